@@ -75,6 +75,9 @@ type Key struct {
 // Transfers is the space of a session's operations.
 func Transfers(session uint32) uint64 { return uint64(session) }
 
+// SessionOf returns the session whose operations a space is of, if it is such a space.
+func SessionOf(space uint64) (session uint32, ok bool) { return uint32(space), space>>32 == 0 }
+
 // Collectives is the space of an island's gangs.
 func Collectives(island uint32) uint64 { return 1<<63 | uint64(island) }
 
@@ -147,6 +150,14 @@ type Lender interface {
 	// when Peers has said that the peer is gone or Close ends the exchange: until
 	// then the bytes stay as they are. They are in a block of this process's pool.
 	Lend(peer uint64, key Key, data []byte, done func(error))
+}
+
+// Memory is what an Exchange has of the machine's memory, in bytes.
+type Memory struct {
+	Used  map[uint64]int64 // of blocks, by the space of their keys
+	Free  int64            // for the next blocks; it goes back to the system when it has not been used for a while
+	Limit int64            // of all that
+	Lent  int64            // of peers' memory, which is read here and is theirs
 }
 
 // Apart is a peer that an Exchange has no connection to, though it wants one and has

@@ -1,5 +1,7 @@
 package cluster
 
+import "github.com/openpathways/pathways/core/wire"
+
 // What simulations do to a cluster, and ask of it.
 
 func (l *Local) process(name string) uint64 {
@@ -36,3 +38,6 @@ func (l *Local) Break(name string) { l.network.Break(name) }
 
 // Check says what in the controller does not fit together, or nil.
 func (l *Local) Check() error { return l.server.Check() }
+
+// HostMemory is what a worker has, by its index.
+func (l *Local) HostMemory(index int) *wire.HostMemory { return l.workers[index].worker.HostMemory() }

@@ -448,6 +448,11 @@ func (x *trial) check(workers, clients int) {
 				return fmt.Errorf("%d bytes of host memory are kept for %s", n, purpose)
 			}
 		}
+		for i := range workers {
+			if m := x.local.HostMemory(i); m.Assembling != 0 { // programs are kept
+				return fmt.Errorf("worker-%d keeps %v of its host's memory", i, m)
+			}
+		}
 		return nil
 	})
 	if err := x.drivers[0].Island().Hang(); err != nil {

@@ -113,22 +113,79 @@ func (p *program) show(r *wire.Report, address string) error {
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
 	} else {
-		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tPROGRAMS\tUNDER WAY\tDEVICE TIME\tAGE")
+		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY"+
+			"\tDEVICE TIME\tAGE")
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%v\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
-			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), s.Programs, s.UnderWay,
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%v\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), size(s.HostBytes), s.Programs, s.UnderWay,
 			age(s.DeviceNs/1e6), age(s.AgeMs))
 	}
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
 			size(r.CompiledBytes), size(r.ArtifactBytes))
 	}
+	showMemory(w, r)
 	showSlices(w, r)
 	showRunning(w, r)
 	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
+}
+
+// showMemory prints what workers have of their devices' and their machines' memory, if anything.
+func showMemory(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n"
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			devices, host := memoryOfDevices(k), memoryOfHost(k.Last.GetHost())
+			if devices == "" && host == "" {
+				continue
+			}
+			fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, k.Process.GetName(), cmp.Or(devices, "-"), cmp.Or(host, "-"))
+			head = ""
+		}
+	}
+}
+
+// memoryOfDevices says how much of each device's memory is in use, and of how much if that is known, such as
+// "0-2: 1.0 GiB of 4.0 GiB, 3: 2.0 GiB of 4.0 GiB"; "" if nothing is.
+func memoryOfDevices(k *wire.Report_Worker) string {
+	inUse := k.Last.GetMemoryInUse()
+	if sum(inUse) == 0 {
+		return ""
+	}
+	said := func(d int) string {
+		text := size(max(inUse[d], 0))
+		if d < len(k.Devices) && k.Devices[d].MemoryLimit > 0 {
+			text += " of " + size(k.Devices[d].MemoryLimit)
+		}
+		return text
+	}
+	var parts []string
+	for d := 0; d < len(inUse); {
+		var same []uint32
+		for first := d; d < len(inUse) && said(d) == said(first); d++ {
+			same = append(same, uint32(d))
+		}
+		parts = append(parts, numbers(same)+": "+said(d-1))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// memoryOfHost says what a worker has of its machine's memory, by kind; "" if nothing.
+func memoryOfHost(m *wire.HostMemory) string {
+	var parts []string
+	for _, kind := range []struct {
+		bytes int64
+		name  string
+	}{{m.GetBlocks(), "arrays"}, {m.GetCollectives(), "collectives"}, {m.GetAssembling(), "transfers"},
+		{m.GetPrograms(), "programs"}, {m.GetFree(), "free"}, {m.GetLent(), "lent by clients"}} {
+		if kind.bytes > 0 {
+			parts = append(parts, size(kind.bytes)+" "+kind.name)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // showApart prints the processes that cannot reach each other, if any.

@@ -82,6 +82,34 @@ func TestShowRunning(t *testing.T) {
 	}
 }
 
+// Memory stands beside its worker: of each device, equal ones together, and of the machine by kind.
+func TestShowMemory(t *testing.T) {
+	var out strings.Builder
+	worker := func(name string, limit int64, host *wire.HostMemory, inUse ...int64) *wire.Report_Worker {
+		w := &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{MemoryInUse: inUse, Host: host}}
+		for range inUse {
+			w.Devices = append(w.Devices, &wire.LocalDevice{MemoryLimit: limit})
+		}
+		return w
+	}
+	showMemory(&out, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+		worker("w0", 4<<30, &wire.HostMemory{Blocks: 1 << 20, Collectives: 512, Assembling: 2 << 20, Programs: 3 << 20,
+			Free: 4 << 20, Limit: 1 << 30, Lent: 5 << 20}, 1<<30, 1<<30, 3<<30, 1<<30),
+		worker("w1", 0, nil, 1<<20, 0),
+		worker("w2", 4<<30, &wire.HostMemory{Limit: 1 << 30}, 0, 0),
+		worker("w3", 0, &wire.HostMemory{Programs: 10}, 0),
+		{Process: &wire.Process{Name: "it has said nothing yet"}},
+	}}}})
+	want := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n" +
+		"w0\t0-1: 1.0 GiB of 4.0 GiB, 2: 3.0 GiB of 4.0 GiB, 3: 1.0 GiB of 4.0 GiB\t1.0 MiB arrays, 512 B collectives, " +
+		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB free, 5.0 MiB lent by clients\n" +
+		"w1\t0: 1.0 MiB, 1: 0 B\t-\n" +
+		"w3\t-\t10 B programs\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // Processes that a worker cannot reach stand beside its name, with the reason.
 func TestShowApart(t *testing.T) {
 	var out strings.Builder

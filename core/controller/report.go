@@ -49,6 +49,14 @@ func (st *State) Report() *wire.Report {
 			}
 		}
 	}
+	host := map[uint32]int64{} // by session
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil {
+			for _, share := range w.last.GetHost().GetSessions() {
+				host[share.Session] += share.Bytes
+			}
+		}
+	}
 	busy := map[int]uint64{}
 	for _, g := range st.gangs {
 		g.waits.each(func(slot int) { busy[slot]++ })
@@ -77,7 +85,7 @@ func (st *State) Report() *wire.Report {
 			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 			Programs: uint64(len(s.programs)),
 			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, DeviceNs: int64(s.spent),
-			Bytes: make([]int64, len(s.slots))}
+			HostBytes: host[id], Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {
 				o.place.has.each(func(d int) { rs.Bytes[d] += o.bytes })

@@ -142,7 +142,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17, 0}
+	return file_wire_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type Loadable_Form int32
@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34, 0}
+	return file_wire_proto_rawDescGZIP(), []int{36, 0}
 }
 
 type Hello struct {
@@ -1352,11 +1352,12 @@ func (x *Device) GetHostMemory() bool {
 type Heartbeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryInUse   []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
-	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`
+	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`                // of workers: host.blocks, collectives, assembling and programs together
 	Objects       uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
 	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
 	Apart         []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
 	Running       []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
+	Host          *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1433,6 +1434,166 @@ func (x *Heartbeat) GetRunning() []*Running {
 	return nil
 }
 
+func (x *Heartbeat) GetHost() *HostMemory {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+// What a worker has of its machine's memory, in bytes, for arrays and programs on their way.
+type HostMemory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Blocks        int64                  `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`           // of arrays that come or go, and of those that devices read where they came
+	Collectives   int64                  `protobuf:"varint,2,opt,name=collectives,proto3" json:"collectives,omitempty"` // that come or go for collectives between workers
+	Assembling    int64                  `protobuf:"varint,3,opt,name=assembling,proto3" json:"assembling,omitempty"`   // of shards that transfers put together or take apart, as long as devices read them there
+	Programs      int64                  `protobuf:"varint,4,opt,name=programs,proto3" json:"programs,omitempty"`       // text and executables that come or go, or are kept for other workers
+	Free          int64                  `protobuf:"varint,5,opt,name=free,proto3" json:"free,omitempty"`               // had for blocks, without any; it goes back to the system after ten seconds
+	Limit         int64                  `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`             // of blocks, collectives and free together
+	Lent          int64                  `protobuf:"varint,7,opt,name=lent,proto3" json:"lent,omitempty"`               // of clients' memory, which is read here in place; it is not the worker's
+	Sessions      []*HostShare           `protobuf:"bytes,8,rep,name=sessions,proto3" json:"sessions,omitempty"`        // of blocks and assembling
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostMemory) Reset() {
+	*x = HostMemory{}
+	mi := &file_wire_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostMemory) ProtoMessage() {}
+
+func (x *HostMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostMemory.ProtoReflect.Descriptor instead.
+func (*HostMemory) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *HostMemory) GetBlocks() int64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *HostMemory) GetCollectives() int64 {
+	if x != nil {
+		return x.Collectives
+	}
+	return 0
+}
+
+func (x *HostMemory) GetAssembling() int64 {
+	if x != nil {
+		return x.Assembling
+	}
+	return 0
+}
+
+func (x *HostMemory) GetPrograms() int64 {
+	if x != nil {
+		return x.Programs
+	}
+	return 0
+}
+
+func (x *HostMemory) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+func (x *HostMemory) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *HostMemory) GetLent() int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return 0
+}
+
+func (x *HostMemory) GetSessions() []*HostShare {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+type HostShare struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostShare) Reset() {
+	*x = HostShare{}
+	mi := &file_wire_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostShare) ProtoMessage() {}
+
+func (x *HostShare) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostShare.ProtoReflect.Descriptor instead.
+func (*HostShare) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *HostShare) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *HostShare) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // A process that a worker has no connection to, though it wants one.
 type Apart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1446,7 +1607,7 @@ type Apart struct {
 
 func (x *Apart) Reset() {
 	*x = Apart{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1619,7 @@ func (x *Apart) String() string {
 func (*Apart) ProtoMessage() {}
 
 func (x *Apart) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1632,7 @@ func (x *Apart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apart.ProtoReflect.Descriptor instead.
 func (*Apart) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Apart) GetProcess() uint64 {
@@ -1523,7 +1684,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1696,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1709,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -1646,7 +1807,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1819,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1832,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -1701,7 +1862,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +1874,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +1887,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -1771,7 +1932,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1944,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1957,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -1838,7 +1999,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +2011,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +2024,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -1908,7 +2069,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2081,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2094,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -2013,7 +2174,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2186,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2199,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Content) GetSize() uint64 {
@@ -2084,7 +2245,7 @@ type Give struct {
 
 func (x *Give) Reset() {
 	*x = Give{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2257,7 @@ func (x *Give) String() string {
 func (*Give) ProtoMessage() {}
 
 func (x *Give) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2270,7 @@ func (x *Give) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Give.ProtoReflect.Descriptor instead.
 func (*Give) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Give) GetOp() uint64 {
@@ -2151,7 +2312,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2324,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2337,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Want) GetArtifact() uint64 {
@@ -2198,7 +2359,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2371,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2384,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Source) GetArtifact() uint64 {
@@ -2259,7 +2420,7 @@ type Have struct {
 
 func (x *Have) Reset() {
 	*x = Have{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2432,7 @@ func (x *Have) String() string {
 func (*Have) ProtoMessage() {}
 
 func (x *Have) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2445,7 @@ func (x *Have) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Have.ProtoReflect.Descriptor instead.
 func (*Have) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Have) GetArtifact() uint64 {
@@ -2316,7 +2477,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2489,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2502,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Handler) GetTarget() string {
@@ -2390,7 +2551,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2563,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2576,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HandlerType) GetName() string {
@@ -2451,7 +2612,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2624,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2637,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -2510,7 +2671,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2683,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2696,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -2566,7 +2727,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2739,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2752,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2649,7 +2810,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2822,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2835,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -2718,7 +2879,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2891,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2904,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -2835,7 +2996,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +3008,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +3021,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -2904,7 +3065,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +3077,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +3090,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -2989,7 +3150,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3162,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3175,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -3124,7 +3285,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3297,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3310,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -3214,7 +3375,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3387,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3400,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -3292,7 +3453,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +3465,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +3478,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -3366,7 +3527,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3378,7 +3539,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3391,7 +3552,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -3424,7 +3585,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3597,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3610,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -3475,7 +3636,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3487,7 +3648,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3500,7 +3661,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -3570,7 +3731,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3743,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3756,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -3622,7 +3783,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3795,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3808,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -3677,7 +3838,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3689,7 +3850,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3702,7 +3863,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -3746,7 +3907,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +3919,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +3932,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -3821,7 +3982,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3833,7 +3994,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3846,7 +4007,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -3918,7 +4079,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4091,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4104,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -3978,7 +4139,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3990,7 +4151,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4003,7 +4164,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -4029,7 +4190,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +4202,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +4215,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -4113,7 +4274,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4286,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4299,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Node) GetRun() *Run {
@@ -4184,7 +4345,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4196,7 +4357,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4209,7 +4370,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -4266,7 +4427,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4278,7 +4439,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4291,7 +4452,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -4379,7 +4540,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4552,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4565,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -4465,7 +4626,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4477,7 +4638,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4490,7 +4651,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4532,7 +4693,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4544,7 +4705,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4557,7 +4718,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4601,7 +4762,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4613,7 +4774,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4626,7 +4787,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4689,7 +4850,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4701,7 +4862,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4714,7 +4875,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -4751,7 +4912,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4763,7 +4924,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4776,7 +4937,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -4808,7 +4969,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4820,7 +4981,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4833,7 +4994,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -4878,7 +5039,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4890,7 +5051,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4903,7 +5064,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -4939,7 +5100,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4951,7 +5112,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4964,7 +5125,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -4999,7 +5160,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5011,7 +5172,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5024,7 +5185,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5053,7 +5214,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5065,7 +5226,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5078,7 +5239,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -5110,7 +5271,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5122,7 +5283,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5135,7 +5296,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -5183,7 +5344,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5195,7 +5356,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5208,7 +5369,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -5271,7 +5432,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5283,7 +5444,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5296,7 +5457,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -5337,7 +5498,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5349,7 +5510,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5362,7 +5523,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -5423,7 +5584,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5435,7 +5596,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5448,7 +5609,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Ask) GetStop() bool {
@@ -5476,7 +5637,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5488,7 +5649,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5501,7 +5662,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Report) GetCluster() string {
@@ -5578,7 +5739,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5590,7 +5751,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5603,7 +5764,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 0}
+	return file_wire_proto_rawDescGZIP(), []int{70, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -5640,7 +5801,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5652,7 +5813,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5665,7 +5826,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 1}
+	return file_wire_proto_rawDescGZIP(), []int{70, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -5715,14 +5876,15 @@ type Report_SessionReport struct {
 	Slices        []*Report_Slice        `protobuf:"bytes,20,rep,name=slices,proto3" json:"slices,omitempty"`
 	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"` // as the client says; empty where it does not
 	Host          string                 `protobuf:"bytes,22,opt,name=host,proto3" json:"host,omitempty"`
-	DeviceNs      int64                  `protobuf:"varint,23,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that its computations have taken, of all devices together
+	DeviceNs      int64                  `protobuf:"varint,23,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`    // device time that its computations have taken, of all devices together
+	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5734,7 +5896,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5747,7 +5909,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 2}
+	return file_wire_proto_rawDescGZIP(), []int{70, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -5827,6 +5989,13 @@ func (x *Report_SessionReport) GetDeviceNs() int64 {
 	return 0
 }
 
+func (x *Report_SessionReport) GetHostBytes() int64 {
+	if x != nil {
+		return x.HostBytes
+	}
+	return 0
+}
+
 type Report_Slice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
@@ -5837,7 +6006,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5849,7 +6018,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5862,7 +6031,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 3}
+	return file_wire_proto_rawDescGZIP(), []int{70, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -5890,7 +6059,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5902,7 +6071,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5915,7 +6084,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 4}
+	return file_wire_proto_rawDescGZIP(), []int{70, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -5945,7 +6114,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5957,7 +6126,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5970,7 +6139,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68, 5}
+	return file_wire_proto_rawDescGZIP(), []int{70, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6138,7 +6307,7 @@ const file_wire_proto_rawDesc = "" +
 	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
-	"hostMemory\"\xdc\x01\n" +
+	"hostMemory\"\x8b\x02\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -6146,7 +6315,23 @@ const file_wire_proto_rawDesc = "" +
 	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05waits\x18\x04 \x03(\tR\x05waits\x12*\n" +
 	"\x05apart\x18\x05 \x03(\v2\x14.pathways.wire.ApartR\x05apart\x120\n" +
-	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\"b\n" +
+	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\x12-\n" +
+	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\"\xf6\x01\n" +
+	"\n" +
+	"HostMemory\x12\x16\n" +
+	"\x06blocks\x18\x01 \x01(\x03R\x06blocks\x12 \n" +
+	"\vcollectives\x18\x02 \x01(\x03R\vcollectives\x12\x1e\n" +
+	"\n" +
+	"assembling\x18\x03 \x01(\x03R\n" +
+	"assembling\x12\x1a\n" +
+	"\bprograms\x18\x04 \x01(\x03R\bprograms\x12\x12\n" +
+	"\x04free\x18\x05 \x01(\x03R\x04free\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\x03R\x05limit\x12\x12\n" +
+	"\x04lent\x18\a \x01(\x03R\x04lent\x124\n" +
+	"\bsessions\x18\b \x03(\v2\x18.pathways.wire.HostShareR\bsessions\";\n" +
+	"\tHostShare\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"b\n" +
 	"\x05Apart\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
@@ -6480,7 +6665,7 @@ const file_wire_proto_rawDesc = "" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
 	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xb4\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd3\n" +
 	"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
@@ -6503,7 +6688,7 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
 	"\x04last\x18\x03 \x01(\v2\x18.pathways.wire.HeartbeatR\x04last\x12\x1b\n" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
-	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xb7\x02\n" +
+	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xd6\x02\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -6515,7 +6700,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06slices\x18\x14 \x03(\v2\x1b.pathways.wire.Report.SliceR\x06slices\x12\x12\n" +
 	"\x04user\x18\x15 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x16 \x01(\tR\x04host\x12\x1b\n" +
-	"\tdevice_ns\x18\x17 \x01(\x03R\bdeviceNs\x1aL\n" +
+	"\tdevice_ns\x18\x17 \x01(\x03R\bdeviceNs\x12\x1d\n" +
+	"\n" +
+	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a^\n" +
@@ -6554,7 +6741,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -6572,157 +6759,161 @@ var file_wire_proto_goTypes = []any{
 	(*LocalDevice)(nil),          // 13: pathways.wire.LocalDevice
 	(*Device)(nil),               // 14: pathways.wire.Device
 	(*Heartbeat)(nil),            // 15: pathways.wire.Heartbeat
-	(*Apart)(nil),                // 16: pathways.wire.Apart
-	(*Running)(nil),              // 17: pathways.wire.Running
-	(*MemberOffer)(nil),          // 18: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 19: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 20: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 21: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 22: pathways.wire.Compile
-	(*Content)(nil),              // 23: pathways.wire.Content
-	(*Give)(nil),                 // 24: pathways.wire.Give
-	(*Want)(nil),                 // 25: pathways.wire.Want
-	(*Source)(nil),               // 26: pathways.wire.Source
-	(*Have)(nil),                 // 27: pathways.wire.Have
-	(*Handler)(nil),              // 28: pathways.wire.Handler
-	(*HandlerType)(nil),          // 29: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 30: pathways.wire.Symbol
-	(*Place)(nil),                // 31: pathways.wire.Place
-	(*Compiled)(nil),             // 32: pathways.wire.Compiled
-	(*Compiling)(nil),            // 33: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 34: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 35: pathways.wire.Array
-	(*Cost)(nil),                 // 36: pathways.wire.Cost
-	(*Loadable)(nil),             // 37: pathways.wire.Loadable
-	(*Load)(nil),                 // 38: pathways.wire.Load
-	(*Forget)(nil),               // 39: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 40: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 41: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 42: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 43: pathways.wire.Run
-	(*Mixed)(nil),                // 44: pathways.wire.Mixed
-	(*Piece)(nil),                // 45: pathways.wire.Piece
-	(*Put)(nil),                  // 46: pathways.wire.Put
-	(*Transfer)(nil),             // 47: pathways.wire.Transfer
-	(*Move)(nil),                 // 48: pathways.wire.Move
-	(*Fetch)(nil),                // 49: pathways.wire.Fetch
-	(*Free)(nil),                 // 50: pathways.wire.Free
-	(*Graph)(nil),                // 51: pathways.wire.Graph
-	(*Node)(nil),                 // 52: pathways.wire.Node
-	(*Play)(nil),                 // 53: pathways.wire.Play
-	(*Played)(nil),               // 54: pathways.wire.Played
-	(*Dispatch)(nil),             // 55: pathways.wire.Dispatch
-	(*Completed)(nil),            // 56: pathways.wire.Completed
-	(*Failure)(nil),              // 57: pathways.wire.Failure
-	(*HostCall)(nil),             // 58: pathways.wire.HostCall
-	(*HostValue)(nil),            // 59: pathways.wire.HostValue
-	(*Abort)(nil),                // 60: pathways.wire.Abort
-	(*Peers)(nil),                // 61: pathways.wire.Peers
-	(*Session)(nil),              // 62: pathways.wire.Session
-	(*Span)(nil),                 // 63: pathways.wire.Span
-	(*Drop)(nil),                 // 64: pathways.wire.Drop
-	(*Goodbye)(nil),              // 65: pathways.wire.Goodbye
-	(*Profile)(nil),              // 66: pathways.wire.Profile
-	(*Profiled)(nil),             // 67: pathways.wire.Profiled
-	(*Recorded)(nil),             // 68: pathways.wire.Recorded
-	(*Executed)(nil),             // 69: pathways.wire.Executed
-	(*Ask)(nil),                  // 70: pathways.wire.Ask
-	(*Report)(nil),               // 71: pathways.wire.Report
-	nil,                          // 72: pathways.wire.Hello.VersionsEntry
-	nil,                          // 73: pathways.wire.Platform.StringsEntry
-	nil,                          // 74: pathways.wire.Platform.IntsEntry
-	nil,                          // 75: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 76: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 77: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 78: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 79: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 80: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 81: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 82: pathways.wire.Report.Supervised
+	(*HostMemory)(nil),           // 16: pathways.wire.HostMemory
+	(*HostShare)(nil),            // 17: pathways.wire.HostShare
+	(*Apart)(nil),                // 18: pathways.wire.Apart
+	(*Running)(nil),              // 19: pathways.wire.Running
+	(*MemberOffer)(nil),          // 20: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 21: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 22: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 23: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 24: pathways.wire.Compile
+	(*Content)(nil),              // 25: pathways.wire.Content
+	(*Give)(nil),                 // 26: pathways.wire.Give
+	(*Want)(nil),                 // 27: pathways.wire.Want
+	(*Source)(nil),               // 28: pathways.wire.Source
+	(*Have)(nil),                 // 29: pathways.wire.Have
+	(*Handler)(nil),              // 30: pathways.wire.Handler
+	(*HandlerType)(nil),          // 31: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 32: pathways.wire.Symbol
+	(*Place)(nil),                // 33: pathways.wire.Place
+	(*Compiled)(nil),             // 34: pathways.wire.Compiled
+	(*Compiling)(nil),            // 35: pathways.wire.Compiling
+	(*ProgramInfo)(nil),          // 36: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 37: pathways.wire.Array
+	(*Cost)(nil),                 // 38: pathways.wire.Cost
+	(*Loadable)(nil),             // 39: pathways.wire.Loadable
+	(*Load)(nil),                 // 40: pathways.wire.Load
+	(*Forget)(nil),               // 41: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 42: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 43: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 44: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 45: pathways.wire.Run
+	(*Mixed)(nil),                // 46: pathways.wire.Mixed
+	(*Piece)(nil),                // 47: pathways.wire.Piece
+	(*Put)(nil),                  // 48: pathways.wire.Put
+	(*Transfer)(nil),             // 49: pathways.wire.Transfer
+	(*Move)(nil),                 // 50: pathways.wire.Move
+	(*Fetch)(nil),                // 51: pathways.wire.Fetch
+	(*Free)(nil),                 // 52: pathways.wire.Free
+	(*Graph)(nil),                // 53: pathways.wire.Graph
+	(*Node)(nil),                 // 54: pathways.wire.Node
+	(*Play)(nil),                 // 55: pathways.wire.Play
+	(*Played)(nil),               // 56: pathways.wire.Played
+	(*Dispatch)(nil),             // 57: pathways.wire.Dispatch
+	(*Completed)(nil),            // 58: pathways.wire.Completed
+	(*Failure)(nil),              // 59: pathways.wire.Failure
+	(*HostCall)(nil),             // 60: pathways.wire.HostCall
+	(*HostValue)(nil),            // 61: pathways.wire.HostValue
+	(*Abort)(nil),                // 62: pathways.wire.Abort
+	(*Peers)(nil),                // 63: pathways.wire.Peers
+	(*Session)(nil),              // 64: pathways.wire.Session
+	(*Span)(nil),                 // 65: pathways.wire.Span
+	(*Drop)(nil),                 // 66: pathways.wire.Drop
+	(*Goodbye)(nil),              // 67: pathways.wire.Goodbye
+	(*Profile)(nil),              // 68: pathways.wire.Profile
+	(*Profiled)(nil),             // 69: pathways.wire.Profiled
+	(*Recorded)(nil),             // 70: pathways.wire.Recorded
+	(*Executed)(nil),             // 71: pathways.wire.Executed
+	(*Ask)(nil),                  // 72: pathways.wire.Ask
+	(*Report)(nil),               // 73: pathways.wire.Report
+	nil,                          // 74: pathways.wire.Hello.VersionsEntry
+	nil,                          // 75: pathways.wire.Platform.StringsEntry
+	nil,                          // 76: pathways.wire.Platform.IntsEntry
+	nil,                          // 77: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 78: pathways.wire.DeviceKind.IntsEntry
+	(*Report_Island)(nil),        // 79: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 80: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 81: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 82: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 83: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 84: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	72, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	18, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	74, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	20, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	73, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	74, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	75, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	76, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	75, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	76, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	77, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	78, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	16, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	17, // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	6,  // 20: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 21: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 22: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	31, // 23: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	28, // 24: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	23, // 25: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	6,  // 26: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	23, // 27: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	30, // 28: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	29, // 29: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	30, // 30: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	30, // 31: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 32: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	34, // 33: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	37, // 34: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	35, // 35: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	35, // 36: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	36, // 37: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 38: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	28, // 39: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	37, // 40: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	31, // 41: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	35, // 42: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 43: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	44, // 44: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	45, // 45: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	35, // 46: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	35, // 47: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	48, // 48: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	35, // 49: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	52, // 50: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	43, // 51: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	47, // 52: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	57, // 53: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 54: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	59, // 55: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	59, // 56: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 57: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 58: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 59: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 60: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 61: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	63, // 62: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 63: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 64: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 65: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	69, // 66: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	77, // 67: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	79, // 68: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	81, // 69: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	78, // 70: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 71: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 72: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 73: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	80, // 74: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	63, // 75: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	82, // 76: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	18, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	19, // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	16, // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	17, // 21: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	6,  // 22: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 23: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 24: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	33, // 25: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	30, // 26: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	25, // 27: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	6,  // 28: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	25, // 29: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	32, // 30: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	31, // 31: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	32, // 32: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	32, // 33: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 34: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	36, // 35: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	39, // 36: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	37, // 37: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	37, // 38: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	38, // 39: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 40: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	30, // 41: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	39, // 42: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	33, // 43: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	37, // 44: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 45: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	46, // 46: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	47, // 47: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	37, // 48: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	37, // 49: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	50, // 50: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	37, // 51: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	54, // 52: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	45, // 53: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	49, // 54: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	59, // 55: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 56: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	61, // 57: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	61, // 58: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 59: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 60: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14, // 61: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 62: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 63: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	65, // 64: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 65: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 66: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 67: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	71, // 68: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	79, // 69: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	81, // 70: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	83, // 71: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	80, // 72: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 73: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 74: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 75: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	82, // 76: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	65, // 77: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	84, // 78: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	79, // [79:79] is the sub-list for method output_type
+	79, // [79:79] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6736,7 +6927,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   80,
+			NumMessages:   82,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

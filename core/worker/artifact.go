@@ -23,6 +23,7 @@ import (
 type artifacts struct {
 	mu       sync.Mutex
 	kept     map[uint64]*artifact         // that were compiled here and did not go with the answer, by number
+	bytes    int64                        // of kept, that are in Go's heap: package content counts the others
 	loaded   map[string]*loaded           // by artifact and devices
 	fetching map[uint64]chan struct{}     // closed when the bytes of an artifact have come, or not
 	asked    map[uint64]chan *wire.Source // have room for the answer
@@ -32,6 +33,7 @@ type artifacts struct {
 type artifact struct {
 	serialized, code *content.Memory   // nil where there is none
 	live             device.Executable // as the compiler made it, until a program takes it
+	bytes            int64             // of artifacts.bytes
 }
 
 // loaded is an executable that programs of any sessions share.
@@ -99,6 +101,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 			a.code = text
 		} else {
 			a.code = content.Bytes(l.Code)
+			a.bytes = int64(len(l.Code))
 		}
 		l.Bytes += int64(len(l.Code))
 	}
@@ -106,6 +109,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	w.artifacts.mu.Lock()
 	defer w.artifacts.mu.Unlock()
 	w.artifacts.kept[m.Op] = a
+	w.artifacts.bytes += a.bytes
 	return true
 }
 
@@ -121,6 +125,9 @@ func (a *artifacts) drop(numbers ...uint64) {
 		a.mu.Lock()
 		k := a.kept[number]
 		delete(a.kept, number)
+		if k != nil {
+			a.bytes -= k.bytes
+		}
 		a.mu.Unlock()
 		if k == nil {
 			continue

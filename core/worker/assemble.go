@@ -3,7 +3,6 @@ package worker
 import (
 	"sync/atomic"
 
-	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/worker/assembly"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/transport"
@@ -39,7 +38,7 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move) {
 		default:
 			in := v.box()
 			in.from, in.start = v.size, make([]int64, len(v.size))
-			in.copy(l.landing.memory(t.shape), t.shape.Dims, b.Data, width(t.shape))
+			in.copy(q.landing(g, t, l), t.shape.Dims, b.Data, width(t.shape))
 			b.Release()
 		}
 		if met.Swap(true) {
@@ -59,7 +58,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 	}
 	buf := l.copied
 	if buf == nil {
-		l.landing.memory(t.shape) // pieces may all be empty
+		q.landing(g, t, l) // pieces may all be empty
 		block := l.landing.block
 		l.landing.block = transport.Block{} // the driver's from here on
 		var err error
@@ -104,12 +103,13 @@ func (l *landing) take(b transport.Block) {
 	l.block = b
 }
 
-// memory returns the bytes of the shard that is put together.
-func (l *landing) memory(s shape.Shape) []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.block.Release == nil {
-		l.block = pinned(s.HostBytes())
+// landing returns the bytes of the shard that a leg puts together.
+func (q *queue) landing(g *gang, t *transfer, l *leg) []byte {
+	at := &l.landing
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.block.Release == nil {
+		at.block = q.w.pinned(g.Session, t.shape.HostBytes())
 	}
-	return l.block.Data
+	return at.block.Data
 }

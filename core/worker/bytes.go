@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"runtime"
 	"sync"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -260,14 +259,3 @@ func (q *queue) begins() (ends func()) {
 
 // uncounted is begins of what no other worker waits for.
 func uncounted() (ends func()) { return func() {} }
-
-// pinned is host memory that a driver may read and write.
-func pinned(size int64) transport.Block {
-	data := make([]byte, size)
-	if size == 0 {
-		return transport.Block{Data: data, Release: func() {}}
-	}
-	p := new(runtime.Pinner)
-	p.Pin(&data[0])
-	return transport.Block{Data: data, Release: p.Unpin}
-}

@@ -123,6 +123,11 @@ func (s *script) close() {
 	for _, x := range s.exchanges {
 		x.Close()
 	}
+	for i, w := range s.workers {
+		if m := w.HostMemory(); m.Assembling != 0 || m.Programs != 0 || len(m.Sessions) != 0 {
+			s.t.Errorf("worker %d has ended, and has memory of its host: %v", i, m)
+		}
+	}
 	s.pool.Trim()
 	if b := s.pool.Stats(); b.Segments != 0 {
 		s.t.Errorf("host memory stays in use: %+v", b)

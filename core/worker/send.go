@@ -70,7 +70,7 @@ func rowMajor(b device.Buffer) bool {
 // copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
 // has moved always does, whichever way it went, so that its client knows how it lies.
 func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
-	block := pinned(t.shape.HostBytes())
+	block := q.w.pinned(g.Session, t.shape.HostBytes())
 	end := func(err error) {
 		if err == nil {
 			v.local.landing.take(block)
@@ -123,7 +123,7 @@ func (q *queue) sendBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 // copyBoxes brings a shard to the host once, and has its boxes sent from there.
 func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
 	send func(transport.Block)) {
-	host := pinned(bufferOf(s).Shape().HostBytes())
+	host := q.w.pinned(g.Session, bufferOf(s).Shape().HostBytes())
 	e, err := bufferOf(s).ToHost(host.Data)
 	read()
 	if err != nil {
@@ -155,7 +155,7 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 	for _, v := range moves {
 		out := v.box()
 		if v.local != nil {
-			out.copy(v.local.landing.memory(t.shape), t.shape.Dims, host.Data, width(t.shape))
+			out.copy(q.landing(g, t, v.local), t.shape.Dims, host.Data, width(t.shape))
 			v.came(g, t, nil)
 			q.soon(func() {
 				free()

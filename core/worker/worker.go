@@ -54,7 +54,6 @@ import (
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/collective"
-	"github.com/openpathways/pathways/transport/content"
 )
 
 // Engine carries collectives of gangs with devices in other processes.
@@ -108,9 +107,8 @@ type Config struct {
 	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
 	// the driver has room for.
 	MemoryLimit int64
-	// HostBytes is the host memory that the exchange holds, for reports. nil: it is not
-	// known.
-	HostBytes func() int64
+	// Memory is the host memory that the exchange has, for reports. nil: it is not known.
+	Memory func() transport.Memory
 	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is
 	// not known.
 	Apart func() []transport.Apart
@@ -147,6 +145,7 @@ type Worker struct {
 	since    time.Time // when it was made, for elapsed
 
 	artifacts artifacts
+	host      hostMemory
 
 	ctx    context.Context // ends with the connection
 	cancel context.CancelCauseFunc
@@ -204,6 +203,7 @@ func New(c Config) (*Worker, error) {
 	w.idle = sync.NewCond(&w.mu)
 	w.report.conn = c.Conn
 	w.artifacts.init()
+	w.host.session = map[uint32]int64{}
 	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
 		if err := p.ServeCollectives(w.collective); err != nil {
 			return nil, status.Wrap(err, "worker %s", c.Name)
@@ -481,9 +481,8 @@ func (w *Worker) heartbeats() {
 			}
 			m.Objects += uint64(q.objects.Load())
 		}
-		if w.config.HostBytes != nil {
-			m.HostBytes = w.config.HostBytes() + content.Used()
-		}
+		m.Host = w.HostMemory()
+		m.HostBytes = m.Host.Blocks + m.Host.Collectives + m.Host.Assembling + m.Host.Programs
 		for _, s := range w.long(logged) {
 			m.Waits = append(m.Waits, s.String())
 		}

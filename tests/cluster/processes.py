@@ -112,7 +112,7 @@ class Cluster:
         last = [worker.get("last", {}) for worker in self.workers().values()]
         return not any(
             int(said.get("objects", 0))
-            or int(said.get("host_bytes", 0))
+            or int(said.get("host_bytes", 0)) - int(said.get("host", {}).get("programs", 0))  # which are kept
             or any(map(int, said.get("memory_in_use", [])))
             for said in last
         )

@@ -124,6 +124,7 @@ type Exchange struct {
 	arena  *shm.Arena // memory of this process alone
 	calls  match.Calls
 	log    *slog.Logger
+	lent   atomic.Int64 // bytes of peers' memory that are read here
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -362,11 +363,12 @@ func (x *Exchange) settle() {
 	x.arena.Wait()
 }
 
-// HostBytes is the memory of blocks that are on their way here, or that somebody
-// has.
-func (x *Exchange) HostBytes() (bytes int64) {
-	for _, used := range x.pool.Stats().Used {
-		bytes += used
+// Memory counts the memory of blocks that are on their way, or that somebody has.
+func (x *Exchange) Memory() transport.Memory {
+	s := x.pool.Stats()
+	m := transport.Memory{Used: s.Owned, Free: s.Mapped, Limit: s.Limit, Lent: x.lent.Load()}
+	for _, used := range s.Owned {
+		m.Free -= used
 	}
-	return bytes
+	return m
 }

@@ -127,7 +127,7 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 		t.data, t.copied = nil, true
 		t.settle()
 	case t.eager:
-		b := t.link.x.arena.Try(int(t.size))
+		b := t.link.x.arena.Try(t.key.Space, int(t.size))
 		if b == nil {
 			return true
 		}
@@ -152,7 +152,7 @@ func (t *incoming) memory() {
 	if t.link.shared && !t.eager {
 		arena = t.link.arena
 	}
-	arena.Get(int(t.size), func(b *shm.Block, err error) {
+	arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		switch {

@@ -159,7 +159,11 @@ func (l *link) onLend(n uint64, key transport.Key, size int64, segment uint32, o
 		done()
 		return nil, err
 	}
-	t.lent = &lent{data, sync.OnceFunc(done)}
+	l.x.lent.Add(size)
+	t.lent = &lent{data, sync.OnceFunc(func() {
+		done()
+		l.x.lent.Add(-size)
+	})}
 	return t.offer(), nil
 }
 

@@ -123,7 +123,7 @@ func (t *outgoing) send(data []byte) {
 // fillHere has a block filled in memory of this process. It is called without the
 // lock, and writing is set.
 func (t *outgoing) fillHere() {
-	t.peer.x.arena.Get(int(t.size), func(b *shm.Block, err error) {
+	t.peer.x.arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
 		if err != nil {
 			t.written(err)
 			return

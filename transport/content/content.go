@@ -44,7 +44,7 @@ func key(transfer, part uint64) transport.Key {
 
 var used atomic.Int64
 
-// Used is how many bytes of transfers this process has outside of Go's heap, whether they have come yet or not.
+// Used is how many bytes of Memory this process has outside of Go's heap, whether they have come yet or not.
 func Used() int64 { return used.Load() }
 
 // Memory is bytes outside of Go's heap, with a count of who uses them. The zero Memory holds none.
@@ -57,9 +57,12 @@ type Memory struct {
 // Bytes returns a Memory of bytes that are the caller's: nothing is done when its last user releases it.
 func Bytes(data []byte) *Memory { return Own(data, nil) }
 
-// Own returns a Memory of bytes that release takes back when its last user releases it.
+// Own returns a Memory of bytes outside of Go's heap that release takes back when its last user releases it.
 func Own(data []byte, release func()) *Memory {
 	m := &Memory{Data: data, release: release}
+	if release != nil {
+		used.Add(int64(len(data)))
+	}
 	m.users.Store(1)
 	return m
 }
@@ -75,11 +78,7 @@ func reserve(size int) (*Memory, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for %d bytes of a program: %w", size, err)
 	}
-	used.Add(int64(size))
-	return Own(data, func() {
-		used.Add(-int64(size))
-		_ = unix.Munmap(data) // it was mapped
-	}), nil
+	return Own(data, func() { _ = unix.Munmap(data) }), nil // it was mapped
 }
 
 // Hold adds a user. The caller is one.
@@ -88,6 +87,7 @@ func (m *Memory) Hold() { m.users.Add(1) }
 // Release takes a user away. With the last one, the bytes go.
 func (m *Memory) Release() {
 	if m.users.Add(-1) == 0 && m.release != nil {
+		used.Add(-int64(len(m.Data)))
 		m.release()
 		m.Data = nil
 	}

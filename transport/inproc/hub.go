@@ -337,7 +337,7 @@ func (t *transfer) begin(e *match.Expected) {
 	case t.lend:
 		t.show()
 	default:
-		t.to.arena.Get(int(t.size), func(b *shm.Block, err error) {
+		t.to.arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
 			if err != nil {
 				t.fail(err)
 				return

@@ -14,7 +14,7 @@ type slab struct {
 }
 
 // take finds a block in the segments there are.
-func (a *Arena) take(size int) *Block {
+func (a *Arena) take(owner uint64, size int) *Block {
 	b := a.find(size)
 	if b == nil {
 		return nil
@@ -27,7 +27,8 @@ func (a *Arena) take(size int) *Block {
 		}
 	}
 	s.live++
-	a.pool.used[a.purpose] += int64(size)
+	b.owner = owner
+	a.count(owner, int64(size))
 	return b
 }
 

@@ -48,19 +48,26 @@ type Config struct {
 type Pool struct {
 	config Config
 
-	mu      sync.Mutex
-	mapped  int64 // bytes of segments, with those being made
-	all     map[*Segment]struct{}
-	used    map[string]int64 // bytes of blocks by purpose, as they were asked for
-	waiting []*want          // in the order of asking
-	round   uint64           // of serve
-	idle    []*Segment       // without blocks, the longest idle first
-	timer   *time.Timer      // returns idle segments
+	mu     sync.Mutex
+	mapped int64 // bytes of segments, with those being made
+	all    map[*Segment]struct{}
+	used   int64               // bytes of blocks, as they were asked for
+	arenas map[*Arena]struct{} // that have blocks, or had some before
+	owned  map[uint64]*int64   // of used, by owner; 0 where it had some before
+	last   struct {            // in owned
+		owner uint64
+		bytes *int64 // nil: none
+	}
+	waiting []*want     // in the order of asking
+	round   uint64      // of serve
+	idle    []*Segment  // without blocks, the longest idle first
+	timer   *time.Timer // returns idle segments
 }
 
 // want is somebody who waits for a block.
 type want struct {
 	arena *Arena
+	owner uint64
 	size  int
 	grows bool // a segment is being made for it
 	then  func(*Block, error)
@@ -75,6 +82,8 @@ type Arena struct {
 	segments []*Segment                     // guarded by pool.mu, as all below
 	slabs    [largestCell/align + 1][]*slab // with room, by cell
 	mapped   int64
+	used     int64 // bytes of blocks
+	listed   bool  // in Pool.arenas
 	numbers  uint32
 	grows    bool   // a segment is being made
 	round    uint64 // of serve, in which there was
@@ -89,6 +98,7 @@ type Block struct {
 	Segment *Segment // nil for a block of no bytes
 	Offset  int64    // in the segment
 
+	owner    uint64
 	length   int64 // of the run; 0 for a cell
 	slab     *slab
 	released atomic.Bool
@@ -102,28 +112,65 @@ func NewPool(config Config) *Pool {
 	if config.Idle == 0 {
 		config.Idle = 10 * time.Second
 	}
-	return &Pool{config: config, all: map[*Segment]struct{}{}, used: map[string]int64{}}
+	return &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{},
+		owned: map[uint64]*int64{}}
 }
 
-// Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose.
+// Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose and by owner.
 type Stats struct {
+	Limit    int64 // of Mapped
 	Mapped   int64
 	Segments int
 	Used     map[string]int64
+	Owned    map[uint64]int64
 }
 
 // Stats counts.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Mapped: p.mapped, Used: map[string]int64{}}
-	for purpose, n := range p.used {
-		if n != 0 {
-			s.Used[purpose] = n
+	s := Stats{Limit: p.config.Limit, Mapped: p.mapped, Segments: len(p.all), Used: map[string]int64{},
+		Owned: map[uint64]int64{}}
+	for a := range p.arenas {
+		if a.used == 0 {
+			a.unlist()
+			continue
+		}
+		s.Used[a.purpose] += a.used
+	}
+	p.last.bytes = nil
+	for owner, bytes := range p.owned {
+		if *bytes == 0 {
+			delete(p.owned, owner)
+			continue
+		}
+		s.Owned[owner] = *bytes
+	}
+	return s
+}
+
+// count takes note of a block that was taken, or, with a negative size, given back. Blocks mostly come and go one after
+// the other for one owner, so the maps are left alone then.
+func (a *Arena) count(owner uint64, size int64) {
+	p := a.pool
+	p.used += size
+	if a.used += size; !a.listed {
+		a.listed = true
+		p.arenas[a] = struct{}{}
+	}
+	if p.last.bytes == nil || p.last.owner != owner {
+		p.last.owner, p.last.bytes = owner, p.owned[owner]
+		if p.last.bytes == nil {
+			p.last.bytes = new(int64)
+			p.owned[owner] = p.last.bytes
 		}
 	}
-	s.Segments = len(p.all)
-	return s
+	*p.last.bytes += size
+}
+
+func (a *Arena) unlist() {
+	a.listed = false
+	delete(a.pool.arenas, a)
 }
 
 // keepAtMost is the part of a pool that its users may keep for long: the rest is for
@@ -134,10 +181,7 @@ const keepAtMost = 4
 func (p *Pool) Keeps(size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, used := range p.used {
-		size += used
-	}
-	return size <= p.config.Limit/keepAtMost
+	return p.used+size <= p.config.Limit/keepAtMost
 }
 
 // Find gives the shared segment that bytes lie in, and where; nil where they lie in
@@ -162,13 +206,13 @@ func (p *Pool) Arena(purpose string, shared bool, dropped func(*Segment)) *Arena
 	return &Arena{pool: p, purpose: purpose, shared: shared, dropped: dropped}
 }
 
-// Get gives a block of size bytes to then: before it returns where there is
+// Get gives a block of size bytes to then, on the account of an owner (0 is nobody's): before it returns where there is
 // memory at hand, and from another goroutine where memory has to be made or waited
 // for. The bytes are not zero.
 //
 // Errors: RESOURCE_EXHAUSTED where the pool can never hold it or the system
 // refuses; the arena's error when it is closed.
-func (a *Arena) Get(size int, then func(*Block, error)) {
+func (a *Arena) Get(owner uint64, size int, then func(*Block, error)) {
 	if size == 0 {
 		then(&Block{Data: []byte{}}, nil)
 		return
@@ -188,20 +232,20 @@ func (a *Arena) Get(size int, then func(*Block, error)) {
 			size, a.purpose, p.config.Limit))
 		return
 	}
-	if b := a.take(size); b != nil {
+	if b := a.take(owner, size); b != nil {
 		p.mu.Unlock()
 		then(b, nil)
 		return
 	}
 	a.asked.Add(1)
-	p.waiting = append(p.waiting, &want{arena: a, size: size, then: then})
+	p.waiting = append(p.waiting, &want{arena: a, owner: owner, size: size, then: then})
 	gone := p.serve()
 	p.mu.Unlock()
 	unmap(gone)
 }
 
-// Try gives a block if there is memory at hand for it, else nil.
-func (a *Arena) Try(size int) *Block {
+// Try gives a block, as Get does, if there is memory at hand for it, else nil.
+func (a *Arena) Try(owner uint64, size int) *Block {
 	if size == 0 {
 		return &Block{Data: []byte{}}
 	}
@@ -210,10 +254,10 @@ func (a *Arena) Try(size int) *Block {
 	if a.closed != nil {
 		return nil
 	}
-	return a.take(size)
+	return a.take(owner, size)
 }
 
-// Make gives a block without waiting for anybody: out of memory at hand, or of a
+// Make gives a block, which is nobody's, without waiting for anybody: out of memory at hand, or of a
 // segment that it makes. The bytes are not zero.
 //
 // Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
@@ -228,7 +272,7 @@ func (a *Arena) Make(size int) (*Block, error) {
 		defer p.mu.Unlock()
 		return nil, a.closed
 	}
-	if b := a.take(size); b != nil {
+	if b := a.take(0, size); b != nil {
 		p.mu.Unlock()
 		return b, nil
 	}
@@ -257,7 +301,7 @@ func (a *Arena) Make(size int) (*Block, error) {
 	if err == nil {
 		a.segments = append(a.segments, s)
 		p.all[s] = struct{}{}
-		if b = a.take(size); s.live == 0 {
+		if b = a.take(0, size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
 	} else {
@@ -335,7 +379,7 @@ func (b *Block) Release() {
 	p := a.pool
 	var gone []*Segment
 	p.mu.Lock()
-	p.used[a.purpose] -= int64(len(b.Data))
+	a.count(b.owner, -int64(len(b.Data)))
 	s.live--
 	if b.slab != nil {
 		if l := b.slab; len(l.free) == 0 && l.fresh == l.cells {
@@ -412,7 +456,7 @@ func (p *Pool) serve() (gone []*Segment) {
 			return false
 		}
 		if a := w.arena; a.round != p.round || w.size < a.dry {
-			if b := a.take(w.size); b != nil {
+			if b := a.take(w.owner, w.size); b != nil {
 				go w.tell(b, nil)
 				return true
 			}
@@ -451,7 +495,7 @@ func (p *Pool) grow(w *want, size int64, number uint32) {
 	if err == nil {
 		a.segments = append(a.segments, s)
 		p.all[s] = struct{}{}
-		if b = a.take(w.size); s.live == 0 {
+		if b = a.take(w.owner, w.size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
 	} else {
@@ -478,6 +522,9 @@ func (p *Pool) remove(s *Segment) {
 		if len(slabs) > 0 {
 			a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool { return l.segment == s })
 		}
+	}
+	if len(a.segments) == 0 && a.listed {
+		a.unlist()
 	}
 	delete(p.all, s)
 	p.mapped -= s.Size

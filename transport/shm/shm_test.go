@@ -3,6 +3,7 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -30,13 +31,15 @@ func get(t testing.TB, a *Arena, size int) *Block {
 	return b
 }
 
-func try(a *Arena, size int) (*Block, error) {
+func try(a *Arena, size int) (*Block, error) { return tryFor(0, a, size) }
+
+func tryFor(owner uint64, a *Arena, size int) (*Block, error) {
 	type got struct {
 		b   *Block
 		err error
 	}
 	c := make(chan got, 1)
-	a.Get(size, func(b *Block, err error) { c <- got{b, err} })
+	a.Get(owner, size, func(b *Block, err error) { c <- got{b, err} })
 	g := <-c
 	return g.b, g.err
 }
@@ -62,9 +65,15 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 			b     *Block
 			stamp byte
 			arena int
+			owner uint64
 		}
 		var blocks []live
-		used := []int64{0, 0}
+		used, owned := []int64{0, 0}, map[uint64]int64{}
+		own := func(owner uint64, size int) {
+			if owned[owner] += int64(size); owned[owner] == 0 {
+				delete(owned, owner)
+			}
+		}
 		check := func(l live) {
 			if l.b.Data[0] != l.stamp || l.b.Data[len(l.b.Data)-1] != l.stamp {
 				t.Fatalf("a block of %d bytes was written over", len(l.b.Data))
@@ -74,6 +83,7 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 			l := blocks[i]
 			check(l)
 			used[l.arena] -= int64(len(l.b.Data))
+			own(l.owner, -len(l.b.Data))
 			l.b.Release()
 			blocks[i] = blocks[len(blocks)-1]
 			blocks = blocks[:len(blocks)-1]
@@ -85,8 +95,11 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 			}
 			which := rapid.IntRange(0, 1).Draw(t, "arena")
 			size := rapid.OneOf(rapid.IntRange(1, 300), rapid.IntRange(1, 40_000), rapid.IntRange(1, 500_000)).Draw(t, "size")
-			get := rapid.SampledFrom([]func(*Arena, int) (*Block, error){try, (*Arena).Make}).Draw(t, "get")
-			b, err := get(arenas[which], size)
+			owner, get := rapid.Uint64Range(0, 3).Draw(t, "owner"), tryFor
+			if owner == 0 {
+				get = func(_ uint64, a *Arena, size int) (*Block, error) { return a.Make(size) }
+			}
+			b, err := get(owner, arenas[which], size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,17 +114,18 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 				b.Data[j] = stamp
 			}
 			used[which] += int64(size)
-			blocks = append(blocks, live{b, stamp, which})
-			if s := p.Stats(); s.Used["a"] != used[0] || s.Used["b"] != used[1] || s.Mapped > 64<<20 ||
-				s.Mapped < used[0]+used[1] {
-				t.Fatalf("%+v, expected %v", s, used)
+			own(owner, size)
+			blocks = append(blocks, live{b, stamp, which, owner})
+			if s := p.Stats(); s.Used["a"] != used[0] || s.Used["b"] != used[1] || !maps.Equal(s.Owned, owned) ||
+				s.Mapped > 64<<20 || s.Mapped < used[0]+used[1] {
+				t.Fatalf("%+v, expected %v and %v", s, used, owned)
 			}
 		}
 		for len(blocks) > 0 {
 			release(0)
 		}
 		p.Trim()
-		if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used) != 0 {
+		if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used)+len(s.Owned) != 0 {
 			t.Fatalf("%+v is left", s)
 		}
 	})
@@ -126,7 +140,7 @@ func TestKeptMemoryIsAShareOfAll(t *testing.T) {
 	defer p.Trim()
 	a := p.Arena("a", false, nil)
 	blocks := make(chan *Block, 1)
-	a.Get(3<<20, func(b *Block, err error) {
+	a.Get(0, 3<<20, func(b *Block, err error) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -145,7 +159,7 @@ func TestKeptMemoryIsAShareOfAll(t *testing.T) {
 func TestNoBytes(t *testing.T) {
 	a := NewPool(Config{}).Arena("a", true, nil)
 	b := get(t, a, 0)
-	if b.Data == nil || len(b.Data) != 0 || a.Try(0) == nil {
+	if b.Data == nil || len(b.Data) != 0 || a.Try(0, 0) == nil {
 		t.Error("a block of no bytes")
 	}
 	b.Release()
@@ -166,7 +180,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 		t.Errorf("more than the limit: %v, %v", b, err)
 	}
 	waits := make(chan *Block, 1)
-	a.Get(6<<20, func(b *Block, err error) {
+	a.Get(0, 6<<20, func(b *Block, err error) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -190,7 +204,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 		t.Errorf("of a closed arena: %v, %v", b, err)
 	}
 	p.Trim()
-	if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used) != 0 {
+	if s := p.Stats(); s.Mapped != 0 || s.Segments != 0 || len(s.Used)+len(s.Owned) != 0 {
 		t.Errorf("%+v is left", s)
 	}
 }
@@ -204,7 +218,7 @@ func TestAllocationWaitsForFreedMemory(t *testing.T) {
 		t.Errorf("more than the limit: %v", err)
 	}
 	first := get(t, a, 8<<20)
-	if a.Try(1) != nil {
+	if a.Try(0, 1) != nil {
 		t.Error("there is more memory than allowed")
 	}
 	var order []int
@@ -212,7 +226,7 @@ func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Add(1)
-		other.Get(5<<20, func(b *Block, err error) {
+		other.Get(0, 5<<20, func(b *Block, err error) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -244,7 +258,7 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	a := p.Arena("a", true, func(*Segment) { told++ })
 	b := get(t, a, 3<<20)
 	waits := make(chan error, 1)
-	a.Get(3<<20, func(_ *Block, err error) { waits <- err })
+	a.Get(0, 3<<20, func(_ *Block, err error) { waits <- err })
 	gone := status.New(status.Unavailable, "the peer has gone")
 	a.Close(gone)
 	if err := <-waits; err != gone {
@@ -253,12 +267,12 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	if _, err := try(a, 10); err != gone {
 		t.Errorf("a closed arena gives %v", err)
 	}
-	if a.Try(10) != nil {
+	if a.Try(0, 10) != nil {
 		t.Error("a closed arena gives a block")
 	}
 	fresh := p.Arena("b", true, nil)
 	next := make(chan *Block, 1)
-	fresh.Get(3<<20, func(b *Block, err error) { next <- b })
+	fresh.Get(0, 3<<20, func(b *Block, err error) { next <- b })
 	b.Data[0] = 1 // it is still there
 	select {
 	case <-next:
@@ -396,7 +410,7 @@ func BenchmarkGet(b *testing.B) {
 	a := p.Arena("a", false, nil)
 	get(b, a, 1<<20).Release()
 	for b.Loop() {
-		a.Get(1000, func(x *Block, err error) { x.Release() })
+		a.Get(0, 1000, func(x *Block, err error) { x.Release() })
 	}
 	p.Trim()
 }
@@ -408,7 +422,7 @@ func TestWaitReturnsAfterEveryCallback(t *testing.T) {
 		a := p.Arena("a", true, nil)
 		var told atomic.Int32
 		for range 3 {
-			a.Get(8<<20, func(b *Block, err error) {
+			a.Get(0, 8<<20, func(b *Block, err error) {
 				if err == nil {
 					b.Release()
 				}

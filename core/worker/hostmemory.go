@@ -1,0 +1,88 @@
+package worker
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/content"
+)
+
+// What this worker has of its machine's memory is counted where it is taken and given back, and told with heartbeats.
+// It is in four places, each with a bound:
+//
+//	blocks of the exchange   arrays and collectives that come or go; bounded by the exchange's pool, for whose memory
+//	                         senders wait. A device that reads an array where it came keeps its block
+//	assembling, below        shards that transfers put together or take apart: one of the result for each device, and
+//	                         one of a source that the host cannot read in place
+//	package content          programs that come or go: each is bounded by content.MaxSize, their number by the slots
+//	                         of compiles and loads
+//	artifacts                programs that are kept: bounded by the controller, see its Limits.Store
+//
+// Blocks and what is being assembled are also counted for the session whose operation they belong to.
+
+// hostMemory counts what is being assembled.
+type hostMemory struct {
+	mu      sync.Mutex // guards the rest
+	bytes   int64
+	session map[uint32]int64
+}
+
+func (h *hostMemory) add(session uint32, bytes int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bytes += bytes
+	if n := h.session[session] + bytes; n != 0 {
+		h.session[session] = n
+	} else {
+		delete(h.session, session)
+	}
+}
+
+// pinned is host memory for a session's operation, which a driver may read and write.
+func (w *Worker) pinned(session uint32, size int64) transport.Block {
+	data := make([]byte, size)
+	if size == 0 {
+		return transport.Block{Data: data, Release: func() {}}
+	}
+	p := new(runtime.Pinner)
+	p.Pin(&data[0])
+	w.host.add(session, size)
+	return transport.Block{Data: data, Release: func() {
+		p.Unpin()
+		w.host.add(session, -size)
+	}}
+}
+
+// HostMemory tells what this worker has.
+func (w *Worker) HostMemory() *wire.HostMemory {
+	w.host.mu.Lock()
+	m, sessions := &wire.HostMemory{Assembling: w.host.bytes}, maps.Clone(w.host.session)
+	w.host.mu.Unlock()
+	w.artifacts.mu.Lock()
+	m.Programs = w.artifacts.bytes + content.Used()
+	w.artifacts.mu.Unlock()
+	if w.config.Memory != nil {
+		x := w.config.Memory()
+		m.Free, m.Limit, m.Lent = x.Free, x.Limit, x.Lent
+		for space, bytes := range x.Used {
+			session, isSession := transport.SessionOf(space)
+			switch {
+			case isSession:
+				m.Blocks += bytes
+				sessions[session] += bytes
+			case space == transport.Contents():
+				m.Programs += bytes
+			default:
+				m.Collectives += bytes
+			}
+		}
+	}
+	for _, session := range slices.Sorted(maps.Keys(sessions)) {
+		m.Sessions = append(m.Sessions, &wire.HostShare{Session: session, Bytes: sessions[session]})
+	}
+	return m
+}
