@@ -62,6 +62,9 @@ type session struct {
 	dirty  bool // in State.dirty
 }
 
+// owner says for people whose the session is.
+func (s *session) owner() string { return wire.Owner(s.id, s.name, s.user, s.host) }
+
 // queued is an operation that has yet to be performed.
 type queued struct {
 	kind    wire.Kind
@@ -129,7 +132,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.sessions[s.id] = s
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
-	st.log("session began: "+s.name, nil)
+	st.log(s.owner()+" began", nil)
 	return nil
 }
 
@@ -233,7 +236,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
-	st.log("session ended: "+s.name, why)
+	st.log(s.owner()+" ended", why)
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
 	st.layout.Retire(s.view)

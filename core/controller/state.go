@@ -336,7 +336,13 @@ func (st *State) message(c *conn, ev *Event) {
 
 // expel drops who does not keep to the protocol, after telling it why.
 func (st *State) expel(c *conn, err error) {
-	st.warn("dropped a connection", err)
+	who := "a connection"
+	if c.s != nil {
+		who = "the connection of " + c.s.owner()
+	} else if c.w != nil {
+		who = "the connection of worker " + c.w.name
+	}
+	st.warn("dropped "+who, err)
 	st.send([]uint64{c.number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(err)})
 	if c.s != nil {
 		st.drop(c.s, err)
@@ -362,7 +368,7 @@ func (st *State) lost(c *conn, err error) {
 		c.s.conn = 0
 		c.s.deadline = st.now + st.config.Lease
 		c.s.lost = err
-		st.log("the connection of "+c.s.name+" is lost; its session stays for its lease", err)
+		st.log("the connection of "+c.s.owner()+" is lost; the session stays for its lease", err)
 		st.parted(c.s, err)
 		if st.config.Lease <= 0 {
 			st.drop(c.s, err)

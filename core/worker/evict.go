@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/wire"
 )
 
 // A computation cannot be ended from outside: neither XLA's CPU client nor CUDA has a
@@ -26,24 +25,15 @@ func overdue(all []Running, after time.Duration) *Running {
 	return nil
 }
 
-// owner names a client, and who runs it.
-func owner(c *wire.Process) string {
-	name := c.GetName()
-	if c.GetUser() != "" {
-		name += " of " + c.GetUser()
-	}
-	return name
-}
-
 // evict tells the controller that this process restarts and its arrays are lost, and
 // then has it do so.
 func (w *Worker) evict(r *Running) {
 	where := devices(r.Devices)
 	why := status.New(status.DataLoss,
-		"worker %s restarted, and the arrays on it are lost: %s of client %s, which has gone, has run on %s for %v and "+
+		"worker %s restarted, and the arrays on it are lost: %s of %s, which has ended, has run on %s for %v and "+
 			"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and "+
 			"pathways.init(), and make the arrays again",
-		w.config.Name, r, owner(r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
+		w.config.Name, r, owner(r.Session, r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
 	w.log.Error("this worker restarts", "worker", w.config.Name, "reason", why)
 	w.goodbye(why)
 	w.cancel(why)

@@ -45,7 +45,8 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 				for session, name := range []string{1: "notebook", 2: "trainer"} {
 					if session > 0 {
 						s.tell(wire.KindSession,
-							&wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name, User: "ada"},
+							&wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name, User: "ada",
+								Machine: "node1"},
 								Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
 					}
 				}
@@ -72,8 +73,8 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 					if took := time.Since(gone); c.evicted == 0 || took < c.evicted || took > c.evicted+2*time.Second {
 						t.Errorf("the worker restarts after %v, want %v", took, c.evicted)
 					}
-					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3", "notebook of ada",
-						"device 0", "--evict-after is 1m0s", "pathways.init()"} {
+					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3",
+						"session 1, notebook of ada on node1", "device 0", "--evict-after is 1m0s", "pathways.init()"} {
 						if status.CodeOf(why) != status.DataLoss || !strings.Contains(why.Error(), part) {
 							t.Errorf("%v: it does not say %q", why, part)
 						}

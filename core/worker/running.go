@@ -143,7 +143,11 @@ func (w *Worker) owner(session uint32) string {
 	w.mu.Lock()
 	c := w.clients[session].process
 	w.mu.Unlock()
-	return wire.Owner(session, c.GetName(), c.GetUser(), c.GetMachine())
+	return owner(session, c)
+}
+
+func owner(session uint32, client *wire.Process) string {
+	return wire.Owner(session, client.GetName(), client.GetUser(), client.GetMachine())
 }
 
 // hasWork reports whether something of a session is under way. mu is held.

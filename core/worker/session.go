@@ -34,7 +34,7 @@ func (w *Worker) session(m *wire.Session) {
 	w.mu.Unlock()
 	if m.Client != nil {
 		w.mu.Lock()
-		w.names[m.Client.Number] = m.Client.Name
+		w.names[m.Client.Number] = owner(m.Session, m.Client)
 		w.mu.Unlock()
 		w.config.Exchange.Peers([]*wire.Process{m.Client}, nil, nil)
 	}

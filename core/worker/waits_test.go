@@ -54,13 +54,13 @@ func TestTellsOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newInline(t)
 		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}},
-			Client: &wire.Process{Number: clientProcess, Name: "notebook"}})
+			Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"}})
 		one := s.dispatch(1, wire.KindRun,
 			&wire.Run{Op: 1, Program: callsProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0)
 		s.until("the call in a heartbeat", func() bool {
 			return slices.Equal(s.waits[0], []string{
-				"device 0 has waited for 6s in calls (operation 1, called at train.py:3) for a function of its client, notebook " +
-					"(process 1)"})
+				"device 0 has waited for 6s in calls (operation 1, called at train.py:3) for a function of its client, " +
+					"session 1, notebook of ada on node1 (process 1)"})
 		})
 		key := transport.Key{Space: transport.Transfers(1), ID: 1, Part: 2}
 		s.client.Expect(firstWorker, key, 0, nil, func(b transport.Block, err error) {
