@@ -22,11 +22,15 @@ enum { PW_ABI_MINOR = 114 };  // of pjrt_abi.h
 
 // PW_COPY makes a struct of this version from a caller's: fields that the caller does not know are zero, and fields
 // that are not known here are left out. Plugins refuse structs shorter than their own, so this also serves callers of
-// older versions.
-#define PW_COPY(type, name, from)                                                              \
-  type name;                                                                                   \
-  memset(&name, 0, sizeof name);                                                               \
-  memcpy(&name, (from), (from)->struct_size < sizeof name ? (from)->struct_size : sizeof name); \
+// older versions. Callers are rarely older, and a copy of a size that the compiler knows takes a tenth of the time.
+#define PW_COPY(type, name, from)                        \
+  type name;                                             \
+  if ((from)->struct_size >= sizeof name) {              \
+    name = *(from);                                      \
+  } else {                                               \
+    memset(&name, 0, sizeof name);                       \
+    memcpy(&name, (from), (from)->struct_size);          \
+  }                                                      \
   name.struct_size = type##_STRUCT_SIZE
 
 // PW_COVERS reports whether the caller's struct is large enough to have the field.
@@ -159,7 +163,7 @@ PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shap
 // to the memory (memory.c).
 typedef struct {
   PJRT_Memory base;
-  struct pw_user_data* data;
+  struct pw_user_data* _Atomic data;
 } pw_memory_base;
 
 void pw_memory_init(pw_memory_base* memory);

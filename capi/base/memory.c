@@ -3,50 +3,48 @@
 
 #include "base.h"
 
-// Data that a client attaches to a memory, by key.
+// Data that a client attaches to a memory, by key. An entry stays in its list as long as the memory, so that readers,
+// of which every run is one, need no lock.
 struct pw_user_data {
   struct pw_user_data* next;
   const void* key;
-  void* data;
+  void* _Atomic data;
   void (*destroy)(void*);
 };
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards every memory's data
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // held by writers of any memory's data
+
+static struct pw_user_data* find(const pw_memory_base* m, const void* key) {
+  struct pw_user_data* d = atomic_load_explicit(&m->data, memory_order_acquire);
+  while (d && d->key != key) d = d->next;
+  return d;
+}
 
 static void* get(PJRT_Memory* memory, const void* key) {
-  void* data = NULL;
-  pthread_mutex_lock(&mu);
-  for (struct pw_user_data* d = ((pw_memory_base*)memory)->data; d; d = d->next)
-    if (d->key == key) data = d->data;
-  pthread_mutex_unlock(&mu);
-  return data;
+  struct pw_user_data* d = find((pw_memory_base*)memory, key);
+  return d ? atomic_load_explicit(&d->data, memory_order_acquire) : NULL;
 }
 
 static void set(PJRT_Memory* memory, const void* key, void* data, void (*destroy)(void*)) {
   pw_memory_base* m = (pw_memory_base*)memory;
-  struct pw_user_data old = {0};
+  void* old = data;  // without memory for an entry the data is dropped, since nothing is returned
+  void (*end)(void*) = destroy;
   pthread_mutex_lock(&mu);
-  struct pw_user_data* d = m->data;
-  while (d && d->key != key) d = d->next;
+  struct pw_user_data* d = find(m, key);
   if (d) {
-    old = *d;
-  } else {
-    d = pw_zeros(1, sizeof *d);
-    if (d) {
-      d->key = key;
-      d->next = m->data;
-      m->data = d;
-    }
-  }
-  if (d) {
-    d->data = data;
+    end = d->destroy;
     d->destroy = destroy;
-  } else {
-    old =
-        (struct pw_user_data){.data = data, .destroy = destroy};  // nothing is returned: the data is dropped
+    old = atomic_exchange_explicit(&d->data, data, memory_order_acq_rel);
+  } else if ((d = pw_zeros(1, sizeof *d))) {
+    d->key = key;
+    d->destroy = destroy;
+    d->next = atomic_load_explicit(&m->data, memory_order_relaxed);
+    atomic_init(&d->data, data);
+    atomic_store_explicit(&m->data, d, memory_order_release);
+    old = NULL;
   }
   pthread_mutex_unlock(&mu);
-  if (old.data && old.destroy) old.destroy(old.data);
+  if (old && end) end(old);
 }
 
 static PJRT_Memory_FunctionTable table = {
@@ -90,10 +88,12 @@ void pw_memory_stats(PJRT_Device_MemoryStats_Args* args, const pw_account* a) {
 }
 
 void pw_memory_close(pw_memory_base* memory) {
-  while (memory->data) {
-    struct pw_user_data* d = memory->data;
-    memory->data = d->next;
-    if (d->data && d->destroy) d->destroy(d->data);
+  struct pw_user_data* d = atomic_exchange_explicit(&memory->data, NULL, memory_order_acq_rel);
+  while (d) {
+    struct pw_user_data* next = d->next;
+    void* data = atomic_load_explicit(&d->data, memory_order_relaxed);
+    if (data && d->destroy) d->destroy(data);
     free(d);
+    d = next;
   }
 }

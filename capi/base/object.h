@@ -33,6 +33,14 @@ static inline bool pw_object_drop(pw_object* object) {
   return atomic_fetch_sub_explicit(&object->live, 1, memory_order_acq_rel) == 1;
 }
 
+// pw_object_drop_alone is pw_object_drop for a shard that no other thread uses any more, and so none adds another
+// through it.
+static inline bool pw_object_drop_alone(pw_object* object) {
+  if (atomic_load_explicit(&object->live, memory_order_acquire) != 1) return pw_object_drop(object);
+  atomic_store_explicit(&object->live, 0, memory_order_relaxed);
+  return true;
+}
+
 // pw_departed is the objects of a frontend whose last shard has gone, until the core frees them.
 typedef struct {
   _Atomic(pw_slot*) stack;

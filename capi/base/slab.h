@@ -22,8 +22,9 @@ typedef struct pw_slot {
 
 typedef struct {
   size_t size;          // of a slot, in bytes
-  pthread_mutex_t mu;   // guards free
+  pthread_mutex_t mu;   // guards the next three
   pw_slot* free;
+  size_t slots, unused;  // in all, and in free
   _Atomic size_t place;  // index in the list of all slabs; 0 until the first slot is taken
 } pw_slab;
 #define PW_SLAB(type) {.size = sizeof(type), .mu = PTHREAD_MUTEX_INITIALIZER}
@@ -35,6 +36,9 @@ bool pw_slab_take(pw_slab* slab, void* out, size_t n);
 void pw_slab_put(pw_slab* slab, pw_slot* slot);
 // pw_slab_put_all frees a list of slots, for all threads.
 void pw_slab_put_all(pw_slab* slab, pw_slot* first, pw_slot* last);
+
+// pw_slab_taken returns how many slots are taken. Slots that other threads take or put meanwhile may count or not.
+size_t pw_slab_taken(pw_slab* slab);
 
 static inline PJRT_Buffer* pw_slot_handle(pw_slot* slot) {
   return (PJRT_Buffer*)((uintptr_t)slot | (uintptr_t)slot->generation << 48);

@@ -13,12 +13,22 @@ typedef struct pinned {
 } pinned;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;  // guards the list
-static pinned* list;
+static pinned* _Atomic list;  // also read without mu, see pw_PJRT_ExecuteContext_Destroy
 
-static pinned** find(PJRT_ExecuteContext* context) {
-  pinned** at = &list;
-  while (*at && (*at)->context != context) at = &(*at)->next;
-  return at;
+static pinned* find(PJRT_ExecuteContext* context) {
+  pinned* h = list;
+  while (h && h->context != context) h = h->next;
+  return h;
+}
+
+static void take_out(pinned* h) {
+  if (list == h) {
+    list = h->next;
+    return;
+  }
+  pinned* before = list;
+  while (before->next != h) before = before->next;
+  before->next = h->next;
 }
 
 static PJRT_Error* destroy(PJRT_ExecuteContext* context) {
@@ -30,12 +40,12 @@ static PJRT_Error* destroy(PJRT_ExecuteContext* context) {
 bool pw_context_hold(PJRT_ExecuteContext* context) {
   if (context == NULL) return true;
   pthread_mutex_lock(&mu);
-  pinned** at = find(context);
-  if (*at == NULL) {
-    *at = pw_zeros(1, sizeof **at);
-    if (*at) (*at)->context = context;
+  pinned* h = find(context);
+  if (h == NULL && (h = pw_zeros(1, sizeof *h))) {
+    h->context = context;
+    h->next = list;
+    list = h;
   }
-  pinned* h = *at;
   if (h) h->runs++;
   pthread_mutex_unlock(&mu);
   return h != NULL;
@@ -45,11 +55,10 @@ void pw_context_drop(PJRT_ExecuteContext* context) {
   if (context == NULL) return;
   bool last = false;
   pthread_mutex_lock(&mu);
-  pinned** at = find(context);
-  if (*at && --(*at)->runs == 0) {
-    pinned* h = *at;
+  pinned* h = find(context);
+  if (h && --h->runs == 0) {
     last = h->destroyed;
-    *at = h->next;
+    take_out(h);
     free(h);
   }
   pthread_mutex_unlock(&mu);
@@ -77,8 +86,10 @@ PJRT_ExecuteContext* pw_context_empty(void) {
 PJRT_Error* pw_PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args* args) {
   if (pw_forked) return NULL;
   if (!PW_HAS(PJRT_ExecuteContext_Destroy)) return pw_unimplemented("PJRT_ExecuteContext_Destroy");
+  // A run that waits with this context was submitted before the context is destroyed, and is in the list by then.
+  if (atomic_load_explicit(&list, memory_order_acquire) == NULL) return destroy(args->context);
   pthread_mutex_lock(&mu);
-  pinned* h = *find(args->context);
+  pinned* h = find(args->context);
   if (h) h->destroyed = true;
   pthread_mutex_unlock(&mu);
   return h ? NULL : destroy(args->context);

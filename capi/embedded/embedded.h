@@ -265,10 +265,12 @@ PJRT_Error* pw_load_error(void);  // why there is no plugin
 
 // ---- counters (stats.c): handles alive and entries into Go ----
 typedef struct {
-  _Atomic int64_t clients, executables, buffers, arrays, runs, provenances;
+  _Atomic int64_t clients, executables, runs, provenances;
+  _Atomic int64_t buffers, arrays;  // as of the last pw_count_slots
   _Atomic int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } pw_counters;
 extern pw_counters pw_count;
+void pw_count_slots(void);  // writes how many buffers and arrays are alive
 #define PW_COUNT(field, n) atomic_fetch_add_explicit(&pw_count.field, (n), memory_order_relaxed)
 
 // ---- tracing (trace.c, trace.go) ----

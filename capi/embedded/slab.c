@@ -6,30 +6,33 @@
 static pw_slab buffers = PW_SLAB(pw_buffer), arrays = PW_SLAB(pw_array);
 static pw_departed departed = PW_DEPARTED;  // arrays for the core to free
 
+static void release_alone(pw_buffer* b);
+
 bool pw_buffers_new(pw_buffer** out, size_t n) {
   if (!pw_slab_take(&buffers, out, n)) return false;
   for (size_t i = 0; i < n; i++) {
     pw_buffer* b = out[i];
-    b->refs = 1;
-    b->released = false;
-    b->exports = 0;
-    b->pins = 0;
+    atomic_init(&b->refs, 1);  // no other thread knows the slot yet
+    atomic_init(&b->pins, 0);
+    atomic_init(&b->exports, 0);
+    atomic_init(&b->released, false);
+    atomic_init(&b->counted, 0);
     b->promise = false;
     b->of = NULL;
     b->symbol = NULL;
-    atomic_store_explicit(&b->counted, 0, memory_order_relaxed);
   }
-  PW_COUNT(buffers, (int64_t)n);
   return true;
 }
 
 void pw_buffers_unused(pw_buffer** slots, size_t n) {
   for (size_t i = 0; i < n; i++) pw_slab_put(&buffers, &slots[i]->slot);
-  PW_COUNT(buffers, -(int64_t)n);
 }
 
+// A reference is added by a thread that has one: of the last, no other thread can make a second.
 void pw_buffer_drop(pw_buffer* b) {
-  if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
+  if (atomic_load_explicit(&b->refs, memory_order_acquire) != 1 &&
+      atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1)
+    return;
   if (b->of) {
     if (b->exports) atomic_fetch_sub_explicit(&b->of->exports, 1, memory_order_relaxed);
     pw_buffer_unpin(b->of);
@@ -39,23 +42,19 @@ void pw_buffer_drop(pw_buffer* b) {
     PJRT_Error* err = pw_under->PJRT_Buffer_Destroy(&a);
     if (err) pw_error_free(err);
   }
-  pw_buffer_release(b);
+  release_alone(b);
   pw_shape_drop(b->shape);
   free(b->symbol);
   b->under = NULL;
   pw_slab_put(&buffers, &b->slot);
-  PW_COUNT(buffers, -1);
 }
 
 bool pw_arrays_new(pw_array** out, size_t n) {
-  if (!pw_slab_take(&arrays, out, n)) return false;
-  PW_COUNT(arrays, (int64_t)n);
-  return true;
+  return pw_slab_take(&arrays, out, n);
 }
 
 void pw_arrays_unused(pw_array** slots, size_t n) {
   for (size_t i = 0; i < n; i++) pw_slab_put(&arrays, &slots[i]->base.slot);
-  PW_COUNT(arrays, -(int64_t)n);
 }
 
 void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards) {
@@ -65,18 +64,26 @@ void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards)
   atomic_store_explicit(&a->gang, 0, memory_order_relaxed);
 }
 
-void pw_array_drop(pw_array* a) {
-  if (!pw_object_drop(&a->base)) return;
+// depart ends an array whose last shard has gone.
+static void depart(pw_array* a) {
   if (atomic_load_explicit(&a->provenance, memory_order_relaxed)) pw_provenance_set(a, NULL);
   pw_departed_add(&departed, &a->base);
+}
+
+void pw_array_drop(pw_array* a) {
+  if (pw_object_drop(&a->base)) depart(a);
 }
 
 size_t pw_freed(pw_name* names, size_t room, bool all) {
   pw_object *first, *last;
   size_t n = pw_departed_take(&departed, names, room, all, &first, &last);
   if (n) pw_slab_put_all(&arrays, &first->slot, &last->slot);
-  PW_COUNT(arrays, -(int64_t)n);
   return n;
+}
+
+void pw_count_slots(void) {
+  atomic_store_explicit(&pw_count.buffers, (int64_t)pw_slab_taken(&buffers), memory_order_relaxed);
+  atomic_store_explicit(&pw_count.arrays, (int64_t)pw_slab_taken(&arrays), memory_order_relaxed);
 }
 
 void pw_buffer_count(pw_buffer* b, int64_t bytes) {
@@ -95,6 +102,14 @@ void pw_buffer_release(pw_buffer* b) {
   if (atomic_exchange_explicit(&b->released, true, memory_order_acq_rel)) return;
   pw_buffer_uncount(b);
   pw_array_drop(b->array);
+}
+
+// release_alone is pw_buffer_release for the last reference to a buffer, which no other thread uses any more.
+static void release_alone(pw_buffer* b) {
+  if (atomic_load_explicit(&b->released, memory_order_relaxed)) return;
+  int64_t bytes = atomic_load_explicit(&b->counted, memory_order_relaxed);
+  if (bytes) pw_account_sub(&b->device->account, bytes);
+  if (pw_object_drop_alone(&b->array->base)) depart(b->array);
 }
 
 PJRT_Error* pw_delete_under(pw_buffer* b) {

@@ -5,7 +5,7 @@ package embedded
 
 // counters is pw_counters without its atomics, which cgo does not support.
 typedef struct {
-  int64_t clients, executables, buffers, arrays, runs, provenances;
+  int64_t clients, executables, runs, provenances, buffers, arrays;
   int64_t go_entries, reports, executes, puts, fetches, queued, moved, reshards;
 } counters;
 _Static_assert(sizeof(counters) == sizeof(pw_counters), "the same counters");
@@ -14,6 +14,7 @@ static int64_t errors_alive(void) { return atomic_load_explicit(&pw_errors_alive
 
 static counters read_counters(void) {
   counters out;
+  pw_count_slots();
   for (size_t i = 0; i < sizeof out / sizeof(int64_t); i++)
     ((int64_t*)&out)[i] = atomic_load_explicit((_Atomic int64_t*)&pw_count + i, memory_order_relaxed);
   return out;

@@ -24,7 +24,8 @@ static int slots_used;
 
 _Thread_local pw_ffi_version pw_ffi_probed = {-1, -1};
 
-static _Thread_local int depth;
+// Every run reads it: the model of pp_capturing, see capi/capture/record.c.
+static _Thread_local int depth __attribute__((tls_model("initial-exec")));
 int pw_ffi_in_callback(void) { return depth; }
 
 // --- probes ---
