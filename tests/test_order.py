@@ -49,10 +49,10 @@ PROGRAMS = """
 """
 
 
-def run(script):
+def run(script, first=""):
     import textwrap
 
-    done = fresh.run(textwrap.dedent(PROGRAMS) + textwrap.dedent(script))
+    done = fresh.run(first + textwrap.dedent(PROGRAMS) + textwrap.dedent(script))
     assert done.stdout.splitlines()[-1] == "finished", done
 
 
@@ -200,21 +200,24 @@ def test_callbacks_that_dispatch_again():
     """)
 
 
+@pytest.mark.parametrize("limit", [None, "1GiB"], ids=["free", "limited"])
 @pytest.mark.parametrize(
-    "name, setup, call",
+    "setup, call, counted, always",
     [
-        ("tiny jit", "f, x = jax.jit(lambda v: v + 1), jnp.float32(1)", "f(x)"),
-        ("kept results", "f, x, kept = jax.jit(lambda v: v + 1), jnp.float32(1), []", "kept.append(f(x))"),
-        ("eight devices", "f, x = on(line, ring), put(line, np.arange(8))", "f(x).block_until_ready()"),
-        ("donated", "f, x = jax.jit(lambda v: v + 1, donate_argnums=0), jnp.ones(64) + 0", "x = f(x)"),
-        ("many arguments", "f, x = jax.jit(lambda *v: sum(v)), [jnp.float32(i) for i in range(50)]", "f(*x)"),
+        ("f, x = jax.jit(lambda v: v + 1), jnp.float32(1)", "f(x)", "executes", False),
+        ("f, x, kept = jax.jit(lambda v: v + 1), jnp.float32(1), []", "kept.append(f(x))", "executes", False),
+        ("f, x = on(line, ring), put(line, np.arange(8))", "f(x).block_until_ready()", "executes", True),
+        ("f, x = jax.jit(lambda v: v + 1, donate_argnums=0), jnp.ones(64) + 0", "x = f(x)", "executes", False),
+        ("f, x = jax.jit(lambda *v: sum(v)), [jnp.float32(i) for i in range(50)]", "f(*x)", "executes", False),
+        ("f, x = np.ones(4), jnp.float32(1)", "x = jax.device_put(f)", "puts", False),
     ],
-    ids=["tiny", "kept", "eight", "donated", "many"],
+    ids=["tiny", "kept", "eight", "donated", "many", "put"],
 )
-def test_one_entry_into_go_a_dispatch(name, setup, call):
-    # Whatever JAX asks beside Execute (types, devices, readiness, destruction) is answered in C. What is freed is told
-    # in batches, and a batch is an entry too: never more than one in sixteen calls.
-    run(f"""
+def test_entries_into_go(setup, call, counted, always, limit):
+    # Whatever JAX asks beside Execute (types, devices, readiness, destruction) is answered in C. A run of one device,
+    # and a new array, need Go only where memory is limited. What is freed is told in batches, and a batch is an entry
+    # too: never more than one in sixteen calls.
+    script = f"""
         {setup}
         def calls(n):
             global x
@@ -226,8 +229,10 @@ def test_one_entry_into_go_a_dispatch(name, setup, call):
         calls(640)
         jax.block_until_ready(x)
         after = pathways.stats()
-        executes, entries = (after[k] - before[k] for k in ("executes", "go_entries"))
-        assert executes == 640, executes
-        assert 640 <= entries <= 640 + 640 // 16, entries
+        made, entries = (after[k] - before[k] for k in ("{counted}", "go_entries"))
+        asked = {640 if always or limit else 0}
+        assert made == 640, made
+        assert asked <= entries <= asked + 640 // 16, entries
         print("finished")
-    """)
+    """
+    run(script, f"pathways.init(memory_limit={limit!r})\n")

@@ -59,7 +59,7 @@ static void end_thread(void* ended) {
 static void make_key(void) { pthread_key_create(&ending, end_thread); }
 
 // begin_thread makes the calling thread's caches; NULL if memory is short.
-static caches* begin_thread(void) {
+static __attribute__((noinline)) caches* begin_thread(void) {
   pthread_once(&once, make_key);
   caches* m = pw_zeros(1, sizeof *m);
   if (m == NULL || pthread_setspecific(ending, m) != 0) {
@@ -74,8 +74,8 @@ static caches* begin_thread(void) {
   return mine = m;
 }
 
-static cache* cache_of(const pw_slab* s) {
-  caches* m = mine ? mine : begin_thread();
+static inline cache* cache_of(const pw_slab* s) {
+  caches* m = __builtin_expect(mine != NULL, 1) ? mine : begin_thread();
   return m ? &m->of[atomic_load_explicit(&s->place, memory_order_acquire)] : NULL;
 }
 

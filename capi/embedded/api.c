@@ -53,10 +53,11 @@ PJRT_Error* pw_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
   char *message = NULL, *version = NULL;
   void* under = NULL;
   uint64_t session = 0;
+  pw_pass* pass = NULL;
   PW_COUNT(go_entries, 1);
-  int code = pwGoClientCreate(args, &under, &session, &version, &message);
+  int code = pwGoClientCreate(args, &under, &session, &pass, &version, &message);
   if (code) return pw_error_take((PJRT_Error_Code)code, message);
-  if ((err = pw_client_new(under, session, version, &args->client))) {
+  if ((err = pw_client_new(under, session, pass, version, &args->client))) {
     free(version);
     PW_COUNT(go_entries, 1);
     pwGoClientDestroy(session);

@@ -120,7 +120,7 @@ static PJRT_Error* memory_init(PJRT_Client* c, pw_memory* m) {
   return NULL;
 }
 
-PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, PJRT_Client** out) {
+PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, char* version, PJRT_Client** out) {
   PJRT_Error* err;
   PW_ARGS(PJRT_Client_Devices_Args, all);
   PW_ARGS(PJRT_Client_AddressableDevices_Args, local);
@@ -135,6 +135,7 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, P
   PW_COUNT(clients, 1);
   c->under = under;
   c->session = session;
+  c->pass = pass;
   c->version = version;
   size_t devices = all.num_devices, addressable = local.num_addressable_devices,
          memories = mem.num_addressable_memories;
@@ -204,6 +205,19 @@ void pw_client_free(PJRT_Client* c) {
   free(c->version);
   free(c);
   PW_COUNT(clients, -1);
+}
+
+size_t pw_in_use(int64_t* bytes, size_t room) {
+  size_t devices = 0;
+  for (size_t i = 0; i < room; i++) bytes[i] = 0;
+  pthread_mutex_lock(&clients_mu);
+  for (PJRT_Client* c = clients; c; c = c->next) {
+    if (c->num_addressable > devices) devices = c->num_addressable;
+    for (size_t i = 0; i < c->num_addressable && i < room; i++)
+      bytes[i] += atomic_load_explicit(&c->addressable[i]->account.in_use, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&clients_mu);
+  return devices;
 }
 
 // ---- slots ----

@@ -3,8 +3,9 @@
 // capi/cluster.
 //
 // embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and
-// pass through; slots that only read answer in C; a run enters Go once, to get its turn, and the plugin is then called
-// on the same thread with no Go frame around it.
+// pass through; slots that only read answer in C; a run of several devices enters Go once, to get its turn, and the
+// plugin is then called on the same thread with no Go frame around it. A run of one device needs no turn, and enters Go
+// only where memory has a limit, or where it reads what has yet to be launched.
 //
 // # Guarantees
 //
@@ -335,8 +336,8 @@ const cpuWindow = 16
 const numCells = 256
 
 //export pwGoClientCreate
-func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, version **C.char,
-	message **C.char) (code C.int) {
+func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id *C.uint64_t, pass **C.pw_pass,
+	version **C.char, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	_, p, err := Plugin()
 	if err != nil {
@@ -353,12 +354,13 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	if err != nil {
 		return C.int(base.Fail(o.explain(err), message))
 	}
-	shared, err := cells(numCells)
+	const line = 16 // words of a cache line: the first is read by every run, and the cells are written
+	shared, err := cells(line + numCells)
 	if err != nil {
 		c.Close()
 		return C.int(base.Fail(err, message))
 	}
-	system := core.Embedded{Cells: shared, Limit: o.limit}
+	system := core.Embedded{Pass: shared[0], Cells: shared[line:], Limit: o.limit}
 	for _, d := range c.Devices() {
 		system.Devices = append(system.Devices, d.Kind)
 	}
@@ -374,7 +376,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	s := &session{Session: inner, under: c, stop: make(chan struct{})}
 	*id = C.uint64_t(sessions.Add(s))
 	go s.flush()
-	*under = c.Raw()
+	*under, *pass = c.Raw(), (*C.pw_pass)(unsafe.Pointer(shared[0]))
 	major, minor := p.Version()
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
 	// programs apart from those of other backends in JAX's cache.

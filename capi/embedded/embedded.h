@@ -4,8 +4,8 @@
 // plugin's errors, executables, topologies, device descriptions, execute contexts, transfer managers) is the plugin's
 // own and passes through; slots that take only such handles are the plugin's own function pointers.
 //
-// Slots that only read answer here, in C. Go is entered once to place a run or a new buffer, and to make and end
-// clients and executables.
+// Slots that only read answer here, in C. Go is entered to make and end clients and executables, and once to place a
+// run or a new buffer; pw_pass says when a run of one device or a new buffer needs no place.
 #ifndef PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
 #define PATHWAYS_CAPI_EMBEDDED_EMBEDDED_H_
 
@@ -28,8 +28,8 @@ PJRT_Error* pw_unimplemented(const char* slot);
 
 typedef struct pw_provenance pw_provenance;  // see run.h
 
-// pw_array is one logical array: the shards of one output of one run, or one buffer that was made alone. The core
-// counts it as one object, and learns once that it is gone: when the last shard has gone.
+// pw_array is one logical array: the shards of one output of one run, or one buffer that was made alone. Where memory
+// has a limit, the core counts it as one object, and learns once that it is gone: when the last shard has gone.
 typedef struct pw_array {
   pw_object base;         // first
   _Atomic uint64_t gang;  // the gang that makes it, until that is launched; else 0
@@ -122,10 +122,19 @@ struct PJRT_Device {
   pw_account account;
 };
 
+// pw_pass is where the core says that a session's runs of one device that read nothing unlaunched, and its new buffers,
+// need no place: its memory has no limit, and no queue is full. It is never freed, so that what is left of an ended
+// session may read it.
+typedef struct {
+  _Atomic uint32_t open;
+} pw_pass;
+static inline bool pw_passes(pw_pass* pass) { return atomic_load_explicit(&pass->open, memory_order_acquire); }
+
 struct PJRT_Client {
   PJRT_Client* next;  // list of open clients
   PJRT_Client* under;
   uint64_t session;
+  pw_pass* pass;
   char* version;
   PJRT_Device* device_structs;
   pw_memory* memory_structs;
@@ -137,7 +146,10 @@ struct PJRT_Client {
   size_t num_memories;
 };
 
-PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, char* version, PJRT_Client** out);
+PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, char* version, PJRT_Client** out);
+// pw_in_use adds up the bytes of the arrays of all open clients by device, for at most room devices. It returns the
+// number of devices.
+size_t pw_in_use(int64_t* bytes, size_t room);
 void pw_client_free(PJRT_Client* client);
 PJRT_Device* pw_device_of(PJRT_Client* client, PJRT_Device* under);
 PJRT_Memory* pw_memory_of(PJRT_Client* client, PJRT_Memory* under);
@@ -166,6 +178,7 @@ struct PJRT_LoadedExecutable {
   PJRT_LoadedExecutable* under;
   PJRT_Client* client;
   uint64_t session;
+  pw_pass* pass;  // of the client
   _Atomic int32_t refs;  // the handle, and every run that waits for its turn
   uint64_t program;      // id in the core
   char* name;

@@ -248,6 +248,7 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
   e->under = under;
   e->client = client;
   e->session = client->session;
+  e->pass = client->pass;
   e->refs = 1;
   e->num_params = -1;
   e->donates = from->code == NULL || from->format_size != 4 || memcmp(from->format, "mlir", 4) != 0 ||

@@ -8,8 +8,12 @@
 //   check, read_inputs  compare the call with its program          copies of inputs (moves)
 //   find_reads          finds what orders it behind other runs     nothing
 //   run                 takes slots for the results' handles       the slots
-//   order               has the core give it a place               arrays that the core counts
+//   pass, or order      has the core give it a place               arrays that the core counts
 //   launch, or pw_queue runs it now, or in its turn                nothing: they undo what they were given
+//
+// Most runs have one device, read nothing that has yet to be launched, and belong to a session without a memory limit.
+// Such a run needs no place: no gang waits for it, it waits for none, and nothing of it is counted. The core says in
+// pw_pass whether it would answer just that, and then is not asked.
 //
 // An Execute that returns an error has made nothing: output_lists hold no handles, and the core counts no arrays. One
 // that has its turn and is not launched is reported as ended (progress), since gangs behind it wait for that.
@@ -314,6 +318,18 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
   return NULL;
 }
 
+// pass reports whether a run needs no place, and makes the slots of c->arrays its results' arrays if so.
+static bool pass(pw_call* c, const gangs* after, pw_turn* turn) {
+  const PJRT_LoadedExecutable* e = c->e;
+  if (c->n != 1 || after->num != 0 || e->collective || !pw_passes(e->pass)) return false;
+  PW_COUNT(executes, 1);
+  turn->gang = 0;
+  turn->cell = NULL;
+  turn->verdict = PW_NOW;
+  for (size_t o = 0; o < c->outs; o++) pw_array_is(c->arrays[o], e->session, 0, 1);
+  return true;
+}
+
 // give_up drops the arrays and slots of results that will not be.
 static void give_up(pw_call* c) {
   for (size_t o = 0; o < c->outs; o++)
@@ -377,7 +393,8 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   if (err == NULL &&
       !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
     err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));
-  if (err == NULL) err = order(c, after, &reads, objects, &turn);
+  // A run that is recorded has a place, by whose number the recording names it.
+  if (err == NULL && (begin || !pass(c, after, &turn))) err = order(c, after, &reads, objects, &turn);
   if (err) {
     if (arrays) pw_arrays_unused(c->arrays, c->outs);
     if (results) pw_buffers_unused(c->results, c->n * c->outs);
@@ -398,7 +415,7 @@ PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args*
   PJRT_LoadedExecutable* e = args.executable;
   if (e->port != PW_RUNS) return pp_through(&pw_frontend, e->port, &args);
   if (pp_capturing) return pp_execute(&pw_frontend, &args);
-  PW_ARGS(PJRT_ExecuteOptions, none);
+  static const PJRT_ExecuteOptions none = {.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE};
   PW_COPY(PJRT_ExecuteOptions, options, args.options ? args.options : &none);
   // A host callback without a context would end the process inside the plugin; with an empty one it is an error.
   if (e->calls_back && options.context == NULL) options.context = pw_context_empty();

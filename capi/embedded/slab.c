@@ -67,7 +67,8 @@ void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards)
 // depart ends an array whose last shard has gone.
 static void depart(pw_array* a) {
   if (atomic_load_explicit(&a->provenance, memory_order_relaxed)) pw_provenance_set(a, NULL);
-  pw_departed_add(&departed, &a->base);
+  if (a->base.name.number == 0) pw_slab_put(&arrays, &a->base.slot);  // the core does not count it
+  else pw_departed_add(&departed, &a->base);
 }
 
 void pw_array_drop(pw_array* a) {

@@ -26,14 +26,15 @@ import (
 	"bytes"
 	"runtime"
 	"time"
+	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
 )
 
 // Stats are the counters of the frontend and of its sessions.
 type Stats struct {
-	// GoEntries counts calls from C into Go: one for each run or new buffer, and those that make and end clients and
-	// executables.
+	// GoEntries counts calls from C into Go: those that make and end clients and executables, and one for each run of
+	// several devices; where memory has a limit, one for each run or new buffer.
 	GoEntries int64 `json:"go_entries"`
 	// Reports counts C's reports to Go on gangs that something waits for.
 	Reports  int64 `json:"reports"`
@@ -45,7 +46,7 @@ type Stats struct {
 	Moved    int64 `json:"moved"`    // arguments copied to the device that needed them
 	// Live counts handles that are alive, by kind.
 	Live map[string]int64 `json:"live"`
-	// BytesInUse is what the ledger counts, by device, over all sessions.
+	// BytesInUse is the bytes of arrays, by device, over all sessions.
 	BytesInUse []int64 `json:"bytes_in_use"`
 	Sessions   int     `json:"sessions"`
 	// Goroutines counts those that the library has started. C threads that are, or once were, in Go are not counted.
@@ -71,13 +72,8 @@ func ReadStats() Stats {
 	for _, s := range sessions.Open() {
 		st.Sessions++
 		objects += int64(s.Objects())
-		for d := range s.under.Devices() {
-			for len(st.BytesInUse) <= d {
-				st.BytesInUse = append(st.BytesInUse, 0)
-			}
-			st.BytesInUse[d] += s.Memory(d).InUse
-		}
 	}
+	st.BytesInUse = bytesInUse()
 	c = C.read_counters() // once more: freed arrays have gone meanwhile
 	st.Live["clients"] = int64(c.clients)
 	st.Live["executables"] = int64(c.executables)
@@ -89,6 +85,16 @@ func ReadStats() Stats {
 	st.Live["objects"] = objects
 	st.Goroutines = started()
 	return st
+}
+
+func bytesInUse() []int64 {
+	out := make([]C.int64_t, C.pw_in_use(nil, 0))
+	n := min(len(out), int(C.pw_in_use(unsafe.SliceData(out), C.size_t(len(out)))))
+	bytes := make([]int64, n)
+	for d := range bytes {
+		bytes[d] = int64(out[d])
+	}
+	return bytes
 }
 
 // started counts the goroutines that a go statement began. The runtime also counts every thread that has called Go, for

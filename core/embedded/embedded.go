@@ -37,8 +37,11 @@ type Embedded struct {
 	// and not queues; see schedule.Threads. 0 means that they are queues.
 	Threads int
 	// Limit bounds the bytes of each device's memory that runs may use; 0 means no bound
-	// other than the plugin's.
+	// other than the plugin's, and then arrays are not counted.
 	Limit int64
+	// Pass is where the session says that a run needs no Submit, and an array no Place: see
+	// executor.Island.ShowPass. It stays 0 where a limit is set. May be nil.
+	Pass *executor.Pass
 }
 
 var sessions atomic.Uint32
@@ -61,5 +64,8 @@ func (e Embedded) Open() (*Session, error) {
 	}
 	island := executor.NewIsland(e.Cells, config)
 	island.Bound(e.Window)
+	if e.Pass != nil && e.Limit == 0 {
+		island.ShowPass(id, e.Pass)
+	}
 	return begin(id, fmt.Sprintf("session %d", id), e.Devices, island, memory)
 }

@@ -42,6 +42,33 @@ func TestSessionsAreIndependent(t *testing.T) {
 	}
 }
 
+// A session without a memory limit counts nothing, and says that it need not be asked. One with a limit has to be.
+func TestOnlyALimitIsCounted(t *testing.T) {
+	for _, limit := range []int64{0, 100} {
+		pass := new(executor.Pass)
+		s, err := Embedded{Devices: []string{"cpu"}, Limit: limit, Pass: pass}.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		counts := limit > 0
+		if passes := pass.Load() == 1; passes == counts {
+			t.Errorf("limit %d: a run needs no turn is %v", limit, passes)
+		}
+		object, err := s.Place(0, 64)
+		if err != nil || (object != 0) != counts {
+			t.Errorf("limit %d: an array is object %d, %v", limit, object, err)
+		}
+		if _, err := s.Place(0, 64); (err != nil) != counts {
+			t.Errorf("limit %d: as much again returned %v", limit, err)
+		}
+		s.Free(object)
+		if s.Close(); pass.Load() != 0 {
+			t.Errorf("limit %d: a run needs no turn after the end of its session", limit)
+		}
+	}
+}
+
 func TestEmbeddedRefuses(t *testing.T) {
 	for _, e := range []Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
 		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {

@@ -54,6 +54,10 @@ const (
 	CellEnded = CellLaunched | CellDone
 )
 
+// Pass is a word that is 1 while a gang needs no turn, and 0 otherwise; see Island.ShowPass. It may be in memory that
+// Go does not own.
+type Pass = atomic.Uint32
+
 // Turn is the result of a submission.
 type Turn struct {
 	Gang uint64
@@ -91,8 +95,10 @@ type Island struct {
 	changed *sync.Cond        // signalled when there is room, or one of the island's launches has ended
 	running int               // number of the island's own goroutines
 	closed  bool
-	bound   int   // of len(gangs); 0 means none
-	queued  int64 // number of gangs that had to wait since the island was made
+	pass    *Pass  // or nil, see ShowPass
+	passes  uint32 // the session that pass is for
+	bound   int    // of len(gangs); 0 means none
+	queued  int64  // number of gangs that had to wait since the island was made
 }
 
 // NewIsland returns an island. The number of cells bounds how many gangs of several
@@ -106,6 +112,32 @@ func NewIsland(cells []*Cell, config schedule.Config) *Island {
 // Bound bounds the number of gangs that wait or are in flight: at the bound, Enter blocks
 // until one of them has completed. It must be called before the first Enter.
 func (i *Island) Bound(gangs int) { i.bound = gangs }
+
+// ShowPass has the island say in a word whether a gang of this session that has one
+// device, is not collective, and comes after no other would have its turn at once. While
+// the word is 1, a caller may launch such a gang without Enter: the island would keep no
+// record of it, since no other gang ever waits for it. The word becomes 0 with a full
+// queue and with Close. ShowPass must be called before the first Enter.
+func (i *Island) ShowPass(session uint32, word *Pass) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.pass, i.passes = word, session
+	i.showPass()
+}
+
+// showPass writes the word of ShowPass, after whatever may have changed it.
+func (i *Island) showPass() {
+	if i.pass == nil {
+		return
+	}
+	var now uint32
+	if !i.closed && i.state.Passes(i.passes) {
+		now = 1
+	}
+	if i.pass.Load() != now {
+		i.pass.Store(now)
+	}
+}
 
 // ErrClosed is the error of submissions after Close.
 var (
@@ -261,6 +293,7 @@ func (i *Island) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed = true
+	i.showPass()
 	for id, e := range i.gangs {
 		if !e.started {
 			i.step(schedule.Event{Kind: schedule.Cancel, ID: id, Err: errLate})
@@ -392,6 +425,7 @@ func (i *Island) step(ev schedule.Event) (started, refused bool) {
 		i.carryOut(e)
 	}
 	i.actions = i.actions[:from]
+	i.showPass()
 	return started, refused
 }
 

@@ -63,6 +63,34 @@ func TestOneDevicePassesAtOnce(t *testing.T) {
 	})
 }
 
+// While the word of ShowPass is 1, a gang of one device that comes after no other would have its turn at once.
+func TestPassIsShown(t *testing.T) {
+	island(t, 4, schedule.Config{MaxQueued: 2}, func(t *testing.T, is *executor.Island) {
+		var pass executor.Pass
+		is.ShowPass(1, &pass)
+		shows := func(want uint32, when string) {
+			t.Helper()
+			if got := pass.Load(); got != want {
+				t.Errorf("%s the word is %d, want %d", when, got, want)
+			}
+		}
+		shows(1, "before the first gang")
+		first := now(t, is, span(0, 8))
+		shows(1, "beside a gang of all devices")
+		_, second := arm(t, is, span(0, 8))
+		shows(1, "with one gang in a queue for two")
+		_, third := arm(t, is, span(0, 8))
+		shows(0, "with a full queue")
+		end(is, first)
+		synctest.Wait()
+		second.runs(t, "the first gang has ended")
+		third.runs(t, "the second gang has been launched")
+		shows(1, "after the queue was full")
+		is.Close()
+		shows(0, "after Close")
+	})
+}
+
 func TestLanes(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		left, right := now(t, is, span(0, 4)), now(t, is, span(4, 8))

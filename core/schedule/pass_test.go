@@ -41,7 +41,11 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 					}
 				}
 				want := without.Step(ev, nil)
-				if ev.Kind == Submit && with.Pass(&ev.Gang) {
+				shown, pass := with.Passes(0), ev.Kind == Submit && with.Pass(&ev.Gang)
+				if g := &ev.Gang; ev.Kind == Submit && g.Devices.Len() == 1 && len(g.After) == 0 && !g.Collective && shown != pass {
+					t.Fatalf("gang %d passes: Passes says %v, Pass %v", last, shown, pass)
+				}
+				if pass {
 					passed++
 					want = without.Step(Event{Kind: Completed, ID: last}, want)
 					if len(want) != 1 || want[0].Kind != Start || want[0].ID != last {

@@ -266,6 +266,12 @@ func (s *State) Pass(g *Gang) bool {
 	return true
 }
 
+// Passes reports whether Pass would accept a gang of this session that is not collective, has one device, and comes
+// after no other. It changes only with Step.
+func (s *State) Passes(session uint32) bool {
+	return s.passer != nil && s.queued < s.maxQueued && s.passer.CanPass(session, false)
+}
+
 func (s *State) submit(g *Gang, out []Action) []Action {
 	switch {
 	case s.gangs[g.ID] != nil:
