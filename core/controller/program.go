@@ -139,6 +139,9 @@ func (st *State) admitProgram(s *session, m *wire.Compile) (*wire.Content, error
 	case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
 		err = status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
 			text.Size, len(m.Options), st.limits.Program, maxOptions)
+	case proto.Size(m) > maxLoadable: // text that is not part of the message has no such bound
+		err = status.New(status.ResourceExhausted, "the program's message has %d bytes; at most %d", proto.Size(m),
+			maxLoadable)
 	case len(s.compiling) >= st.limits.Compiles:
 		err = status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
 			len(s.compiling))
@@ -168,11 +171,10 @@ func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, e
 	return p, st.alive(p)
 }
 
-// Bounds of what is part of messages about programs: of the options, and of what a worker says of what it compiled.
+// Bounds of what is part of messages about programs: of the options, and of all that goes to workers or comes from one.
 const (
-	maxOptions   = 8 << 20
-	maxLoadable  = wire.MaxFrame - 16<<20 // beside the places
-	maxOptimized = wire.MaxFrame / 2
+	maxOptions  = 8 << 20
+	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
 
 // Inlined is how many bytes of what was compiled may come with a worker's answer where the controller has a cache on
@@ -412,12 +414,12 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
 		return status.New(status.Internal, "the compiled program came without a description")
 	}
-	if n := proto.Size(m.Loadable); n > maxLoadable {
+	if proto.Size(m.Info) > maxLoadable {
+		m.Info.Optimized = nil // who asks for it is told that there is none
+	}
+	if n := proto.Size(m) - len(m.Info.Optimized); n > maxLoadable {
 		return status.New(status.ResourceExhausted, "the compiled program has %d bytes, and a message to those that load it "+
 			"at most %d", n, maxLoadable)
-	}
-	if len(m.Info.Optimized) > maxOptimized {
-		m.Info.Optimized = nil // who asks for it is told that there is none
 	}
 	var outputs []int64
 	for _, o := range m.Info.Outputs {

@@ -320,7 +320,7 @@ func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
 	for _, a := range m.Apart {
 		if !has(w.last, a.GetProcess()) {
 			st.warn("worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"),
-				status.New(status.Unavailable, "%s", a.GetWhy()))
+				wire.Of(status.New(status.Unavailable, "%s", a.GetWhy())).Err()) // of any length
 		}
 	}
 	for _, a := range w.last.GetApart() {

@@ -22,9 +22,11 @@ func TestMessageTooLongIsAnErrorOfItsSender(t *testing.T) {
 	long := make([]byte, 200<<20)
 	for name, send := range ways {
 		for _, size := range []int{65 << 20, 200 << 20} {
-			err := send(wire.KindRun, long[:size])
-			if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "at most 67108864") {
-				t.Errorf("%s of %d bytes: %v, want INVALID_ARGUMENT and the bound", name, size, err)
+			for kind := wire.KindHello; kind < wire.KindBulk; kind++ {
+				err := send(kind, long[:size])
+				if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "at most 67108864") {
+					t.Errorf("%s of %d bytes of kind %d: %v, want INVALID_ARGUMENT and the bound", name, size, kind, err)
+				}
 			}
 		}
 	}
