@@ -147,7 +147,8 @@ type Mapping struct {
 }
 
 // Map maps the file of a peer's segment to be written, and closes it. A file that
-// the peer could cut short, so that writing would crash this process, is refused.
+// the peer could cut short, so that writing would crash this process, is refused; so are
+// huge pages, of which there may be none left when one that the peer has given up is touched.
 func Map(file *os.File, size int64) (*Mapping, error) {
 	return mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
 }
@@ -163,6 +164,10 @@ func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
 		return nil, status.New(status.InvalidArgument, "the peer passed a file that is not sealed memory")
+	}
+	var kind unix.Statfs_t
+	if err := unix.Fstatfs(fd, &kind); err != nil || kind.Type == unix.HUGETLBFS_MAGIC {
+		return nil, status.New(status.InvalidArgument, "the peer passed memory of huge pages; share ordinary memory")
 	}
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {

@@ -436,3 +436,20 @@ func TestWaitReturnsAfterEveryCallback(t *testing.T) {
 		}
 	}
 }
+
+// Memory whose pages may be missing when they are read is not mapped.
+func TestHugePagesOfAPeerAreRefused(t *testing.T) {
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := unix.Ftruncate(fd, huge); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := MapToRead(os.NewFile(uintptr(fd), "test"), huge); status.CodeOf(err) != status.InvalidArgument {
+		t.Errorf("%v, %v, expected INVALID_ARGUMENT", m, err)
+	}
+}
