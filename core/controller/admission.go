@@ -549,15 +549,15 @@ func (st *State) isCounted(p *place, memory string) bool {
 	return int(d.DefaultMemory) < len(d.Memories) && d.Memories[d.DefaultMemory] == memory
 }
 
-// awaitPut has a run that reads an object wait for the bytes of the put that makes it, if another session has devices
-// of the same workers: a client that is stopped, or slow, must not hold up others.
+// awaitPut has an operation that reads an object wait for the bytes of the put that makes it, if another session uses
+// the same workers: a client that is stopped, or slow, must not hold up others.
 func (st *State) awaitPut(o *object) {
 	if o.put == 0 || st.gangs[o.put] == nil {
 		o.put = 0
 		return
 	}
 	shared := false
-	o.place.workers.each(func(slot int) { shared = shared || st.workers[slot].views > 1 })
+	o.place.workers.each(func(slot int) { shared = shared || st.workers[slot].users > 1 })
 	if shared {
 		st.awaits = append(st.awaits, o.put)
 	}

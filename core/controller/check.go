@@ -149,6 +149,15 @@ func (a *audit) workers() {
 		case w.views == 0:
 			a.say("worker %s is gone, no session knows it, and it keeps slot %d", w.name, slot)
 		}
+		users := 0
+		for _, s := range a.st.sessions {
+			if s.told.has(slot) {
+				users++
+			}
+		}
+		if users != w.users {
+			a.say("worker %s is used by %d sessions, %d by its count", w.name, users, w.users)
+		}
 		if w.slot != slot || w.views != a.views[slot] {
 			a.say("worker %s of slot %d is known to %d sessions, %d by its count", w.name, slot, a.views[slot], w.views)
 		}

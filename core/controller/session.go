@@ -264,6 +264,7 @@ func (st *State) drop(s *session, why error) {
 	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
 		st.let(s.programs[id].of)
 	}
+	s.told.each(func(slot int) { st.workers[slot].users-- })
 	seen := set{}
 	for _, slot := range s.slots {
 		if !seen.has(slot) {
@@ -319,6 +320,7 @@ func (st *State) tell(s *session, workers set) {
 	workers.each(func(slot int) {
 		if !s.told.has(slot) {
 			fresh.add(slot)
+			st.workers[slot].users++
 		}
 	})
 	s.told.union(fresh)

@@ -27,6 +27,7 @@ type worker struct {
 	protocol uint32
 	gone     error // why it is not there any more
 	views    int   // sessions that have devices of it; the slot is free when they and it have gone
+	users    int   // sessions that it was told of: they have begun to use it
 	spot     spot
 	last     *wire.Heartbeat
 	heard    int64

@@ -80,6 +80,7 @@ type Ledger struct {
 	owners map[Owner]*account
 	space  space
 	needs  []int64 // scratch: bytes by device, zero between calls
+	leaves []int64 // the same, of what is retired
 }
 
 // New returns an empty ledger without limits.

@@ -109,9 +109,9 @@ func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device in
 			l.needs[d] += specs[i].ShardBytes
 		}
 	}
-	var leaving map[int32]int64
 	if later {
-		leaving = l.leaving()
+		l.addLeaving(1)
+		defer l.addLeaving(-1)
 	}
 	more := true
 	for i := range specs {
@@ -123,7 +123,7 @@ func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device in
 				beside = temp
 			}
 			if later {
-				used -= leaving[d]
+				used -= l.leaves[d]
 			} else {
 				used += sp.temps[d]
 				beside = max(0, beside-sp.temps[d])
@@ -135,19 +135,21 @@ func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device in
 	}
 }
 
-// leaving adds up what is retired, by device.
-func (l *Ledger) leaving() map[int32]int64 {
-	by := map[int32]int64{}
+// addLeaving adds what is retired to leaves, by device, times sign.
+func (l *Ledger) addLeaving(sign int64) {
+	for len(l.leaves) < len(l.space.limits) {
+		l.leaves = append(l.leaves, 0)
+	}
 	for _, a := range l.owners {
 		for e := a.extents; e != nil; e = e.next {
-			if e.leaving > 0 {
-				for _, d := range e.devices {
-					by[d] += e.leaving
-				}
+			if e.leaving == 0 {
+				continue
+			}
+			for _, d := range e.devices {
+				l.leaves[d] += sign * e.leaving
 			}
 		}
 	}
-	return by
 }
 
 // Has reports whether an owner has bytes on one of these devices that do not leave by themselves.
