@@ -250,7 +250,8 @@ struct PJRT_Executable {
   // finding the line that made the call.
   bool heavy;
   int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
-  pr_bytes format, code, options, optimized, assignment;
+  uintptr_t code;         // Go's, which keeps it in any case and copies no constants for it; 0 is none
+  pr_bytes format, options, optimized, assignment;
   bool manual;  // capi/partition made the program, and its options
   // In the form that PJRT returns.
   PJRT_Buffer_Type* types;
@@ -281,7 +282,7 @@ static inline PJRT_Error* pr_unmade(const pr_buffer* b) {
 
 PJRT_Error* pr_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args);
 
-enum { PR_FORMAT, PR_CODE, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
+enum { PR_FORMAT, PR_OPTIONS, PR_OPTIMIZED, PR_ASSIGNMENT };
 // How Go makes an executable. NULL and false: memory is short. One that is only partly made can be dropped.
 PJRT_Executable* pr_program_new(PJRT_Client* client, uint64_t program, const char* name, const char* fingerprint,
                                 size_t replicas, size_t partitions, size_t devices, size_t params, size_t outputs);

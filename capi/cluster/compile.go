@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"bytes"
+	"runtime/cgo"
 	"strings"
 	"unsafe"
 
@@ -77,7 +78,7 @@ func prGoSerialize(x *C.PJRT_Executable, out **C.char, size *C.size_t) {
 	data := program{
 		version: C.GoString(x.client.topology.version),
 		format:  goString(x.format.data, x.format.size),
-		code:    goBytes(x.code.data, x.code.size),
+		code:    cgo.Handle(x.code).Value().([]byte),
 		options: goBytes(x.options.data, x.options.size),
 		manual:  bool(x.manual),
 	}.pack()
@@ -90,6 +91,9 @@ func prGoForget(id, program C.uint64_t) {
 		s.cluster.Forget(uint64(program))
 	}
 }
+
+//export prGoDropCode
+func prGoDropCode(code C.uintptr_t) { cgo.Handle(code).Delete() }
 
 func goString(data *C.char, size C.size_t) string { return string(goBytes(data, size)) }
 
@@ -169,7 +173,7 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 		all = all && bool(C.pr_program_bytes(x, what, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data))))
 	}
 	give(C.PR_FORMAT, []byte(p.format))
-	give(C.PR_CODE, p.code)
+	x.code = C.uintptr_t(cgo.NewHandle(p.code))
 	give(C.PR_OPTIONS, p.options)
 	give(C.PR_OPTIMIZED, info.Optimized)
 	give(C.PR_ASSIGNMENT, assignment(info.Devices, int(replicas), int(partitions)))

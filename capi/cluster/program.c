@@ -53,7 +53,7 @@ void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device) {
 }
 
 bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size) {
-  pr_bytes* all[] = {&x->format, &x->code, &x->options, &x->optimized, &x->assignment};
+  pr_bytes* all[] = {&x->format, &x->options, &x->optimized, &x->assignment};
   all[what]->data = pw_copy(data, size);
   all[what]->size = size;
   return all[what]->data != NULL;
@@ -133,9 +133,13 @@ void pr_program_drop(PJRT_Executable* x) {
   free_arrays(x->params, x->num_params);
   void* all[] = {x->name,   x->fingerprint, x->devices,        x->rows,    x->donates,          x->memories,
                  x->types,  x->dims,        x->ranks,          x->kinds,   x->kind_sizes,       x->param_kinds,
-                 x->logical, x->param_kind_sizes, x->format.data, x->code.data, x->options.data, x->optimized.data,
+                 x->logical, x->param_kind_sizes, x->format.data, x->options.data, x->optimized.data,
                  x->assignment.data, atomic_load(&x->properties)};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+  if (x->code) {
+    PR_COUNT(go_entries, 1);
+    prGoDropCode(x->code);
+  }
   free(x);
   PR_COUNT(executables, -1);
 }
