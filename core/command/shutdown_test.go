@@ -77,7 +77,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 			_ = worker.Process.Signal(os.Interrupt)
 			code, said := worker.wait(t)
 			if code != ExitSuccess || !strings.Contains(said, "endless (operation") ||
-				!strings.Contains(said, "client notebook") {
+				!strings.Contains(said, "of session 1, notebook of ") {
 				t.Errorf("exit code %d\n%s", code, said)
 			}
 		})
