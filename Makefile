@@ -253,12 +253,17 @@ $(VENV_NEW)/.newest-plugin: $(VENV_NEW)/.dependencies
 	@$(VENV_NEW)/bin/python -m pip install --quiet --no-deps lammps-jax-pjrt-cpu
 	@touch $@
 
-$(VENV_NEW)/.installed: $(VENV_NEW)/.newest-plugin
-%/.installed: %/.dependencies $(SOURCES) | check-go
-	@echo "== $*: the package, built by pip"
-	@rm -rf $*/wheel
-	@$*/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $*/wheel .
-	@$*/bin/python -m pip install --quiet --no-deps --force-reinstall $*/wheel/*.whl
+# One wheel serves every Python.
+$(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES) | check-go
+	@echo "== $(VENV): the package, built by pip"
+	@rm -rf $(VENV)/wheel
+	@$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
 	@touch $@
 
-.PRECIOUS: %/.dependencies %/.installed
+$(VENV_NEW)/.installed: $(VENV_NEW)/.newest-plugin
+%/.installed: %/.dependencies $(VENV)/.wheel
+	@echo "== $*: the package"
+	@$*/bin/python -m pip install --quiet --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+.PRECIOUS: %/.dependencies %/.installed %/.wheel
