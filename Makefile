@@ -116,16 +116,24 @@ pytest = echo; echo "== $@: $$($(1)/bin/python -V), jax $$($(1)/bin/python -c 'i
 on_cluster = $(1)/bin/pathways up --cluster test$(patsubst $(VENV)%,%,$(1))-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
 	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/gpu --ignore tests/python $(3)'
 
-.PHONY: lint
-lint: check-go $(VENV)/.dependencies check-generated ## check format, vet, staticcheck, ruff, and that generated code is fresh
+.PHONY: lint check-format vet staticcheck ruff
+lint: check-format vet staticcheck ruff ## check format, vet, staticcheck, ruff, and that generated code is fresh
+
+check-format: check-generated
 	$(call say,gofmt)
 	@unformatted=$$($(dir $(GO))gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	test -z "$$unformatted" || { echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+
+vet: check-generated
 	$(call say,go vet)
 	$(strictly) $(GO) vet $(strict) ./...
 	$(GO) vet $(addprefix ./,$(dir $(shell git grep -l '^//go:build !invariants' -- '*.go')))
+
+staticcheck: vet # which compiles what this reads
 	$(call say,staticcheck)
 	staticcheck=$$($(GO) tool -n staticcheck); $(strictly) GOFLAGS="$$($(GO) env GOFLAGS) $(strict)" "$$staticcheck" ./...
+
+ruff: check-generated $(VENV)/.dependencies
 	$(call say,ruff)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -247,6 +255,9 @@ $(VENV_NEW)/.dependencies: python_of = $(PYTHON_NEW)
 	@$*/bin/python -m pip install --quiet --upgrade pip
 	@$*/bin/python -m pip install --quiet -r <($*/bin/python -c '$(requirements)')
 	@touch $@
+
+.PHONY: dependencies
+dependencies: $(VENVS:=/.dependencies) $(NEW:=/.newest-plugin) ## install what the package, its tests and the checks need
 
 # A newer XLA for the CPU beside the newest JAX; its metadata would downgrade jax, so it comes without its dependencies.
 $(VENV_NEW)/.newest-plugin: $(VENV_NEW)/.dependencies
