@@ -32,7 +32,8 @@ plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(s
 strictly = GOEXPERIMENT=cgocheck2
 strict := -race -tags=invariants
 # Nothing is left to find in the second that the race detector waits at the end of each process: tests end clean.
-race = $(strictly) GORACE=atexit_sleep_ms=0 $(GO) test -vet=off $(strict)
+# One package more than processors, since many tests wait.
+race = $(strictly) GORACE=atexit_sleep_ms=0 $(GO) test -vet=off -p $$(($$(nproc) + 1)) $(strict)
 say = @echo; echo "== $(1)"
 
 .PHONY: help
