@@ -23,13 +23,13 @@ import (
 )
 
 var (
-	simulations       = flag.Int("simulations", usually(60, 200), "how many seeds the fault simulation tries")
+	simulations       = flag.Int("simulations", usually(24, 200), "how many seeds the fault simulation tries")
 	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
 	many              = flag.Int("many", 64, "how many workers of four devices the large fault simulation has")
 )
 
-// usually returns how often something random is tried, and how often by make test-all. Each run draws its own seeds, so
-// that many runs together try as many.
+// usually returns how often something random is tried, and how often by make test-all; make soak tries many more. Each
+// run draws its own seeds, so that many runs together try as many.
 func usually(often, thorough int) int {
 	if os.Getenv("PATHWAYS_TEST_THOROUGH") != "" {
 		return thorough
