@@ -20,8 +20,8 @@ SCRIPT = f"""
 """
 PROCESSES = "four processes"
 TOPOLOGIES = ["local:1x8", "local:2x4", "local:4x2", PROCESSES]
-# The others have workers with more than one device too, and more workers.
-AGAIN = pytest.mark.again("local:4x2 and four processes here; tests/test_bits.py on two workers")
+# The four processes are as many as any of the others, have several devices each, and the same frontend.
+AGAIN = pytest.mark.again("four processes here; tests/gotest/cluster within one process; tests/test_bits.py on two")
 # The same on a cluster whose address is given.
 if (address := os.environ.get("PATHWAYS_TEST_ADDRESS", "")) and address not in TOPOLOGIES:
     TOPOLOGIES.append(address)
@@ -74,7 +74,7 @@ def test_every_computation_is_there_and_says_something(run):
         assert array.any() or "permute_some" in name or name.startswith("index"), name
 
 
-@pytest.mark.parametrize("where", [pytest.param(t, marks=AGAIN if t in TOPOLOGIES[:2] else ()) for t in TOPOLOGIES])
+@pytest.mark.parametrize("where", [pytest.param(t, marks=AGAIN if t in TOPOLOGIES[:3] else ()) for t in TOPOLOGIES])
 def test_the_bits_of_one_process(run, where):
     ours, plugin = run(where), run("plugin")
     assert ours.keys() == plugin.keys()
