@@ -90,8 +90,11 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 of_newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
-versions := $(if $(PATHWAYS_TEST_THOROUGH),,-m "versions and not again")
+newest_on_workers := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest and sizes) and not again")
 sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
+
+# What these move goes from device to device of one worker; two workers have such moves too.
+of_several := tests/test_partition.py tests/test_program_random.py tests/test_reshard.py
 
 .PHONY: pytest-embedded pytest-cluster pytest-newest pytest-newest-default pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
 pytest-embedded:
@@ -103,13 +106,15 @@ pytest-newest:
 # The newest JAX and the plugin that the package depends on: what pip installs. They are of different ages.
 pytest-newest-default: export PATHWAYS_PLUGIN = $(shell $(VENV_NEW)/bin/python -c 'import fastatomstruct_xla_cpu as p; print(p.__path__[0])' 2>/dev/null)/libpjrt_cpu.so
 pytest-newest-default:
-	@$(call pytest,$(VENV_NEW),,$(versions) tests/test_jax.py tests/test_partition.py tests/test_reshard.py)
+	@$(call pytest,$(VENV_NEW),,$(of_newest) tests/test_jax.py tests/test_partition.py tests/test_reshard.py)
 pytest-on-2:
 	@$(call pytest,$(VENV),2,$(all))
-pytest-on-1 pytest-on-4: pytest-on-%:
-	@$(call pytest,$(VENV),$*,$(sizes))
+pytest-on-4:
+	@$(call pytest,$(VENV),4,$(sizes))
+pytest-on-1:
+	@$(call pytest,$(VENV),1,$(sizes) $(if $(PATHWAYS_TEST_THOROUGH),,$(of_several:%=--ignore %)))
 pytest-newest-on-2:
-	@$(call pytest,$(VENV_NEW),2,$(versions))
+	@$(call pytest,$(VENV_NEW),2,$(newest_on_workers))
 
 # In an environment, on so many workers or on the process's own devices, with these options.
 pytest = echo; echo "== $@: $$($(1)/bin/python -V), jax $$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \

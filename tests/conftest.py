@@ -9,8 +9,10 @@ mark says where else a test runs:
 
 - `versions`: it depends on JAX, on Python or on the plugin underneath. It also runs on the newest of them, embedded and
   on two workers.
-- `newest`: it depends on the same, and not on where the devices are. It also runs on the newest of them, embedded.
-- `sizes`: it depends on how many workers share the devices. It also runs on clusters of one worker and of four.
+- `newest`: it depends on the same, and not on where the devices are. It also runs on the newest of them, embedded; on
+  two workers, too, if it is marked `sizes` as well.
+- `sizes`: it depends on how many workers share the devices. It also runs on clusters of four workers, and on one
+  worker, unless the Makefile says of its file that one shows nothing that two do not.
 - `gpu`: it is about GPUs. On a machine with one, only these run.
 - `soak`: it does random things for SOAK_SECONDS: a few here, minutes in `make soak`. PATHWAYS_SEED repeats its choices.
 - `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pathways import _capture
 
-pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("nothing_held")]
 
 
 def same(a, b):

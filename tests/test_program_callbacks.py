@@ -6,7 +6,7 @@ import numpy as np
 import pathways
 import pytest
 
-pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
+pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("nothing_held")]
 
 
 @pytest.mark.sizes

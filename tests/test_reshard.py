@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from waiting import comes
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 
 @pytest.fixture(autouse=True)
