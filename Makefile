@@ -60,7 +60,7 @@ test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, an
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
 	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/embedded)
 	$(call say,go test of what allocates nothing)
-	$(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/ledger ./core/wire
+	CGO_ENABLED=0 $(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/ledger ./core/wire
 	$(call say,go build without cgo)
 	CGO_ENABLED=0 $(GO) build $(pure)
 	$(if $(PATHWAYS_TEST_THOROUGH),$(call say,go test$(comma) also without cgo))
@@ -133,7 +133,7 @@ check-format: check-generated
 vet: check-generated
 	$(call say,go vet)
 	$(strictly) $(GO) vet $(strict) ./...
-	$(GO) vet $(addprefix ./,$(dir $(shell git grep -l '^//go:build !invariants' -- '*.go')))
+	CGO_ENABLED=0 $(GO) vet $(addprefix ./,$(dir $(shell git grep -l '^//go:build !invariants' -- '*.go')))
 
 staticcheck: vet # which compiles what this reads
 	$(call say,staticcheck)
