@@ -91,6 +91,8 @@ func TestUsage(t *testing.T) {
 		{"memory", short, []string{"up", "--memory-limit", "plenty"}, "such as 4GiB"},
 		{"memory of a worker", map[string]string{"HOME": t.TempDir()},
 			[]string{"worker", "--address", "unix:x", "--memory-limit", "-1"}, "such as 4GiB"},
+		{"first device", map[string]string{"HOME": t.TempDir()},
+			[]string{"worker", "--address", "unix:x", "--first-device", "2"}, "expected both"},
 		{"no directory", short, []string{"certs"}, "certs --help"},
 		{"argument too many", short, []string{"status", "now"}, "status --help"},
 		{"argument", short, []string{"up", "train.py"}, "after --"},

@@ -155,6 +155,9 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	}
 	if n := s.number("first-device"); n < 0 {
 		return c, usage{status.New(status.InvalidArgument, "--first-device is %d; expected 0 or more", n)}
+	} else if n > 0 && s.number("devices") == 0 {
+		return c, usage{status.New(status.InvalidArgument, "--first-device is %d without --devices, with which the worker "+
+			"uses all GPUs; expected both: give --devices, the number of GPUs to use from that one on", n)}
 	}
 	memory, err := s.size("memory-limit")
 	if err != nil {
