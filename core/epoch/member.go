@@ -196,16 +196,9 @@ func (m *Member) answers() (over bool, err error) {
 		}
 		switch kind {
 		case wire.KindKeyAnswer:
-			a := new(wire.KeyAnswer)
-			if err := wire.Decode(kind, payload, a); err != nil {
+			if err := wire.Decoded(kind, payload, new(wire.KeyAnswer), m.answer); err != nil {
 				return false, err
 			}
-			m.mu.Lock()
-			if c := m.asked[a.Id]; c != nil {
-				delete(m.asked, a.Id)
-				c <- a // does not block: the channel has room for its only answer
-			}
-			m.mu.Unlock()
 		case wire.KindEpoch:
 			e := new(wire.Epoch)
 			if err := wire.Decode(kind, payload, e); err != nil {
@@ -217,6 +210,16 @@ func (m *Member) answers() (over bool, err error) {
 		case wire.KindGoodbye:
 			return false, goodbye(payload)
 		}
+	}
+}
+
+// answer passes an answer to the request that waits for it.
+func (m *Member) answer(a *wire.KeyAnswer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.asked[a.Id]; c != nil {
+		delete(m.asked, a.Id)
+		c <- a // does not block: the channel has room for its only answer
 	}
 }
 
