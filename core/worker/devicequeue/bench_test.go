@@ -7,7 +7,7 @@ import (
 // chain returns a function that has a queue go through a computation: it reads what the
 // one before made, which is freed.
 func chain(limit int64) func() {
-	q := New(Config{Worker: "w", Window: 16, MemoryLimit: limit})
+	q := New(Config{Worker: "w", Window: 16, MemoryLimit: limit, Owner: owner})
 	r := &Recipe{Name: "step", Makes: 1, Sizes: []int64{16}, Bytes: 16}
 	g := &Gang{Session: 1, Recipe: r, First: 1}
 	frees := &Gang{Session: 1, Recipe: &Frees, Objects: []uint64{0}}

@@ -19,7 +19,7 @@ func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinCheck)) }
 
 // twinCheck has a queue and its twin go through the same random events.
 func twinCheck(t *rapid.T) {
-	c := Config{Worker: "w", Window: rapid.IntRange(1, 3).Draw(t, "window")}
+	c := Config{Worker: "w", Window: rapid.IntRange(1, 3).Draw(t, "window"), Owner: owner}
 	c.MemoryLimit = rapid.SampledFrom([]int64{0, 3, 6}).Draw(t, "memory")
 	w := &twin{config: c, begun: map[Part]*twinPart{}, lost: map[[2]uint64]error{}, sessions: map[uint32]bool{}}
 	s := &pair{t: t, q: New(c), w: w, flights: map[Part]*Flight{}, launched: map[Part]bool{}, facts: map[uint64]*Facts{},

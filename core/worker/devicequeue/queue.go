@@ -50,8 +50,6 @@
 package devicequeue
 
 import (
-	"fmt"
-
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -63,7 +61,7 @@ type Config struct {
 	Window int
 	// MemoryLimit bounds the bytes of arrays; 0: they are not counted.
 	MemoryLimit int64
-	// Owner says whose a session is, for messages, such as "session 3, node1:4711 of ada"; nil names the number alone.
+	// Owner says whose a session is, for messages, such as "session 3, node1:4711 of ada"; MemoryLimit requires it.
 	Owner func(session uint32) string
 }
 
@@ -103,9 +101,6 @@ func New(c Config) *Queue {
 	q := &Queue{config: c, tables: map[uint32]*table{}}
 	q.brief.Index = NoIndex
 	q.room.limit, q.room.arrays = c.MemoryLimit, charges{}
-	if q.config.Owner == nil {
-		q.config.Owner = func(session uint32) string { return fmt.Sprintf("session %d", session) }
-	}
 	return q
 }
 

@@ -62,7 +62,11 @@ type stage struct {
 // paper is a buffer of an object.
 type paper struct{ object uint64 }
 
+// owner names a session by its number alone.
+func owner(session uint32) string { return fmt.Sprintf("session %d", session) }
+
 func newStage(c Config) *stage {
+	c.Owner = owner
 	return &stage{q: New(c), gangs: map[uint64]*Gang{}, facts: map[uint64]*Facts{}, flights: map[uint64]*Flight{},
 		inputs: map[uint64][]*Shard{}, pending: map[uint64]*Shard{}}
 }
