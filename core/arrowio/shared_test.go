@@ -219,14 +219,23 @@ func TestRounds(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc, r.Pool().Stats().Mapped
 	}
-	heap, mapped := rounds(1_000)
-	const many = 5_000
-	after, pool := rounds(many)
-	if grown := int64(after) - int64(heap); grown > 50*many { // fewer than 50,000 without a leak
-		t.Errorf("the heap has grown by %d bytes over %d rounds", grown, many)
+	// A leak makes the heap grow in every stretch. Queues and maps keep the size of their longest backlog, which a busy
+	// machine makes longer in one stretch or another.
+	const stretch, stretches = 1_000, 5
+	heap, mapped := rounds(stretch)
+	var pool int64
+	grown := make([]int64, stretches)
+	for i := range grown {
+		var after uint64
+		after, pool = rounds(stretch)
+		grown[i], heap = int64(after)-int64(heap), after
+	}
+	slices.Sort(grown)
+	if grown[stretches/2] > 50*stretch {
+		t.Errorf("the heap has grown by %d bytes in stretches of %d rounds", grown, stretch)
 	}
 	if pool != mapped {
-		t.Errorf("the pool has %d bytes after %d rounds, and had %d", pool, many, mapped)
+		t.Errorf("the pool has %d bytes after %d rounds, and had %d", pool, stretches*stretch, mapped)
 	}
 	if n, _ := r.mem.Used(); n != 2 {
 		t.Errorf("%d buffers are in use, expected those of the two arrays", n)
