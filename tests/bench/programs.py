@@ -4,33 +4,38 @@ meanwhile becomes of another session's computations.
     python tests/bench/programs.py                       constants of 1, 30, 100 and 500 MiB, on 2 and 4 workers
     python tests/bench/programs.py --sizes 30 --workers 2
 
-Each size is a process of its own, embedded and on a cluster in turns, with as many devices as there are workers. "copy"
-is one memcpy of the constant. Beside it, another client runs a computation of some 2 ms on all devices, one after the
-other, and waits for each: its 99th percentile while the program compiles, and while processes burn all processors for
-as long. It writes out/programs.json.
+Each size is a process of its own, embedded and on a cluster in turns, several times, with as many devices as there are
+workers; the medians are compared. "copy" is one memcpy of the constant. Processor time is that of all processes
+together, and depends little on what else the machine does. Beside it, another client runs a computation of some 2 ms on
+all devices, one after the other, and waits for each: its 99th percentile while the program compiles, and while
+processes burn all processors for as long. It writes out/programs.json.
 """
 
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-HERE = pathlib.Path(__file__).parent
+HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
 from processes import Cluster  # noqa: E402
 
 COMPILE = """
-import json, time
+import json, os, time
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-table = np.random.default_rng(0).random({mib} << 18, dtype=np.float32)
+def processor():
+    now = os.times()
+    return now.user + now.system
+
+table = np.random.default_rng({seed}).random({mib} << 18, dtype=np.float32)
 n = len(jax.devices())
 
 def look_up(x, i):
@@ -42,13 +47,15 @@ begin = time.perf_counter()
 copy = table.copy()
 copied = time.perf_counter()
 lowered = jax.jit(look_up).lower(x, 5)
+used = processor()
 lower = time.perf_counter()
 compiled = lowered.compile()
 done = time.perf_counter()
 y = np.asarray(compiled(x, 5))
 ran = time.perf_counter()
 np.testing.assert_array_equal(y, table[5:5 + n])
-print(json.dumps(dict(copy=copied - begin, lower=lower - copied, compile=done - lower, run=ran - done)))
+used = processor() - used
+print(json.dumps(dict(copy=copied - begin, lower=lower - copied, compile=done - lower, run=ran - done, processor=used)))
 """
 
 GANGS = """
@@ -89,8 +96,25 @@ for line in sys.stdin:  # begin
 """
 
 
-def compile_once(mib, env):
-    return json.loads(fresh.run(COMPILE.format(mib=mib), env=env).stdout.splitlines()[-1])
+def compile_once(mib, seed, env):
+    return json.loads(fresh.run(COMPILE.format(mib=mib, seed=seed), env=env).stdout.splitlines()[-1])
+
+
+def processor(pids):
+    """The processor time that processes have used, in seconds."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def in_turns(cluster, workers, mib, times):
+    """Medians of compiling and running, embedded and on a cluster."""
+    sides = [], []
+    for seed in range(times):  # each time another program, since a cluster may keep what it has compiled
+        sides[0].append(compile_once(mib, seed, {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": str(workers)}))
+        before = processor(cluster.processes.values())
+        sides[1].append(compile_once(mib, seed, cluster.environment()))
+        sides[1][-1]["processor"] += processor(cluster.processes.values()) - before
+    return [{part: statistics.median(one[part] for one in side) for part in side[0]} for side in sides]
 
 
 def beside(gangs, work):
@@ -108,18 +132,15 @@ def burn(seconds):
         process.wait()
 
 
-def measure(workers, sizes):
+def measure(workers, sizes, times):
     rows = []
     with Cluster(workers, 1, "--silence", "60s") as cluster:
         gangs = cluster.start(GANGS)
         assert gangs.stdout.readline() == "ready\n"
         for mib in sizes:
-            embedded = compile_once(mib, {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": str(workers)})
-            alone = compile_once(mib, cluster.environment())
+            embedded, alone = in_turns(cluster, workers, mib, times)
             begin = time.monotonic()
-            # Another constant of the same size would be another program; the first one was forgotten with its session,
-            # unless it is kept: a name of its own makes it new.
-            code = COMPILE.replace("default_rng(0)", "default_rng(1)").format(mib=mib)
+            code = COMPILE.format(mib=mib, seed=times)
             during, shared = beside(gangs, lambda code=code: cluster.run(code))
             busy, _ = beside(gangs, lambda begin=begin: burn(max(2, time.monotonic() - begin)))
             row = {"workers": workers, "MiB": mib, "embedded": embedded, "cluster": alone}
@@ -128,6 +149,7 @@ def measure(workers, sizes):
             print(
                 f"{workers} workers, {mib:4} MiB: {total[1]:6.2f} s, embedded {total[0]:6.2f} s, "
                 f"copy {alone['copy']:.2f} s, {total[1] / (1.5 * total[0] + alone['copy']):.2f} of the bound; "
+                f"processor time {alone['processor']:.2f} s, embedded {embedded['processor']:.2f} s; "
                 f"99th percentile of gangs {during['p99'] * 1e3:.1f} ms, "
                 f"{busy['p99'] * 1e3:.1f} ms beside a burning process ({during['p99'] / busy['p99']:.2f})",
                 flush=True,
@@ -141,9 +163,10 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--sizes", default="1,30,100,500", help="MiB of constants")
     options.add_argument("--workers", default="2,4")
+    options.add_argument("--times", type=int, default=3)
     asked = options.parse_args()
     sizes = [int(size) for size in asked.sizes.split(",")]
-    rows = [row for workers in asked.workers.split(",") for row in measure(int(workers), sizes)]
+    rows = [row for workers in asked.workers.split(",") for row in measure(int(workers), sizes, asked.times)]
     out = HERE.parents[1] / "out"
     out.mkdir(exist_ok=True)
     (out / "programs.json").write_text(json.dumps(rows, indent=1))
