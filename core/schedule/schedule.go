@@ -58,6 +58,8 @@ type Gang struct {
 	After []uint64
 	// Collective reports whether the gang's shards wait for each other.
 	Collective bool
+	// Calls reports whether the gang may wait for its session, which it calls, and whose next gangs it may need.
+	Calls bool
 	// Reads lists gangs whose outputs this gang reads on every one of its devices, so
 	// that no shard of it begins before that gang's shard on the same device has ended.
 	// Step reads the slice and does not keep it.
@@ -78,6 +80,7 @@ const (
 	Failed                         // ID failed with Err, at any stage; a launch that had begun was undone on every device
 	Cancel                         // ID is no longer wanted, because of Err; does nothing once it has started
 	SessionClosed                  // like Cancel for every gang of Session
+	Resume                         // go on with what More reported
 )
 
 // Event is one input of Step.
@@ -115,6 +118,10 @@ type Config struct {
 	MaxQueued int
 	// Policy assigns places to gangs; nil means FIFO without a window.
 	Policy Policy
+	// OneByOne has each Step assign one place at most, so that a session that submits its next gang when this one has its
+	// place is not passed by others in between. While More reports that there may be more to place, the caller submits
+	// what it has to, and then calls Step with Resume.
+	OneByOne bool
 }
 
 // DefaultMaxQueued is the bound that applies if Config has none.
@@ -169,11 +176,14 @@ type State struct {
 	policy    Policy
 	passer    passer // the policy, or nil
 	maxQueued int
+	oneByOne  bool
+	more      bool // the last pump ended before the policy said that it has no more
 
 	gangs   map[uint64]*record // all except dead ones
 	queued  int                // pending, placed or dead
-	running int                // started or launched
-	order   uint64             // of the last Submit
+	pending int
+	running int    // started or launched
+	order   uint64 // of the last Submit
 
 	// The list of lanes: gangs of several devices that have a place and have not
 	// launched, in the order of places. busy is the union of their devices.
@@ -196,7 +206,7 @@ func New(c Config) *State {
 	if c.Policy == nil {
 		c.Policy = new(FIFO)
 	}
-	s := &State{policy: c.Policy, maxQueued: c.MaxQueued, gangs: make(map[uint64]*record)}
+	s := &State{policy: c.Policy, maxQueued: c.MaxQueued, oneByOne: c.OneByOne, gangs: make(map[uint64]*record)}
 	s.passer, _ = c.Policy.(passer)
 	return s
 }
@@ -246,6 +256,8 @@ func (s *State) Step(ev Event, out []Action) []Action {
 		}
 	case SessionClosed:
 		out = s.close(ev.Session, out)
+	case Resume:
+		out = s.pump(out)
 	}
 	if checked {
 		s.checkOften()
@@ -299,18 +311,29 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	r.order = s.order
 	s.gangs[g.ID] = r
 	s.queued++
+	s.pending++
 	s.policy.Push(&r.gang)
 	r.gang.After = nil
 	return s.pump(out)
 }
 
-// pump places every gang that the policy releases.
+// pump places every gang that the policy releases, or, one by one, the next.
 func (s *State) pump(out []Action) []Action {
+	s.more = false
 	for g := s.policy.Pop(); g != nil; g = s.policy.Pop() {
+		s.pending--
 		out = s.place(g.of, out)
+		if s.oneByOne {
+			s.more = s.pending > 0
+			break
+		}
 	}
 	return out
 }
+
+// More reports whether gangs may get their places with the next Resume. It is always false unless Config.OneByOne is
+// set.
+func (s *State) More() bool { return s.more }
 
 // place assigns the next place in the order to r, and records what r has to wait for.
 func (s *State) place(r *record, out []Action) []Action {
@@ -449,6 +472,7 @@ func (s *State) collectFailed(err error, out []Action) []Action {
 		out = append(out, Action{Kind: Fail, ID: r.gang.ID, Cause: r.cause, Err: err})
 		delete(s.gangs, r.gang.ID)
 		if r.phase == pending {
+			s.pending--
 			s.policy.Remove(&r.gang)
 		} else {
 			s.policy.Done(&r.gang, 0)
