@@ -31,9 +31,11 @@ type ControllerConfig struct {
 	Lease      time.Duration
 	Sequential bool
 	MemoryWait time.Duration
-	Versions   map[string]string
-	Software   string
-	Log        *slog.Logger
+	// Fair has runs come by their sessions' shares of device time, instead of first come, first served.
+	Fair     bool
+	Versions map[string]string
+	Software string
+	Log      *slog.Logger
 }
 
 // ServeController runs a controller until ctx ends or an operator asks it to stop, and
@@ -52,7 +54,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	defer cancel()
 	server, err := controller.NewServer(controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
-		MemoryWait: c.MemoryWait, Cache: c.Cache, Log: c.Log, Stopped: cancel,
+		MemoryWait: c.MemoryWait, Fair: c.Fair, Cache: c.Cache, Log: c.Log, Stopped: cancel,
 	})
 	if err != nil {
 		return err

@@ -102,6 +102,8 @@ func TestUsage(t *testing.T) {
 		{"home", nil, []string{"up"}, "--dir"},
 		{"line", short, []string{"up", "--config", file}, "colour"},
 		{"file", short, []string{"up", "--config", file + "x"}, "pathways.tomlx: no such file"},
+		{"order", map[string]string{"HOME": t.TempDir()},
+			[]string{"controller", "--listen", "unix:x", "--order", "lifo"}, "fifo or fair"},
 		{"dispatch", map[string]string{"HOME": t.TempDir()},
 			[]string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
 		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"},

@@ -61,6 +61,8 @@ var options = []option{
 	{"evict-after", time.Minute,
 		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
 			"arrays; 0 means no limit"},
+	{"order", "fifo", "how runs of several sessions take turns on a device: fifo, first come, first served; or " +
+		"fair, each session gets the same device time"},
 	{"memory-wait", time.Minute,
 		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
 	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, " +

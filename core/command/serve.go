@@ -37,7 +37,7 @@ PATHWAYS_TOKEN_FILE.`,
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache",
-		"heartbeat", "silence", "lease", "memory-wait", "dispatch")
+		"heartbeat", "silence", "lease", "memory-wait", "order", "dispatch")
 	return cmd
 }
 
@@ -61,6 +61,10 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	if dispatch != "parallel" && dispatch != "sequential" {
 		return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", dispatch)}
 	}
+	order := s.text("order")
+	if order != "fair" && order != "fifo" {
+		return usage{status.New(status.InvalidArgument, "--order is %q; expected fifo or fair", order)}
+	}
 	log, err := p.logger(s)
 	if err != nil {
 		return err
@@ -79,6 +83,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
+		Fair:     order == "fair",
 		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }

@@ -170,7 +170,8 @@ func (st *State) submit(g *gang) {
 	g.s.waiting = g
 	st.feed(g.island, schedule.Event{
 		Kind: schedule.Submit, Gang: schedule.Gang{
-			ID: g.ticket, Session: g.s.id, Devices: g.place.devices, Collective: g.program.of.collective}})
+			ID: g.ticket, Session: g.s.id, Devices: g.place.devices, Cost: g.program.of.usual,
+			Collective: g.program.of.collective, Calls: g.program.of.loadable.GetCallsHost()}})
 }
 
 // placeOfRun gives the place of a run, and the program's where there is an error;
@@ -433,8 +434,7 @@ func (st *State) forget(g *gang) {
 	st.computed(g)
 	st.unlist(g)
 	st.stir()
-	is, ticket, time, s := g.island, g.ticket, st.now-g.began, g.s
-	st.charge(g)
+	is, ticket, time, s := g.island, g.ticket, st.charge(g), g.s
 	if s.out == 0 && len(s.ok) > 0 {
 		st.soil(s)
 	}
@@ -448,15 +448,17 @@ func (st *State) forget(g *gang) {
 }
 
 // charge counts the device time of a gang that has ended as its session's, and as what its program
-// usually takes of each device.
-func (st *State) charge(g *gang) {
-	if g.spent == 0 {
-		return
+// usually takes of each device. It returns the time on each device.
+func (st *State) charge(g *gang) int64 {
+	if g.ran == nil {
+		return 0
 	}
 	g.s.spent += g.spent
-	if g.ran != nil && g.err == nil {
-		g.ran.took(int64(g.spent) / int64(len(g.place.rows)))
+	time := int64(g.spent) / int64(len(g.place.rows))
+	if g.err == nil {
+		g.ran.took(max(1, time)) // 0 would say that it is not known
 	}
+	return time
 }
 
 // abortOf ends an operation of which the client says that it will never be.

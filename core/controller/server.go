@@ -21,6 +21,7 @@ type ServerConfig struct {
 	Lease      time.Duration // that a session outlives its connection; 0: it ends with it
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
+	Fair       bool          // as in Config
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
 	Cache      string        // folder of compiled programs; "" keeps them in memory only
 	Limits     Limits
@@ -89,8 +90,8 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
 		Heartbeat: int64(c.Heartbeat),
 		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil,
-		MemoryWait: int64(max(c.MemoryWait, 0)),
-		Limits:     c.Limits})
+		Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
+		Limits: c.Limits})
 	s.running.Add(1)
 	every := c.Heartbeat
 	if c.Lease > 0 {

@@ -49,7 +49,7 @@ type Limits struct {
 	Sessions int   // at one time; 256
 	Workers  int   // 16 Ki
 	Credit   int   // operations of a session under way; 1024
-	Window   int   // runs an island has been given and not ended; 512
+	Window   int   // runs an island has been given and not ended, or with Fair a device; 512
 	Objects  int   // of a session; 4 Mi
 	Programs int   // of a session; 64 Ki
 	Graphs   int   // of a session; 16 Ki
@@ -85,6 +85,7 @@ type Config struct {
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
 	Sequential bool
+	Fair       bool  // runs come by their sessions' shares of device time, instead of first come, first served
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
 	Cached     bool  // compiled programs are also kept by whoever carries the actions out
 	Limits     Limits
@@ -252,9 +253,9 @@ func (st *State) Step(ev Event, out []Action) []Action {
 	return out
 }
 
-// settle lets sessions go on whose turn has come.
+// settle lets sessions go on whose turn has come, and then schedules that wait to hear what these ask for.
 func (st *State) settle() {
-	for again := true; again; again = len(st.ready) > 0 {
+	for again := true; again; again = len(st.ready) > 0 || st.resume() {
 		for i := 0; i < len(st.ready); i++ {
 			s := st.ready[i]
 			s.ready = false
@@ -487,6 +488,27 @@ type island struct {
 	held     map[uint64]*gang // by ticket: submitted and not started
 	acts     []schedule.Action
 	draining bool
+}
+
+// newIsland makes an island without devices.
+func (st *State) newIsland(name string) *island {
+	var order schedule.Policy = &schedule.FIFO{Window: st.limits.Window, Share: max(1, st.limits.Window/2)}
+	if st.config.Fair {
+		order = &schedule.Fair{Gangs: st.limits.Window}
+	}
+	return &island{name: name, held: map[uint64]*gang{}, sched: schedule.New(schedule.Config{
+		MaxQueued: st.limits.Sessions + 1, Policy: order, OneByOne: st.config.Fair})}
+}
+
+// resume has schedules go on that placed one gang. It reports whether there were any.
+func (st *State) resume() (some bool) {
+	for _, is := range st.islands {
+		if is.sched.More() {
+			some = true
+			st.feed(is, schedule.Event{Kind: schedule.Resume})
+		}
+	}
+	return some
 }
 
 // feed gives an event to an island's schedule and carries out what follows.

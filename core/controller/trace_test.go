@@ -20,7 +20,7 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
 // and below it stand the actions that follow. A number first is a connection.
 //
-//	new [window=N] [credit=N] [store=bytes] [sequential] [cached] [wait=seconds]
+//	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [cached] [wait=seconds]
 //	steps
 //	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c | 3 admin
 //	2 compile 1 text [on=0,1] [bytes=9]
@@ -30,11 +30,12 @@ import (
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
-//	1 done 1,2 | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10 | flush | cached text|none | 3 ask
+//	1 done 1,2 [took=nanoseconds,nanoseconds] | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10
+//	flush | cached text|none | 3 ask
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
 		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
-			Cached: d.HasArg("cached")}
+			Fair: d.HasArg("fair"), Cached: d.HasArg("cached")}
 		d.MaybeScanArgs(t, "window", &c.Limits.Window)
 		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 		d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
@@ -224,7 +225,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "abort":
 		ev.Wire, ev.Message = wire.KindAbort, &wire.Abort{Gang: op, Status: why}
 	case "done":
-		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Ok: numbers(words[2])}
+		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Ok: numbers(words[2]), Busy: numbers(args["took"])}
 	case "failed":
 		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: op, Status: why}}}
 	case "goodbye":

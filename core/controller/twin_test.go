@@ -501,7 +501,8 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 // events.
 func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6, Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
+		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6,
+			Fair: rapid.Bool().Draw(t, "fair"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},

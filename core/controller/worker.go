@@ -108,10 +108,7 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 		return nil, nil, err
 	}
 	for len(st.islands) <= placed.Island.Index {
-		st.islands = append(st.islands, &island{name: placed.Island.Name, held: map[uint64]*gang{},
-			sched: schedule.New(schedule.Config{
-				MaxQueued: st.limits.Sessions + 1, Policy: &schedule.FIFO{
-					Window: st.limits.Window, Share: max(1, st.limits.Window/2)}})})
+		st.islands = append(st.islands, st.newIsland(placed.Island.Name))
 	}
 	host := o.Host
 	if host == "" {

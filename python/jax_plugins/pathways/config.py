@@ -14,7 +14,8 @@ from typing import NamedTuple
 OPTIONS = (
     *("address", "batch", "cache", "cluster", "devices", "dir", "dispatch", "driver", "evict-after", "first-device"),
     *("heartbeat", "import", "island", "json", "lease", "listen", "log", "memory-limit", "memory-wait", "name"),
-    *("no-restart", "nodes", "silence", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
+    *("no-restart", "nodes", "order", "silence", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait"),
+    "workers",
 )
 EXPECTED = 'lines of the form name = value, such as wait = "1m", and the names are ' + ", ".join(OPTIONS)
 
