@@ -85,6 +85,9 @@ func (st *State) behind(g *gang, n int) bool {
 
 // overlaps reports whether two places, of any sessions, have a device in common.
 func (p *place) overlaps(o *place) bool {
+	if !p.workers.meets(o.workers) {
+		return false
+	}
 	if len(p.numbers) > len(o.numbers) {
 		p, o = o, p
 	}

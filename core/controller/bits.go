@@ -43,6 +43,16 @@ func (s set) covers(o set) bool {
 	return true
 }
 
+// meets says that something is in both.
+func (s set) meets(o set) bool {
+	for i := range min(len(s), len(o)) {
+		if s[i]&o[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *set) union(o set) {
 	if len(*s) < len(o) {
 		*s = slices.Grow(*s, len(o)-len(*s))

@@ -93,6 +93,7 @@ func (a *audit) session(s *session) {
 			a.untold[s], told)
 	}
 	a.graphs(s)
+	a.memory(s)
 	seen := set{}
 	for _, slot := range s.slots {
 		if !seen.has(slot) {
@@ -107,6 +108,29 @@ func (a *audit) session(s *session) {
 		if a.st.compiled[c.key] != c || c.ready {
 			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
 		}
+	}
+}
+
+// memory looks at what the ledger has of a session's arrays: all whose bytes are on devices, or will be.
+func (a *audit) memory(s *session) {
+	for id, o := range s.objects {
+		g := s.waiting
+		waits := g != nil && g.held != nil && id >= g.first && id < g.first+uint64(g.makes)
+		if counts := o.counted > 0 && o.err == nil && !o.donated && !waits; counts && o.charge == 0 {
+			a.say("array %d of session %d is not in the ledger", id, s.id)
+		} else if o.charge != 0 && waits {
+			a.say("array %d of session %d is in the ledger before it has its memory", id, s.id)
+		}
+	}
+	listed := 0
+	for g := s.firstGang; g != nil; g = g.behind {
+		if a.st.gangs[g.number] != g || g.behind != nil && g.behind.turn <= g.turn {
+			a.say("session %d lists gang %d as under way, or in the wrong order", s.id, g.number)
+		}
+		listed++
+	}
+	if listed != s.out {
+		a.say("session %d lists %d gangs under way, of %d", s.id, listed, s.out)
 	}
 }
 
