@@ -138,6 +138,31 @@ type Exchange interface {
 	Close() error
 }
 
+// Post is a block for PostAll.
+type Post struct {
+	Key  Key
+	Data []byte
+}
+
+// Poster is an Exchange that can post several blocks to a peer in one write.
+type Poster interface {
+	// PostAll is Post of the first blocks, until one cannot go at once. It returns how
+	// many went.
+	PostAll(peer uint64, blocks []Post) int
+}
+
+// PostAll posts blocks to a peer, in one write where the exchange can do that. It returns
+// how many of them went; the caller pushes the others.
+func PostAll(x Exchange, peer uint64, blocks []Post) (n int) {
+	if p, ok := x.(Poster); ok && len(blocks) > 1 {
+		return p.PostAll(peer, blocks)
+	}
+	for n < len(blocks) && x.Post(peer, blocks[n].Key, blocks[n].Data) {
+		n++
+	}
+	return n
+}
+
 // Lender is an Exchange that can show peers memory of this process, so that its
 // bytes are copied by nobody.
 type Lender interface {

@@ -117,7 +117,7 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   bool during = args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
   pr_put* p = put_new(args, during, args->byte_strides && !pr_dense(args->dims, args->byte_strides, n, element));
   if (p == NULL) return pw_short("a transfer from the host", sizeof *p);
-  pr_future *done = p->done, *made = pr_future_new(2);
+  pr_future *done = p->done, *made = pr_future_new(2);  // one for the object and one for Go
   pr_buffer* b = made ? unborn(d, m, p->shape) : NULL;
   if (b == NULL) {
     pr_put_free(p);
@@ -125,22 +125,29 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
     for (int refs = made ? 2 : 0; refs > 0; refs--) pr_future_drop(made);
     return pr_no_shards(1);
   }
+  pr_tell_rows_gone();
   if (during) pr_future_hold(done);  // one for the caller and one for the data
-  uint64_t number = 0;
+  int64_t bytes = pw_shape_bytes(b->shape);
+  pr_object* joined = NULL;
   char* message = NULL;
   PR_COUNT(go_entries, 1);
   PR_COUNT(host_puts, 1);
-  int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, (uintptr_t)made, during, &number,
-                     &message);
-  if (code) {  // Go has dropped p, but not the futures
+  int code = prGoPut(args->client->session, (uint32_t)d->description.id, m->kind, p, b->object, made, bytes,
+                     during, &joined, &message);
+  if (code || joined) pr_future_drop(made);  // Go's: the operation is not this object's
+  if (code) {  // Go has dropped p, but not the other future
     pr_future_drop(done);
-    pr_future_drop(made);
-    pr_future_drop(made);
     bury(b);
     return pw_error_take((PJRT_Error_Code)code, message);
   }
+  if (joined) {
+    pr_future_drop(b->object->made);
+    pr_objects_unused(&b->object, 1);
+    b->object = joined;
+  }
+  pr_buffer_count(b, bytes);
   args->done_with_host_buffer = (PJRT_Event*)done;
-  args->buffer = born(b, number, made);
+  args->buffer = pr_buffer_handle(b);
   return NULL;
 }
 
@@ -323,6 +330,7 @@ PJRT_Error* pr_PJRT_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
 PJRT_Error* pr_PJRT_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   LIVE(b, args->buffer, "PJRT_Buffer_ReadyEvent");
   pp_reads(b->symbol);
+  if (atomic_load_explicit(&b->object->open, memory_order_relaxed)) pr_hasten();
   // Bytes come directly from their worker, so they may arrive before the controller's report that the array was made.
   pr_future* here = pr_view_arrived(b);
   args->event = (PJRT_Event*)(here ? here : pr_future_hold(b->object->made));

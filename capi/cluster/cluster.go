@@ -75,7 +75,7 @@ type session struct {
 	underWay atomic.Int64 // operations with a token
 	handlers atomic.Bool  // a program calls handlers that this process has registered
 	mu       sync.Mutex
-	puts     map[uint64]*put // by token; guarded by mu
+	puts     map[uint64][]*put // by token: the rows; guarded by mu
 	callers  callers
 	plays    plays
 }
@@ -113,7 +113,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		return C.int(base.Fail(status.New(status.FailedPrecondition,
 			"no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
 	}
-	s := &session{puts: map[uint64]*put{}, ends: newEnds()}
+	s := &session{puts: map[uint64][]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	cluster, err := how(s.ctx, where, asked.devices, s.notify)
 	if err != nil {

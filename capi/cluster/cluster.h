@@ -66,8 +66,10 @@ void pr_fire(const pr_end* ends, size_t n);
 // pr_object is an object of the cluster: one shard or many.
 typedef struct pr_object {
   pw_object base;        // first; its number is 0 if made has failed
-  _Atomic int32_t refs;  // the handles, and the list of objects that have gone
+  _Atomic int32_t refs;  // the handles, the list of objects that have gone, and core/client while rows may join
   pr_future* made;
+  _Atomic bool open;     // further puts may join it: core/client has yet to send its operation
+  _Atomic bool joined;   // shards were put one by one, so that they may go one by one, see pr_rows_gone
 } pr_object;
 
 typedef struct pr_view pr_view;
@@ -76,6 +78,7 @@ typedef struct pr_view pr_view;
 // last of them drops it. Guarded by slab.c's lock.
 typedef struct pr_charge {
   int32_t refs;
+  pr_object* object;  // of the shard; whoever holds the charge holds the object
   PJRT_Device* device;
   int64_t bytes;
 } pr_charge;
@@ -110,6 +113,14 @@ void pr_buffers_unused(pr_buffer** slots, size_t n);
 // what it is, and takes the future.
 bool pr_shards_new(pr_buffer** out, size_t n);
 void pr_object_becomes(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int64_t bytes);
+// pr_object_opens is pr_object_becomes of an object that further rows may join until pr_object_sent. A row joins with
+// pr_object_joins, which counts it as a shard, and fails if the last shard has gone. pr_object_undone takes both back.
+void pr_object_opens(pr_object* object, uint64_t session, uint64_t number, pr_future* made, int64_t bytes);
+bool pr_object_joins(pr_object* object, int64_t bytes);
+void pr_object_sent(pr_object* object);
+void pr_object_undone(pr_object* object);
+// pr_hasten has what waits for further rows sent, since a thread is about to wait for it.
+void pr_hasten(void);
 PJRT_Error* pr_no_shards(size_t n);  // the error if there are no slots
 static inline PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
 static inline pr_buffer* pr_buffer_of(PJRT_Buffer* handle) { return (pr_buffer*)pw_slot_of(handle); }
@@ -130,6 +141,15 @@ void pr_charge_drop(pr_charge* charge);
 // For holders of a shard's object without a handle of the shard. pr_object_hold fails if the last shard has gone.
 bool pr_object_hold(pr_object* object);
 void pr_object_release(pr_object* object);
+// pr_rows_gone takes shards that have gone before the other shards of their objects: of objects whose shards were put
+// one by one.
+typedef struct {
+  pw_name object;
+  uint32_t device;
+} pr_row_name;
+size_t pr_rows_gone(pr_row_name* rows, size_t room);
+// pr_tell_rows_gone tells the cluster of them, before it is asked for memory.
+void pr_tell_rows_gone(void);
 // pr_freed takes objects whose last shard has gone: none until there is a full batch, unless all is set.
 size_t pr_freed(pw_name* names, size_t room, bool all);
 

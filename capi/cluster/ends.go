@@ -170,10 +170,10 @@ func (s *session) notify(ended []client.Ended) {
 	for _, x := range ended {
 		if x.Token&(ofPut|ofPlay) == ofPut {
 			s.mu.Lock()
-			p := s.puts[x.Token]
+			rows := s.puts[x.Token]
 			delete(s.puts, x.Token)
 			s.mu.Unlock()
-			if p != nil {
+			for _, p := range rows {
 				p.end()
 			}
 		}
@@ -202,8 +202,17 @@ func free(names *C.pw_name, n C.size_t) {
 	}
 }
 
-// drain frees all objects whose last shard has gone.
+// drain frees all objects whose last shard has gone, and single shards.
 func drain() {
+	var rows [C.PW_FREED]C.pr_row_name
+	for n := C.size_t(C.PW_FREED); n == C.PW_FREED; {
+		n = C.pr_rows_gone(&rows[0], C.PW_FREED)
+		for _, r := range rows[:n] {
+			if s := get(r.object.session); s != nil && !s.closed.Load() {
+				s.cluster.FreeRow(uint64(r.object.number), uint32(r.device))
+			}
+		}
+	}
 	var names [C.PW_FREED]C.pw_name
 	for {
 		n := C.pr_freed(&names[0], C.PW_FREED, true)
@@ -256,6 +265,7 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 	left := int64(0)
 	for _, s := range sessions.Open() {
 		drain()
+		s.cluster.SendPuts()
 		wait := func() bool {
 			since := time.Since(begun)
 			return since < pure || since < patience && s.hasEffects()

@@ -266,6 +266,7 @@ static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char*
                   .freed = freed,
                   .num_freed = pr_freed(freed, PW_FREED, false),
                   .num_outputs = c->outs};
+  pr_tell_rows_gone();
   PR_COUNT(go_entries, 1);
   PR_COUNT(executes, 1);
   int code = prGoRun(run);

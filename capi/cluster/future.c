@@ -115,6 +115,7 @@ PJRT_Error* pr_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
   pr_future* f = of(args->event);
   if (pr_future_state(f) == PR_PENDING) {
     if (pw_forked) return pw_forked_error();
+    pr_hasten();
     pr_future_wait(f);
   }
   return pr_future_error(f);

@@ -15,8 +15,8 @@ static void export_free(pw_export* base) {
       PJRT_Error* err = pr_PJRT_Buffer_Destroy(&a);
       if (err) pw_error_free(err);
     } else {
-      pr_object_release(h->shards[i].object);
       pr_charge_drop(h->shards[i].charge);
+      pr_object_release(h->shards[i].object);
     }
   }
   pw_shape_drop(h->shape);

@@ -58,6 +58,8 @@ void pr_objects_unused(pr_object** slots, size_t n) {
 void pr_object_is(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int32_t shards, int64_t bytes) {
   pw_object_is(&o->base, (pw_name){session, number}, shards, bytes);
   o->made = made;
+  atomic_store_explicit(&o->open, false, memory_order_relaxed);
+  atomic_store_explicit(&o->joined, false, memory_order_relaxed);
   atomic_store_explicit(&o->refs, shards + 1, memory_order_relaxed);
 }
 
@@ -92,18 +94,104 @@ static void drop(pr_object* o) {
   PR_COUNT(objects, -1);
 }
 
+// ---- objects that are put row by row ----
+
+static _Atomic int32_t opened;  // objects that are open
+
+void pr_object_opens(pr_object* o, uint64_t session, uint64_t number, pr_future* made, int64_t bytes) {
+  pr_object_becomes(o, session, number, made, bytes);
+  atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
+  atomic_store_explicit(&o->open, true, memory_order_relaxed);
+  atomic_fetch_add_explicit(&opened, 1, memory_order_relaxed);
+}
+
+bool pr_object_joins(pr_object* o, int64_t bytes) {
+  if (!pr_object_hold(o)) return false;
+  o->base.bytes += bytes;  // core/client serialises joins, and the object cannot go meanwhile
+  atomic_store_explicit(&o->joined, true, memory_order_relaxed);
+  return true;
+}
+
+void pr_object_sent(pr_object* o) {
+  atomic_store_explicit(&o->open, false, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&opened, 1, memory_order_relaxed);
+  drop(o);
+}
+
+void pr_object_undone(pr_object* o) {
+  pr_object_sent(o);
+  pr_object_becomes(o, 0, 0, pr_future_ready(), 0);
+}
+
+void pr_hasten(void) {
+  if (atomic_load_explicit(&opened, memory_order_relaxed) == 0 || pw_forked) return;
+  PR_COUNT(go_entries, 1);
+  prGoHasten();
+}
+
+// ---- shards that go before their object ----
+
+// gone_row is a shard whose memory has no holder any more. Nothing needs it: if memory is short, or the object goes
+// before the cluster is told, the shard goes with its object.
+typedef struct gone_row {
+  struct gone_row* next;
+  pr_object* object;  // a reference
+  uint32_t device;
+} gone_row;
+
+static _Atomic(gone_row*) gone_rows;
+static _Atomic int64_t gone_bytes;  // of their shards
+
+static void row_gone(pr_object* o, const PJRT_Device* d, int64_t bytes) {
+  if (!atomic_load_explicit(&o->joined, memory_order_relaxed)) return;
+  gone_row* r = pw_alloc(sizeof *r);
+  if (r == NULL) return;
+  atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
+  *r = (gone_row){atomic_load_explicit(&gone_rows, memory_order_relaxed), o, (uint32_t)d->description.id};
+  while (!atomic_compare_exchange_weak_explicit(&gone_rows, &r->next, r, memory_order_release, memory_order_relaxed)) {
+  }
+  atomic_fetch_add_explicit(&gone_bytes, bytes, memory_order_relaxed);
+}
+
+size_t pr_rows_gone(pr_row_name* rows, size_t room) {
+  gone_row* r = atomic_exchange_explicit(&gone_rows, NULL, memory_order_acquire);
+  atomic_store_explicit(&gone_bytes, 0, memory_order_relaxed);
+  size_t n = 0;
+  while (r) {
+    gone_row* next = r->next;
+    if (n == room) {  // the others stay for the next time
+      r->next = atomic_load_explicit(&gone_rows, memory_order_relaxed);
+      while (!atomic_compare_exchange_weak_explicit(&gone_rows, &r->next, r, memory_order_release,
+                                                    memory_order_relaxed)) {
+      }
+    } else {
+      if (atomic_load_explicit(&r->object->base.live, memory_order_relaxed) > 0)
+        rows[n++] = (pr_row_name){r->object->base.name, r->device};
+      drop(r->object);
+      free(r);
+    }
+    r = next;
+  }
+  return n;
+}
+
 static void flush(void) {
   if (pw_forked) return;
   PR_COUNT(go_entries, 1);
   prGoFlush();
 }
 
+void pr_tell_rows_gone(void) {
+  if (atomic_load_explicit(&gone_rows, memory_order_relaxed)) flush();
+}
+
 // shard_gone drops a shard of an object.
 static void shard_gone(pr_object* o) {
-  if (!pw_object_drop(&o->base)) return;
-  pw_departed_add(&departed, &o->base);
-  if (atomic_load_explicit(&departed.num, memory_order_relaxed) >= kManyFreed ||
-      atomic_load_explicit(&departed.bytes, memory_order_relaxed) >= kMuchFreed)
+  bool last = pw_object_drop(&o->base);
+  if (last) pw_departed_add(&departed, &o->base);
+  if (atomic_load_explicit(&gone_bytes, memory_order_relaxed) >= kMuchFreed ||
+      (last && (atomic_load_explicit(&departed.num, memory_order_relaxed) >= kManyFreed ||
+                atomic_load_explicit(&departed.bytes, memory_order_relaxed) >= kMuchFreed)))
     flush();
 }
 
@@ -119,7 +207,7 @@ PJRT_Error* pr_no_charge(void) { return pw_short("another handle of an array", s
 pr_charge* pr_charge_share(pr_buffer* b) {
   pr_charge* fresh = pw_alloc(sizeof *fresh);
   if (fresh == NULL) return NULL;
-  *fresh = (pr_charge){1, b->device, pw_shape_bytes(b->shape)};
+  *fresh = (pr_charge){1, b->object, b->device, pw_shape_bytes(b->shape)};
   pthread_mutex_lock(&mu);
   // pr_buffer_release takes the pointer out without the lock, but drops its reference under it.
   pr_charge* c = NULL;
@@ -148,16 +236,20 @@ void pr_charge_drop(pr_charge* c) {
   pthread_mutex_unlock(&mu);
   if (!last) return;
   pw_account_sub(&c->device->account, c->bytes);
+  row_gone(c->object, c->device, c->bytes);
   free(c);
 }
 
 void pr_buffer_release(pr_buffer* b) {
   if (atomic_exchange_explicit(&b->gone, true, memory_order_acq_rel)) return;
   pr_charge* c = atomic_exchange_explicit(&b->charge, &pr_uncounted, memory_order_acq_rel);
-  if (c == NULL)
-    pw_account_sub(&b->device->account, pw_shape_bytes(b->shape));
-  else
+  if (c == NULL) {
+    int64_t bytes = pw_shape_bytes(b->shape);
+    pw_account_sub(&b->device->account, bytes);
+    row_gone(b->object, b->device, bytes);
+  } else {
     pr_charge_drop(c);
+  }
   pr_view_leave(b);
   shard_gone(b->object);
 }

@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"runtime/cgo"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -148,9 +149,11 @@ func arrayOf(s *C.pw_shape, memory string) *wire.Array {
 // The data is copied under mu, since the end of the operation frees it. The lock is this
 // put's alone: a goroutine that waits for it wants to end this put, and has nothing to end before.
 type put struct {
-	s  *session
-	mu sync.Mutex
-	c  *C.pr_put // guarded by mu; nil when it has gone
+	s    *session
+	mu   sync.Mutex // guards what follows
+	c    *C.pr_put  // nil when it has gone
+	call bool       // prGoPut has yet to return
+	done C.pr_end   // that the data has gone, during the call
 }
 
 // fill is what the cluster calls.
@@ -184,46 +187,128 @@ func (p *put) keep() {
 // end lets go of the data, and says so.
 func (p *put) end() {
 	p.mu.Lock()
-	c := p.c
+	c, call := p.c, p.call
 	p.c = nil
-	p.mu.Unlock()
+	var done C.pr_end
 	if c != nil {
-		p.s.ends.add(end(uint64(uintptr(unsafe.Pointer(C.pr_put_free(c)))), nil))
+		done = end(uint64(uintptr(unsafe.Pointer(C.pr_put_free(c)))), nil)
+		if call {
+			p.done = done
+		}
+	}
+	p.mu.Unlock()
+	if c != nil && !call {
+		p.s.ends.add(done)
+	}
+}
+
+// returns ends the call. If the data has gone by then, its event completes here, before the caller has it: that
+// wakes no goroutine, and nothing is called.
+func (p *put) returns() {
+	p.mu.Lock()
+	done := p.done
+	p.call = false
+	p.mu.Unlock()
+	if done.token != 0 {
+		C.pr_fire(&done, 1)
+	}
+}
+
+// gathered is an object that is put row by row, for core/client: its operation has been begun by one put, and others
+// may join it.
+type gathered struct {
+	put    *put // the first row
+	object *C.pr_object
+	token  uint64
+	bytes  int64 // of a row
+}
+
+// Join implements client.Gathering. The row's put ends with those of the other rows.
+func (g *gathered) Join(row *client.PutSpec) bool {
+	if !C.pr_object_joins(g.object, C.int64_t(g.bytes)) {
+		return false
+	}
+	g.put.s.addPut(g.token, row.Gather.(*gathered).put)
+	return true
+}
+
+// Sent implements client.Gathering.
+func (g *gathered) Sent() { C.pr_object_sent(g.object) }
+
+// addPut has a put end with the operation of a token.
+func (s *session) addPut(token uint64, p *put) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.puts[token] = append(s.puts[token], p)
+}
+
+// removePut undoes addPut.
+func (s *session) removePut(token uint64, p *put) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := slices.DeleteFunc(s.puts[token], func(one *put) bool { return one == p })
+	if s.puts[token] = list; len(list) == 0 {
+		delete(s.puts, token)
 	}
 }
 
 // prGoPut submits a put of one shard. It takes c in any case: fill and end let go of it, once. With during, the
 // caller's data is good only for the length of this call, so it is copied unless the cluster has had it by then.
 //
+// The shard is that of object o, which becomes one of the cluster and takes a reference to made, the other of which is
+// for the operation's end. Or the shard is a further one of the object joined: o is unused then, as after an error, and
+// made has one reference left.
+//
 //export prGoPut
-func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, token C.uint64_t, during C.bool,
-	number *C.uint64_t, message **C.char) (code C.int) {
+func prGoPut(id C.uint64_t, device C.uint32_t, memory *C.char, c *C.pr_put, o *C.pr_object, made *C.pr_future,
+	bytes C.int64_t, during C.bool, joined **C.pr_object, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s, err := of(id)
 	if err != nil {
 		C.pr_future_drop(C.pr_put_free(c))
+		C.pr_future_drop(made)
 		return C.int(base.Fail(err, message))
 	}
-	p := &put{s: s, c: c}
+	p := &put{s: s, c: c, call: true}
+	defer p.returns()
+	own := &gathered{put: p, object: o, token: uint64(uintptr(unsafe.Pointer(made))) | ofPut,
+		bytes: int64(bytes)}
 	spec := client.PutSpec{Object: s.cluster.Objects(1), Shape: shapeOf(c.shape), Memory: C.GoString(memory),
-		Devices: []uint32{uint32(device)}, Fill: p.fill, Token: uint64(token) | ofPut}
-	s.mu.Lock()
-	s.puts[spec.Token] = p
-	s.mu.Unlock()
+		Devices: []uint32{uint32(device)}, Fill: p.fill, Token: own.token, Gather: own}
+	s.addPut(own.token, p)
 	s.underWay.Add(1)
-	if err := s.cluster.Put(&spec); err != nil {
+	C.pr_object_opens(o, id, C.uint64_t(spec.Object), made, bytes)
+	err = s.cluster.Put(&spec)
+	with := spec.Gather.(*gathered)
+	if err != nil || with != own {
 		s.underWay.Add(-1)
-		s.mu.Lock()
-		delete(s.puts, spec.Token)
-		s.mu.Unlock()
+		s.removePut(own.token, p)
+		C.pr_object_undone(o)
+	}
+	if err != nil {
+		if with != own {
+			s.removePut(with.token, p)
+			C.pr_object_release(with.object)
+		}
 		p.end()
 		return C.int(base.Fail(err, message))
+	}
+	if with != own {
+		*joined = with.object
 	}
 	if during {
 		p.keep()
 	}
-	*number = C.uint64_t(spec.Object)
 	return 0
+}
+
+// prGoHasten has puts that wait for further rows sent.
+//
+//export prGoHasten
+func prGoHasten() {
+	for _, s := range sessions.Open() {
+		s.cluster.SendPuts()
+	}
 }
 
 // prGoFetch submits a fetch into dst, which stays the operation's until the token's end is told. It counts as under way

@@ -61,9 +61,13 @@ type remote struct {
 	programs atomic.Uint64
 	slices   atomic.Uint64
 
-	order sync.Mutex // serialises submissions; taken before mu; guards op and buf
+	order sync.Mutex // serialises submissions; taken before mu; guards op, buf, open and armedPut
 	op    uint64     // number of the last operation
 	buf   []byte     // the message that is being sent
+	open  *openPut   // the last operation, if its message has yet to be sent; or nil
+
+	gathering *time.Timer // calls sendLate
+	armedPut  bool        // whether gathering runs
 
 	mu       sync.Mutex // guards what follows, up to lost
 	room     sync.Cond  // signalled when credit has come back
@@ -79,9 +83,10 @@ type remote struct {
 	profile  uint64 // number of the last profile
 	lost     error
 
-	freeing sync.Mutex // guards what follows, up to armed
-	frees   []uint64   // objects to free with the next submission, or by timer
-	spare   []uint64   // the previous list, for reuse
+	freeing sync.Mutex   // guards what follows, up to armed
+	frees   []uint64     // objects to free with the next submission, or by timer
+	rows    []*wire.Rows // the same of single shards
+	spare   []uint64     // the previous list, for reuse
 	timer   *time.Timer
 	armed   bool // whether timer runs
 
@@ -139,6 +144,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()
+	r.gathering = time.AfterFunc(time.Hour, r.sendLate)
+	r.gathering.Stop()
 	r.running.Go(r.read)
 	return r, nil
 }
@@ -183,6 +190,8 @@ func (r *remote) Close() error {
 	r.freeing.Unlock()
 	r.order.Lock() // waits for a submission that sends
 	defer r.order.Unlock()
+	r.gathering.Stop()
+	r.sendPut(false) // which has failed: nothing is sent any more
 	return r.exchange.Close()
 }
 
@@ -250,6 +259,7 @@ func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
 	if err := r.Lost(); err != nil {
 		return err
 	}
+	r.sendPut(false)
 	return r.unsent(r.conn.Send(kind, payload))
 }
 

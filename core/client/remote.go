@@ -50,7 +50,13 @@ type Cluster interface {
 	// calls Fill once per device, with the memory for the shard's dense bytes; Fill
 	// calls written when it has written them. Fill may be called before Put returns, and
 	// from other goroutines.
+	//
+	// A put of one device with Gather may become a further shard of the object of the
+	// puts before it. Put then sets p.Object, p.Token and p.Gather to those of the first
+	// of them, also if it returns an error.
 	Put(p *PutSpec) error
+	// SendPuts sends puts that wait for further rows. It never blocks.
+	SendPuts()
 	// Transfer makes an object out of regions of other objects' shards.
 	Transfer(t *wire.Transfer, token uint64) error
 	Slices
@@ -89,6 +95,9 @@ type Cluster interface {
 	// Free frees objects once all operations that were submitted before have finished
 	// with them. It never blocks.
 	Free(objects []uint64)
+	// FreeRow is Free of one shard of an object that stays. It is not sent if Free of the
+	// object follows soon.
+	FreeRow(object uint64, device uint32)
 	// Lost returns nil while the session is alive, and then the reason why it ended.
 	Lost() error
 	Close() error
@@ -183,7 +192,11 @@ type PutSpec struct {
 	// error.
 	Lend     func(device uint32) []byte
 	Returned func(device uint32)
-	Token    uint64
+	// Gather lets puts of one device each, of one shape, which are submitted one behind
+	// the other, be one operation that makes one object. It may be nil. If Put returns an
+	// error, nothing is called of it.
+	Gather Gathering
+	Token  uint64
 }
 
 // Ended is an operation that has ended, for Notify.

@@ -108,6 +108,9 @@ func (n *near) quiet() {
 	}
 }
 
+// zeros fills a shard.
+func zeros(_ uint32, _ []byte, written func(error)) { written(nil) }
+
 var errLost = status.New(status.Unavailable, "worker w is gone")
 
 // A Put ends when its operation has ended and the user's bytes have no readers any more.
@@ -116,7 +119,7 @@ func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 		n := connect(t)
 		n.exchange.stay = true // Fail does not end a push that is being filled
 		if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1},
-			Token: 5}); err != nil {
+			Fill: zeros, Token: 5}); err != nil {
 			t.Fatal(err)
 		}
 		if failed {
@@ -141,7 +144,7 @@ func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 func TestPushFails(t *testing.T) {
 	n := connect(t)
 	if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
-		Token: 5}); err != nil {
+		Fill: zeros, Token: 5}); err != nil {
 		t.Fatal(err)
 	}
 	n.exchange.end(func(transport.Key) bool { return true }, errLost)
@@ -214,7 +217,7 @@ func TestSessionIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
-				Token: 2}); err != nil {
+				Fill: zeros, Token: 2}); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)

@@ -40,6 +40,12 @@ func (r *remote) credited(stop func() error) error {
 		return r.underWay >= credit && r.lost == nil
 	}
 	for full() {
+		if r.open != nil {
+			r.mu.Unlock()
+			r.sendPut(false) // which may be what the credit waits for
+			r.mu.Lock()
+			continue
+		}
 		r.order.Unlock()
 		var err error
 		r.mu.Unlock()
@@ -149,8 +155,16 @@ func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Mes
 
 // putting is a Put in flight: its pushes, and the operation itself. remote.mu guards it.
 type putting struct {
-	left int
-	err  error
+	left   int
+	err    error
+	unsent bool // its message has yet to be sent, see gather.go
+	rows   []shortRow
+}
+
+// shortRow is a row's bytes that leave with the message.
+type shortRow struct {
+	worker uint64
+	transport.Post
 }
 
 // Put implements Cluster.
@@ -167,15 +181,21 @@ func (r *remote) Put(s *PutSpec) error {
 				len(r.welcome.Devices)-1)
 		}
 	}
-	put := &putting{left: 1}
+	put := &putting{left: 1, unsent: s.gathers()}
 	if s.Lend == nil {
 		put.left += len(s.Devices)
 	}
-	p := pending{token: s.Token, put: put}
-	op, err := r.submit(p, wire.KindPut, func(op uint64) proto.Message {
-		return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{
-			Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
-	})
+	var op uint64
+	var full bool
+	var err error
+	if s.gathers() {
+		op, put, full, err = r.putRow(s, put)
+	} else {
+		op, err = r.submit(pending{token: s.Token, put: put}, wire.KindPut, func(op uint64) proto.Message {
+			return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{
+				Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -185,18 +205,50 @@ func (r *remote) Put(s *PutSpec) error {
 			r.lend(op, d, s.Lend(d), put, s.Returned)
 			continue
 		}
-		r.exchange.Push(r.welcome.Devices[d].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(d)}, size,
-			func(dst []byte, written func(error)) { fill(d, dst, written) },
-			func(err error) { r.pushed(op, token, put, err) })
+		worker, key := r.welcome.Devices[d].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(d)}
+		end := func(err error) { r.pushed(op, token, put, err) }
+		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
+		if size <= transport.PostSize {
+			r.pushShort(shortRow{worker, transport.Post{Key: key}}, size, write, put, end)
+		} else {
+			r.exchange.Push(worker, key, size, write, end)
+		}
 	}
 	// The operation may have failed while its pushes began.
 	r.mu.Lock()
-	failed := put.err
+	failed, unsent := put.err, put.unsent
 	r.mu.Unlock()
+	switch {
+	case unsent && full:
+		r.SendPuts()
+	case unsent && size > transport.PostSize:
+		r.gathering.Reset(gatherLong) // from now on: to copy the rows takes longer than that
+	}
 	if failed != nil {
 		r.exchange.Fail(r.space, op, failed)
 	}
 	return nil
+}
+
+// pushShort pushes a row that can be posted. That needs no answer of the worker, which learns
+// why if the bytes do not arrive: so the row has ended when its bytes are written. Those of
+// an open put leave with its other rows.
+func (r *remote) pushShort(b shortRow, size int64, fill func([]byte, func(error)), put *putting,
+	done func(error)) {
+	b.Data = make([]byte, size)
+	fill(b.Data, func(err error) {
+		r.mu.Lock()
+		unsent := put.unsent && err == nil && len(put.rows) < maxHeld
+		if unsent {
+			put.rows = append(put.rows, b)
+		}
+		r.mu.Unlock()
+		if !unsent && err == nil && !r.exchange.Post(b.worker, b.Key, b.Data) {
+			r.exchange.PushBytes(b.worker, b.Key, b.Data, done)
+			return
+		}
+		done(err)
+	})
 }
 
 // pushed handles the end of one push of a Put.
@@ -220,10 +272,15 @@ func (r *remote) broke(op uint64, put *putting, err error) {
 	if first {
 		put.err = err
 	}
+	unsent := put.unsent // sendPut sees the error
 	r.mu.Unlock()
-	if !first || !open {
-		return
+	if first && open && !unsent {
+		r.abort(op, err)
 	}
+}
+
+// abort tells the controller that bytes of an operation will not come.
+func (r *remote) abort(op uint64, err error) {
 	if payload, err := proto.Marshal(&wire.Abort{Gang: op, Status: wire.Of(err)}); err == nil {
 		_ = r.conn.Send(wire.KindAbort, payload) // if it fails, the reader gets the error too
 	}
@@ -348,6 +405,23 @@ func (r *remote) Free(objects []uint64) {
 	r.freeing.Lock()
 	defer r.freeing.Unlock()
 	r.frees = append(r.frees, objects...)
+	r.freeSoon()
+}
+
+// FreeRow implements Cluster.
+func (r *remote) FreeRow(object uint64, device uint32) {
+	r.freeing.Lock()
+	defer r.freeing.Unlock()
+	if n := len(r.rows) - 1; n >= 0 && r.rows[n].Object == object {
+		r.rows[n].Devices = append(r.rows[n].Devices, device)
+	} else {
+		r.rows = append(r.rows, &wire.Rows{Object: object, Devices: []uint32{device}})
+	}
+	r.freeSoon()
+}
+
+// freeSoon has flush called. The caller holds freeing.
+func (r *remote) freeSoon() {
 	if !r.armed {
 		r.armed = true
 		r.timer.Reset(freeAfter)
@@ -358,17 +432,29 @@ func (r *remote) Free(objects []uint64) {
 // numbers.
 const maxFreed = 1 << 20
 
-// takeFrees sends the freed objects, in one write with the operation that follows. The
-// caller holds order.
+// takeFrees sends the open put, and then the freed objects, in one write with the
+// operation that follows. The caller holds order.
 func (r *remote) takeFrees() {
+	r.sendPut(true)
 	r.freeing.Lock()
-	frees := r.frees
-	if len(frees) == 0 {
+	frees, rows := r.frees, r.rows
+	if len(frees) == 0 && len(rows) == 0 {
 		r.freeing.Unlock()
 		return
 	}
-	r.frees, r.spare = r.spare[:0], nil
+	r.frees, r.spare, r.rows = r.spare[:0], nil, nil
 	r.freeing.Unlock()
+	if len(rows) > 0 {
+		gone := make(map[uint64]bool, len(frees))
+		for _, object := range frees {
+			gone[object] = true
+		}
+		rows = slices.DeleteFunc(rows, func(m *wire.Rows) bool { return gone[m.Object] })
+	}
+	for some := range slices.Chunk(rows, maxFreed/maxRows) {
+		r.buf = (&wire.Free{Rows: some}).Append(r.buf[:0])
+		_ = r.post(wire.KindFree, true)
+	}
 	for some := range slices.Chunk(frees, maxFreed) {
 		r.buf = (&wire.Free{Objects: some}).Append(r.buf[:0])
 		_ = r.post(wire.KindFree, true) // if it fails, the reader gets the error too

@@ -423,9 +423,17 @@ func (st *State) freeAhead(g *gang) bool {
 				now = append(now, id)
 			}
 		}
-		if m.Objects = later; len(now) > 0 {
+		var rows, rowsLater []*wire.Rows
+		for _, r := range m.Rows {
+			if id := r.GetObject(); s.objects[id] == nil || used[id] || id >= first && id < end {
+				rowsLater = append(rowsLater, r)
+			} else {
+				rows = append(rows, r)
+			}
+		}
+		if m.Objects, m.Rows = later, rowsLater; len(now)+len(rows) > 0 {
 			freed = true
-			st.free(s, &wire.Free{Objects: now})
+			st.free(s, &wire.Free{Objects: now, Rows: rows})
 			st.stir()
 		}
 	}

@@ -26,7 +26,8 @@ func FuzzFrames(f *testing.F) {
 	scalar := &wire.Array{Dtype: 11}
 	add(wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}}, wire.KindRun,
 		&wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}},
-		wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1})
+		wire.KindFree, &wire.Free{Objects: []uint64{1, 2},
+			Rows: []*wire.Rows{{Object: 3, Devices: []uint32{0, 9}}}}, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1})
 	add(wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Options: sim.CompileOptions([]int{1, 0})}, wire.KindForget,
 		&wire.Forget{Programs: []uint64{1}}, wire.KindGoodbye, &wire.Goodbye{})
 	add(wire.KindCompiled|0x80, &wire.Compiled{

@@ -509,6 +509,7 @@ func (st *State) free(s *session, m *wire.Free) {
 		}
 	}
 	st.letGo(s, kept, workers)
+	st.freeRows(s, m.Rows)
 }
 
 // remove takes an object out of its session.

@@ -88,7 +88,11 @@ func (st *State) Report() *wire.Report {
 			HostBytes: host[id], Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {
-				o.place.has.each(func(d int) { rs.Bytes[d] += o.bytes })
+				o.place.has.each(func(d int) {
+					if !o.freed.has(d) {
+						rs.Bytes[d] += o.bytes
+					}
+				})
 			}
 		}
 		for _, slice := range st.layout.Slices(id) {

@@ -89,6 +89,7 @@ type object struct {
 	// alone, by Only or Mixed, is known to the workers only.
 	donated bool
 	absent  bool // workers never heard of it
+	freed   set  // virtual devices whose shards were let go of before the others
 }
 
 // place is a list of virtual devices with what a gang on them needs at hand. There
@@ -498,12 +499,12 @@ const maxOperation = wire.MaxFrame - 4<<10
 // freeLater frees objects behind the operations that came before. Free and Forget have no number and are not counted as
 // under way; a bound on the queue takes the place of the credit.
 func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
-	if s.freeing += len(m.Objects); s.freeing > 2*st.limits.Objects {
+	if s.freeing += len(m.Objects) + rowsIn(m.Rows); s.freeing > 2*st.limits.Objects {
 		return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
 	}
 	if tail, ok := s.queuedLast().(*wire.Free); ok {
 		st.stir()
-		tail.Objects = append(tail.Objects, m.Objects...)
+		tail.Objects, tail.Rows = append(tail.Objects, m.Objects...), append(tail.Rows, m.Rows...)
 		return nil
 	}
 	return st.enqueueUnnumbered(s, ev)

@@ -67,7 +67,13 @@ func (m *Run) Parse(b []byte) error {
 }
 
 // Append appends the encoded message to b.
-func (m *Free) Append(b []byte) []byte { return appendNumbers(b, 1, m.Objects) }
+func (m *Free) Append(b []byte) []byte {
+	b = appendNumbers(b, 1, m.Objects)
+	for _, rows := range m.Rows {
+		b = appendMessage(b, 2, rows)
+	}
+	return b
+}
 
 // Append appends the encoded message to b.
 func (m *Play) Append(b []byte) []byte {

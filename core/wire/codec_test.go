@@ -51,9 +51,14 @@ func drawMessages(t *rapid.T) []appender {
 		ends.Failed = append(ends.Failed, &wire.Failure{Number: n,
 			Status: &wire.Status{Code: uint32(n % 17), Message: rapid.String().Draw(t, "message")}})
 	}
+	free := &wire.Free{Objects: list("objects")}
+	for range rapid.IntRange(0, 3).Draw(t, "rows") {
+		free.Rows = append(free.Rows, &wire.Rows{Object: draw("object"),
+			Devices: rapid.SliceOfN(small, 0, 3).Draw(t, "devices")})
+	}
 	return []appender{
 		run,
-		&wire.Free{Objects: list("objects")},
+		free,
 		&wire.Play{Op: draw("op"), Graph: draw("graph"), Nodes: small.Draw(t, "nodes"),
 			First: draw("first"), Inputs: list("inputs")},
 		&wire.Played{Gang: draw("gang"), Session: small.Draw(t, "session"), Graph: draw("graph"), Op: draw("op"),

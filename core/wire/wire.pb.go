@@ -4133,6 +4133,7 @@ func (x *Fetch) GetDevice() uint32 {
 type Free struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Objects       []uint64               `protobuf:"varint,1,rep,packed,name=objects,proto3" json:"objects,omitempty"`
+	Rows          []*Rows                `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"` // of objects that stay
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4174,6 +4175,66 @@ func (x *Free) GetObjects() []uint64 {
 	return nil
 }
 
+func (x *Free) GetRows() []*Rows {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+// Some shards of an object.
+type Rows struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        uint64                 `protobuf:"varint,1,opt,name=object,proto3" json:"object,omitempty"`
+	Devices       []uint32               `protobuf:"varint,2,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rows) Reset() {
+	*x = Rows{}
+	mi := &file_wire_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rows) ProtoMessage() {}
+
+func (x *Rows) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rows.ProtoReflect.Descriptor instead.
+func (*Rows) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Rows) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
+func (x *Rows) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // Client to controller, and on to the workers of its nodes. Objects are numbered
 // within it, see core/graph: inputs from 1 on, then what nodes make.
 type Graph struct {
@@ -4190,7 +4251,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4202,7 +4263,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4215,7 +4276,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -4274,7 +4335,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4286,7 +4347,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4299,7 +4360,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Node) GetRun() *Run {
@@ -4345,7 +4406,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4418,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4431,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -4427,7 +4488,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4500,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4513,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -4540,7 +4601,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4552,7 +4613,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4565,7 +4626,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -4626,7 +4687,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4638,7 +4699,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4651,7 +4712,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4693,7 +4754,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4705,7 +4766,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4718,7 +4779,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4762,7 +4823,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4774,7 +4835,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4787,7 +4848,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4850,7 +4911,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4862,7 +4923,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4875,7 +4936,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -4912,7 +4973,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4924,7 +4985,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4937,7 +4998,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -4969,7 +5030,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4981,7 +5042,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4994,7 +5055,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -5039,7 +5100,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5051,7 +5112,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5064,7 +5125,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -5100,7 +5161,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5112,7 +5173,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5125,7 +5186,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -5160,7 +5221,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5172,7 +5233,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5185,7 +5246,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5214,7 +5275,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5287,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5300,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -5271,7 +5332,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5283,7 +5344,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5296,7 +5357,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -5344,7 +5405,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5356,7 +5417,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5369,7 +5430,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -5432,7 +5493,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5444,7 +5505,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5457,7 +5518,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -5498,7 +5559,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5510,7 +5571,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5523,7 +5584,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -5584,7 +5645,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5596,7 +5657,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5609,7 +5670,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Ask) GetStop() bool {
@@ -5637,7 +5698,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5649,7 +5710,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5662,7 +5723,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Report) GetCluster() string {
@@ -5739,7 +5800,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5751,7 +5812,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5764,7 +5825,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 0}
+	return file_wire_proto_rawDescGZIP(), []int{71, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -5801,7 +5862,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5813,7 +5874,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5826,7 +5887,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 1}
+	return file_wire_proto_rawDescGZIP(), []int{71, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -5884,7 +5945,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5896,7 +5957,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5909,7 +5970,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 2}
+	return file_wire_proto_rawDescGZIP(), []int{71, 2}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -6006,7 +6067,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6018,7 +6079,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6031,7 +6092,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 3}
+	return file_wire_proto_rawDescGZIP(), []int{71, 3}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -6059,7 +6120,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6071,7 +6132,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6084,7 +6145,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 4}
+	return file_wire_proto_rawDescGZIP(), []int{71, 4}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6114,7 +6175,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6126,7 +6187,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6139,7 +6200,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70, 5}
+	return file_wire_proto_rawDescGZIP(), []int{71, 5}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6556,9 +6617,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Fetch\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12\x16\n" +
-	"\x06device\x18\x03 \x01(\rR\x06device\" \n" +
+	"\x06device\x18\x03 \x01(\rR\x06device\"I\n" +
 	"\x04Free\x12\x18\n" +
-	"\aobjects\x18\x01 \x03(\x04R\aobjects\"\xaa\x01\n" +
+	"\aobjects\x18\x01 \x03(\x04R\aobjects\x12'\n" +
+	"\x04rows\x18\x02 \x03(\v2\x13.pathways.wire.RowsR\x04rows\"8\n" +
+	"\x04Rows\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
+	"\adevices\x18\x02 \x03(\rR\adevices\"\xaa\x01\n" +
 	"\x05Graph\x12\x14\n" +
 	"\x05graph\x18\x01 \x01(\x04R\x05graph\x12\x16\n" +
 	"\x06inputs\x18\x02 \x01(\rR\x06inputs\x12)\n" +
@@ -6741,7 +6806,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -6796,56 +6861,57 @@ var file_wire_proto_goTypes = []any{
 	(*Move)(nil),                 // 50: pathways.wire.Move
 	(*Fetch)(nil),                // 51: pathways.wire.Fetch
 	(*Free)(nil),                 // 52: pathways.wire.Free
-	(*Graph)(nil),                // 53: pathways.wire.Graph
-	(*Node)(nil),                 // 54: pathways.wire.Node
-	(*Play)(nil),                 // 55: pathways.wire.Play
-	(*Played)(nil),               // 56: pathways.wire.Played
-	(*Dispatch)(nil),             // 57: pathways.wire.Dispatch
-	(*Completed)(nil),            // 58: pathways.wire.Completed
-	(*Failure)(nil),              // 59: pathways.wire.Failure
-	(*HostCall)(nil),             // 60: pathways.wire.HostCall
-	(*HostValue)(nil),            // 61: pathways.wire.HostValue
-	(*Abort)(nil),                // 62: pathways.wire.Abort
-	(*Peers)(nil),                // 63: pathways.wire.Peers
-	(*Session)(nil),              // 64: pathways.wire.Session
-	(*Span)(nil),                 // 65: pathways.wire.Span
-	(*Drop)(nil),                 // 66: pathways.wire.Drop
-	(*Goodbye)(nil),              // 67: pathways.wire.Goodbye
-	(*Profile)(nil),              // 68: pathways.wire.Profile
-	(*Profiled)(nil),             // 69: pathways.wire.Profiled
-	(*Recorded)(nil),             // 70: pathways.wire.Recorded
-	(*Executed)(nil),             // 71: pathways.wire.Executed
-	(*Ask)(nil),                  // 72: pathways.wire.Ask
-	(*Report)(nil),               // 73: pathways.wire.Report
-	nil,                          // 74: pathways.wire.Hello.VersionsEntry
-	nil,                          // 75: pathways.wire.Platform.StringsEntry
-	nil,                          // 76: pathways.wire.Platform.IntsEntry
-	nil,                          // 77: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 78: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 79: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 80: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 81: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 82: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 83: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 84: pathways.wire.Report.Supervised
+	(*Rows)(nil),                 // 53: pathways.wire.Rows
+	(*Graph)(nil),                // 54: pathways.wire.Graph
+	(*Node)(nil),                 // 55: pathways.wire.Node
+	(*Play)(nil),                 // 56: pathways.wire.Play
+	(*Played)(nil),               // 57: pathways.wire.Played
+	(*Dispatch)(nil),             // 58: pathways.wire.Dispatch
+	(*Completed)(nil),            // 59: pathways.wire.Completed
+	(*Failure)(nil),              // 60: pathways.wire.Failure
+	(*HostCall)(nil),             // 61: pathways.wire.HostCall
+	(*HostValue)(nil),            // 62: pathways.wire.HostValue
+	(*Abort)(nil),                // 63: pathways.wire.Abort
+	(*Peers)(nil),                // 64: pathways.wire.Peers
+	(*Session)(nil),              // 65: pathways.wire.Session
+	(*Span)(nil),                 // 66: pathways.wire.Span
+	(*Drop)(nil),                 // 67: pathways.wire.Drop
+	(*Goodbye)(nil),              // 68: pathways.wire.Goodbye
+	(*Profile)(nil),              // 69: pathways.wire.Profile
+	(*Profiled)(nil),             // 70: pathways.wire.Profiled
+	(*Recorded)(nil),             // 71: pathways.wire.Recorded
+	(*Executed)(nil),             // 72: pathways.wire.Executed
+	(*Ask)(nil),                  // 73: pathways.wire.Ask
+	(*Report)(nil),               // 74: pathways.wire.Report
+	nil,                          // 75: pathways.wire.Hello.VersionsEntry
+	nil,                          // 76: pathways.wire.Platform.StringsEntry
+	nil,                          // 77: pathways.wire.Platform.IntsEntry
+	nil,                          // 78: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 79: pathways.wire.DeviceKind.IntsEntry
+	(*Report_Island)(nil),        // 80: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 81: pathways.wire.Report.Worker
+	(*Report_SessionReport)(nil), // 82: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 83: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 84: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 85: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	74, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	75, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	20, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	75, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	76, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	76, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	77, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	77, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	78, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	78, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	79, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	18, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -6882,38 +6948,39 @@ var file_wire_proto_depIdxs = []int32{
 	37, // 49: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
 	50, // 50: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
 	37, // 51: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	54, // 52: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	45, // 53: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	49, // 54: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	59, // 55: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 56: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	61, // 57: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	61, // 58: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 59: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 60: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 61: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 62: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 63: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	65, // 64: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 65: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 66: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 67: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	71, // 68: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	79, // 69: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	81, // 70: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	83, // 71: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	80, // 72: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 73: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 74: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 75: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	82, // 76: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	65, // 77: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	84, // 78: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	79, // [79:79] is the sub-list for method output_type
-	79, // [79:79] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	53, // 52: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	55, // 53: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	45, // 54: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	49, // 55: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	60, // 56: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 57: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	62, // 58: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	62, // 59: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 60: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 61: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14, // 62: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 63: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 64: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	66, // 65: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 66: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 67: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 68: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	72, // 69: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	80, // 70: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	82, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	84, // 72: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	81, // 73: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 74: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 75: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 76: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	83, // 77: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	66, // 78: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	85, // 79: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6927,7 +6994,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   82,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

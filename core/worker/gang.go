@@ -153,11 +153,13 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		if err := wire.Decode(wire.KindFree, d.Operation, &m); err != nil {
 			return err
 		}
-		p := freePart(d.Session, m.Objects)
-		for _, q := range w.queues {
-			w.posts.add(q, p, true) // they leave with what follows
+		if len(m.Objects) > 0 {
+			p := freePart(d.Session, m.Objects)
+			for _, q := range w.queues {
+				w.posts.add(q, p, true) // they leave with what follows
+			}
 		}
-		return nil
+		return w.freeRows(d.Session, m.Rows)
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
 	var err error
@@ -222,6 +224,22 @@ func (w *Worker) enlist(g *gang, err error) bool {
 		}
 	}
 	return true
+}
+
+// freeRows lets go of single shards.
+func (w *Worker) freeRows(session uint32, all []*wire.Rows) error {
+	for _, rows := range all {
+		for _, d := range rows.GetDevices() {
+			_, q, err := w.where(session, d)
+			if err != nil {
+				return err
+			}
+			if q != nil {
+				w.posts.add(q, freePart(session, []uint64{rows.Object}), true)
+			}
+		}
+	}
+	return nil
 }
 
 // freePart lets go of objects behind the parts that were posted before. Nothing is told of

@@ -212,6 +212,28 @@ func (x *Exchange) Post(peer uint64, key transport.Key, data []byte) bool {
 	return p.lost == nil && p.out != nil && x.table.Refused(peer, key) == nil && p.out.quietly(key, data)
 }
 
+// PostAll implements transport.Poster.
+func (x *Exchange) PostAll(peer uint64, blocks []transport.Post) (n int) {
+	p, err := x.find(peer, false)
+	if err != nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost != nil || p.out == nil {
+		return 0
+	}
+	p.out.corked = true
+	defer p.out.uncork()
+	for _, b := range blocks {
+		if int64(len(b.Data)) > eagerSize || x.table.Refused(peer, b.Key) != nil || !p.out.quietly(b.Key, b.Data) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 // Expect implements transport.Exchange.
 func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
 	arrived func(transport.Block, error)) {

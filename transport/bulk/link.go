@@ -47,6 +47,7 @@ type link struct {
 	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
 	numbered uint32                  // number given to one last
 	frame    []byte                  // for eager blocks
+	corked   bool                    // messages wait for uncork, to leave in one write
 	sending  []*outgoing             // with bytes for the strands, in turns
 	more     sync.Cond               // there are; or the carrier is over
 
@@ -369,8 +370,20 @@ func (l *link) post(kind wire.Kind, payload []byte) {
 	if l.resumes {
 		l.sent.Add(kind, payload)
 	}
+	switch { // if it fails, run hears why
+	case l.carrier == nil:
+	case l.corked:
+		_ = l.carrier.conn.PostLater(kind, payload)
+	default:
+		_ = l.carrier.conn.Post(kind, payload)
+	}
+}
+
+// uncork has the messages leave that were posted while the link was corked.
+func (l *link) uncork() {
+	l.corked = false
 	if l.carrier != nil {
-		_ = l.carrier.conn.Post(kind, payload) // run hears why
+		l.carrier.conn.Flush(true)
 	}
 }
 

@@ -1,0 +1,187 @@
+package client
+
+import (
+	"cmp"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// JAX copies a sharded array to its devices shard by shard: one call for each, one behind the other. Such puts are
+// gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
+// and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
+// device that is not among the rows. Long rows are pushed at once, whether the message was sent or not; short ones
+// leave with it, in one write for each worker.
+//
+// The message is sent, and the put is closed
+//
+//   - before the next message of the session, whatever that is: so operations still reach the controller in the order
+//     of their numbers, and an open put is always the session's last operation;
+//   - before a submission waits for credit, which may be this operation's;
+//   - when every device of the session is a row;
+//   - when SendPuts is called: a thread is about to wait for the array;
+//   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else.
+//
+// The end of the operation is that of all rows, and so is its error.
+
+// How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
+// row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is
+// enough that they leave some time: nobody waits for that (SendPuts), and a timer for each would wake an idle process.
+const (
+	gatherLong  = 2 * time.Millisecond
+	gatherShort = 10 * time.Millisecond // between one and two of these
+)
+
+// maxHeld bounds the short rows that wait for their message: 4 MiB at most.
+const maxHeld = 256
+
+// maxRows bounds the rows of an open put, so that its message is far shorter than a frame.
+const maxRows = 64 << 10
+
+// Gathering is what the caller of Put keeps of an object that further rows may join. Its methods are called with the
+// session's lock held: they must not block, nor call the session.
+type Gathering interface {
+	// Join adds the row of another put, and returns false if the object has been let go of. If it returns true, the row
+	// ends with the object's Token, and nothing is called of the row's own Gathering.
+	Join(row *PutSpec) bool
+	// Sent is called once: no further row joins.
+	Sent()
+}
+
+// openPut is a put whose message has yet to be sent. remote.order guards it.
+type openPut struct {
+	op, object, token uint64
+	shape             shape.Shape
+	memory            string
+	devices           []uint32
+	put               *putting
+	with              Gathering
+	waited            bool // for gatherShort
+}
+
+// gathers reports whether a put may be gathered with others.
+func (s *PutSpec) gathers() bool {
+	return s.Gather != nil && len(s.Devices) == 1 && s.Lend == nil && utf8.ValidString(s.Memory)
+}
+
+// fits reports whether a put can be a further row of this one.
+func (o *openPut) fits(s *PutSpec) bool {
+	return o.memory == s.Memory && o.shape.DType == s.Shape.DType && slices.Equal(o.shape.Dims, s.Shape.Dims) &&
+		len(o.devices) < maxRows && !slices.Contains(o.devices, s.Devices[0])
+}
+
+// putRow numbers a put of one row: as a row of the open put, or as a new one, which it leaves open. Full reports
+// whether every device is a row.
+func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full bool, err error) {
+	r.order.Lock()
+	defer r.order.Unlock()
+	if o := r.open; o != nil && o.fits(s) && o.with.Join(s) {
+		s.Object, s.Token, s.Gather = o.object, o.token, o.with
+		r.mu.Lock()
+		err, o.put.left = r.lost, o.put.left+1
+		r.mu.Unlock()
+		if err != nil {
+			return 0, nil, false, err
+		}
+		o.devices = append(o.devices, s.Devices[0])
+		return o.op, o.put, len(o.devices) == len(r.welcome.Devices), nil
+	}
+	r.sendPut(false)
+	if op, err = r.begin(pending{token: s.Token, put: put}); err != nil {
+		return 0, nil, false, err
+	}
+	r.takeFrees()
+	r.leave()
+	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),
+		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather}
+	r.armGathering()
+	return op, put, len(r.welcome.Devices) == 1, nil
+}
+
+// sendPut sends the open put, if there is one; if later is set, with the message that follows. The caller holds order.
+func (r *remote) sendPut(later bool) {
+	o := r.open
+	if o == nil {
+		return
+	}
+	r.open = nil
+	// It encodes, since gathers has looked at its text, and fits into a frame. If it cannot be sent, the reader learns of
+	// the end of the connection, too.
+	r.buf, _ = proto.MarshalOptions{}.MarshalAppend(r.buf[:0], &wire.Put{Op: o.op, Object: o.object, Devices: o.devices,
+		Array: &wire.Array{Dtype: uint32(o.shape.DType), Dims: o.shape.Dims, Memory: o.memory}})
+	_ = r.post(wire.KindPut, later)
+	r.mu.Lock()
+	o.put.unsent = false
+	_, underWay := r.pending[o.op]
+	err, rows := o.put.err, o.put.rows
+	o.put.rows = nil
+	r.mu.Unlock()
+	switch {
+	case !underWay: // the session has ended
+	case err != nil: // bytes of a row were lost before
+		r.abort(o.op, err)
+	default:
+		r.postRows(o, rows)
+	}
+	o.with.Sent()
+}
+
+// postRows sends the short rows of a put.
+func (r *remote) postRows(o *openPut, rows []shortRow) {
+	slices.SortStableFunc(rows, func(a, b shortRow) int { return cmp.Compare(a.worker, b.worker) })
+	var blocks []transport.Post
+	for len(rows) > 0 {
+		worker, n := rows[0].worker, 0
+		blocks = blocks[:0]
+		for ; n < len(rows) && rows[n].worker == worker; n++ {
+			blocks = append(blocks, rows[n].Post)
+		}
+		for _, b := range blocks[transport.PostAll(r.exchange, worker, blocks):] {
+			r.exchange.PushBytes(worker, b.Key, b.Data, func(err error) { r.broke(o.op, o.put, err) })
+		}
+		rows = rows[n:]
+	}
+}
+
+// armGathering has sendLate called. The caller holds order.
+func (r *remote) armGathering() {
+	if !r.armedPut {
+		r.armedPut = true
+		r.gathering.Reset(gatherShort)
+	}
+}
+
+// sendLate sends a put that has waited for long enough, and looks again later at one that has not.
+func (r *remote) sendLate() {
+	if !r.order.TryLock() {
+		r.gathering.Reset(gatherLong)
+		return
+	}
+	defer r.order.Unlock()
+	r.armedPut = false
+	switch o := r.open; {
+	case o == nil:
+	case o.waited || o.shape.HostBytes() > transport.PostSize:
+		r.sendPut(false)
+	default:
+		o.waited = true
+		r.armGathering()
+	}
+}
+
+// SendPuts implements Cluster. Where a submission is under way, that sends the open put; or sendLate does, if it has
+// already looked.
+func (r *remote) SendPuts() {
+	if !r.order.TryLock() {
+		r.gathering.Reset(gatherLong)
+		return
+	}
+	defer r.order.Unlock()
+	r.sendPut(false)
+}

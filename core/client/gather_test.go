@@ -1,0 +1,252 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// rows is a Gathering that counts.
+type rows struct {
+	joined int
+	sent   int
+	gone   bool // the object has been let go of
+}
+
+func (r *rows) Join(*PutSpec) bool {
+	if !r.gone {
+		r.joined++
+	}
+	return !r.gone
+}
+
+func (r *rows) Sent() { r.sent++ }
+
+// row puts one row of the object that is numbered like its token.
+func (n *near) row(object uint64, device uint32, with *rows, dims ...int64) *PutSpec {
+	n.t.Helper()
+	s := &PutSpec{Object: object, Shape: shape.Shape{DType: shape.F32, Dims: dims}, Devices: []uint32{device}, Fill: zeros,
+		Token: object, Gather: with}
+	if err := n.cluster.Put(s); err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// sent returns what the controller was sent, in order.
+func (n *near) sent() (all []string) {
+	n.t.Helper()
+	n.far.mu.Lock()
+	defer n.far.mu.Unlock()
+	for _, m := range n.far.sent {
+		switch m.kind {
+		case wire.KindPut:
+			put := new(wire.Put)
+			if err := proto.Unmarshal(m.payload, put); err != nil {
+				n.t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("put %d of object %d to %v", put.Op, put.Object, put.Devices))
+		case wire.KindFree:
+			free := new(wire.Free)
+			if err := proto.Unmarshal(m.payload, free); err != nil {
+				n.t.Fatal(err)
+			}
+			text := fmt.Sprintf("free %v", free.Objects)
+			for _, m := range free.Rows {
+				text += fmt.Sprintf(" %v of %d", m.Devices, m.Object)
+			}
+			all = append(all, text)
+		default:
+			all = append(all, fmt.Sprintf("kind %d", m.kind))
+		}
+	}
+	return all
+}
+
+func (n *near) wantSent(want ...string) {
+	n.t.Helper()
+	if got := n.sent(); !slices.Equal(got, want) {
+		n.t.Errorf("the controller was sent %q, want %q", got, want)
+	}
+}
+
+// Puts of one shape to several devices, one behind the other, are one operation that makes one object.
+func TestPutsOfRowsAreOneOperation(t *testing.T) {
+	n := connect(t)
+	var first, second rows
+	a := n.row(10, 0, &first, 4)
+	n.wantSent()
+	b := n.row(11, 1, &second, 4)
+	n.wantSent("put 1 of object 10 to [0 1]") // both devices of the session
+	if a.Object != 10 || b.Object != 10 || b.Token != 10 || b.Gather != Gathering(&first) {
+		t.Errorf("the rows are of objects %d and %d, and end with %d", a.Object, b.Object, b.Token)
+	}
+	if first.joined != 1 || first.sent != 1 || second.joined != 0 || second.sent != 0 {
+		t.Errorf("the first object has %+v, the second %+v", first, second)
+	}
+	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	if e := n.end(); e.Token != 10 || e.Err != nil {
+		t.Errorf("the put ends with %v", e)
+	}
+}
+
+// What does not fit an open put is an operation of its own, behind it.
+func TestPutsThatDoNotFitAreApart(t *testing.T) {
+	for name, second := range map[string]func(n *near, with *rows){
+		"shape":  func(n *near, with *rows) { n.row(11, 1, with, 5) },
+		"device": func(n *near, with *rows) { n.row(11, 0, with, 4) },
+		"gone": func(n *near, with *rows) {
+			with.gone = true
+			n.row(11, 1, new(rows), 4)
+		},
+		"not gathered": func(n *near, _ *rows) {
+			if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+				Devices: []uint32{1}, Fill: zeros}); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := connect(t)
+			first := new(rows)
+			n.row(10, 0, first, 4)
+			second(n, first)
+			n.cluster.SendPuts()
+			device := 1
+			if name == "device" {
+				device = 0
+			}
+			n.wantSent("put 1 of object 10 to [0]", fmt.Sprintf("put 2 of object 11 to [%d]", device))
+			if first.joined != 0 || first.sent == 0 {
+				t.Errorf("the first object has %+v", *first)
+			}
+		})
+	}
+}
+
+// An open put is sent before whatever else the session sends, and before a submission waits for credit.
+func TestOpenPutIsSentFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		next func(n *near) error
+		sent []string
+	}{
+		"run":      {func(n *near) error { return n.cluster.Run(&RunSpec{Program: 1, Only: -1}) }, []string{"kind 20"}},
+		"transfer": {func(n *near) error { return n.cluster.Transfer(&wire.Transfer{}, 0) }, []string{"kind 22"}},
+		"fetch":    {func(n *near) error { return n.cluster.Fetch(10, 0, nil, func(error) {}) }, []string{"kind 23"}},
+		"forget": {func(n *near) error {
+			n.cluster.Forget(1)
+			return nil
+		}, []string{"kind 13"}},
+		"asked for": {func(n *near) error {
+			n.cluster.SendPuts()
+			return nil
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := connect(t)
+			with := new(rows)
+			n.row(10, 0, with, 4)
+			if err := c.next(n); err != nil {
+				t.Fatal(err)
+			}
+			n.wantSent(append([]string{"put 1 of object 10 to [0]"}, c.sent...)...)
+			if with.sent != 1 {
+				t.Errorf("the caller heard %d times that its put was sent", with.sent)
+			}
+		})
+	}
+	t.Run("credit", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := connect(t)
+			n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
+			synctest.Wait()
+			n.row(10, 0, new(rows), 4)
+			done := make(chan error, 1)
+			go func() { done <- n.cluster.Run(&RunSpec{Program: 1, Only: -1}) }()
+			synctest.Wait()
+			n.wantSent("put 1 of object 10 to [0]")
+			n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// A put that nobody waits for leaves after a while; one with long rows soon, since its bytes are asked for then.
+func TestOpenPutIsSentByTime(t *testing.T) {
+	for _, c := range []struct {
+		elements int64
+		after    time.Duration
+	}{{4, 2 * gatherShort}, {1 << 20, gatherLong}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := connect(t)
+			n.row(10, 0, new(rows), c.elements)
+			time.Sleep(c.after - time.Microsecond)
+			synctest.Wait()
+			n.wantSent()
+			time.Sleep(time.Microsecond)
+			synctest.Wait()
+			n.wantSent("put 1 of object 10 to [0]")
+		})
+	}
+}
+
+// The bytes of a row that are lost before the message was sent fail the operation, once the controller knows of it.
+func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
+	n := connect(t)
+	n.row(10, 0, new(rows), 1<<20)
+	n.exchange.end(func(transport.Key) bool { return true }, errLost)
+	n.wantSent()
+	n.row(11, 1, new(rows), 1<<20) // which fails, too
+	n.wantSent("put 1 of object 10 to [0 1]", "kind 32")
+	n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
+	if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
+		t.Errorf("the put ends with %v", e)
+	}
+}
+
+// A session that is lost ends an open put as all others, and no row joins it any more.
+func TestSessionIsLostWithAnOpenPut(t *testing.T) {
+	n := connect(t)
+	first := new(rows)
+	n.row(10, 0, first, 4)
+	n.far.Close()
+	if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
+		t.Errorf("the put ends with %v", e)
+	}
+	for _, device := range []uint32{0, 1} {
+		if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+			Devices: []uint32{device}, Fill: zeros, Gather: new(rows)}); status.CodeOf(err) != status.Unavailable {
+			t.Errorf("a put to device %d after the loss returned %v", device, err)
+		}
+	}
+	n.cluster.Close()
+	if first.sent != 1 {
+		t.Errorf("the caller heard %d times that no row joins any more", first.sent)
+	}
+}
+
+// A shard that is freed while its object stays is told by itself, unless the object follows.
+func TestFreeOfOneShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.row(10, 0, new(rows), 4)
+		n.cluster.FreeRow(10, 0)
+		n.cluster.FreeRow(10, 1)
+		n.cluster.FreeRow(11, 1)
+		n.cluster.Free([]uint64{11})
+		time.Sleep(freeAfter)
+		synctest.Wait()
+		n.wantSent("put 1 of object 10 to [0]", "free [] [0 1] of 10", "free [11]")
+	})
+}

@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Operations on single shards of objects. No bytes move.
+
+// freeRows lets go of shards of objects that stay. Each worker is told of its own. The client cannot name such a shard
+// any more; if it does so all the same, the worker says that it is not there.
+func (st *State) freeRows(s *session, all []*wire.Rows) {
+	by := map[int][]*wire.Rows{} // by slot
+	for _, rows := range all {
+		s.freeing -= len(rows.GetDevices())
+		o := s.objects[rows.GetObject()]
+		if o == nil || o.absent {
+			continue
+		}
+		var fresh []uint32
+		for _, d := range rows.Devices {
+			if !o.place.has.has(int(d)) || o.freed.has(int(d)) {
+				continue
+			}
+			o.freed.add(int(d))
+			fresh = append(fresh, d)
+			slot := s.slots[d]
+			list := by[slot]
+			if n := len(list) - 1; n < 0 || list[n].Object != rows.Object {
+				list = append(list, &wire.Rows{Object: rows.Object})
+			}
+			last := list[len(list)-1]
+			last.Devices = append(last.Devices, d)
+			by[slot] = list
+		}
+		st.retireRows(s, o, fresh)
+	}
+	for _, slot := range slices.Sorted(maps.Keys(by)) {
+		var worker set
+		worker.add(slot)
+		if to := st.connsOf(worker); len(to) > 0 {
+			st.gang++
+			st.deliverDispatch(to, st.gang, s, wire.KindFree, (&wire.Free{Rows: by[slot]}).Append(nil))
+		}
+	}
+}
+
+// retireRows takes shards out of the ledger: the object is charged anew for those that it has left.
+func (st *State) retireRows(s *session, o *object, rows []uint32) {
+	if o.charge == 0 || len(rows) == 0 {
+		return
+	}
+	left := slices.DeleteFunc(slices.Clone(o.place.rows), func(d uint32) bool { return o.freed.has(int(d)) })
+	charge := func(rows []uint32) ledger.ID {
+		if len(rows) == 0 {
+			return 0
+		}
+		at, err := st.place(s, rows)
+		if err != nil {
+			return 0 // the session or a worker goes, and all its charges with it
+		}
+		return st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
+	}
+	gone := object{charge: charge(rows)}
+	st.ledger.Free(o.charge)
+	o.charge = charge(left)
+	st.retire(s, &gone)
+}
+
+// rowsIn returns how many shards a Free names.
+func rowsIn(all []*wire.Rows) (n int) {
+	for _, rows := range all {
+		n += len(rows.GetDevices())
+	}
+	return n
+}

@@ -1,0 +1,59 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// dispatched returns the operations of a kind that workers are sent, by connection.
+func (b *bed) dispatched(actions []Action, kind wire.Kind) map[uint64][][]byte {
+	b.t.Helper()
+	by := map[uint64][][]byte{}
+	for _, a := range actions {
+		if a.Kind != Send || a.Wire != wire.KindDispatch {
+			continue
+		}
+		m := new(wire.Dispatch)
+		if err := proto.Unmarshal(a.Payload, m); err != nil {
+			b.t.Fatal(err)
+		}
+		if wire.Kind(m.Kind) == kind {
+			for _, to := range a.To {
+				by[to] = append(by[to], m.Operation)
+			}
+		}
+	}
+	return by
+}
+
+// A shard that is freed before its object is told to its own worker alone, once, and no longer counted.
+func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
+	b := newBed(t, Config{}, 2, 2)
+	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 7, Devices: []uint32{0, 1, 2, 3},
+		Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{10}}})
+	free := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{2, 9}}, {Object: 8, Devices: []uint32{0}}, {}}}
+	got := b.dispatched(b.say(b.client, wire.KindFree, free), wire.KindFree)
+	m := new(wire.Free)
+	if len(got) != 1 || len(got[b.workers[1]]) != 1 || proto.Unmarshal(got[b.workers[1]][0], m) != nil ||
+		len(m.Objects) != 0 || len(m.Rows) != 1 || m.Rows[0].Object != 7 || !slices.Equal(m.Rows[0].Devices, []uint32{2}) {
+		t.Errorf("the workers are sent %v: %v", got, m)
+	}
+	if again := b.dispatched(b.say(b.client, wire.KindFree, free), wire.KindFree); len(again) != 0 {
+		t.Errorf("a shard that is freed twice is told again: %v", again)
+	}
+	if bytes := b.st.Report().Sessions[0].Bytes; !slices.Equal(bytes, []int64{40, 40, 0, 40}) {
+		t.Errorf("the devices have %v bytes", bytes)
+	}
+	got = b.dispatched(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{7}}), wire.KindFree)
+	if len(got) != 2 {
+		t.Errorf("the end of the object is told to %d workers, want both", len(got))
+	}
+	if n := b.st.sessions[1].freeing; n != 0 {
+		t.Errorf("%d shards count as waiting to be freed", n)
+	}
+}

@@ -1,0 +1,93 @@
+"""Arrays whose shards are put one by one are one object of the cluster. Their shards still live by themselves."""
+
+import pytest
+from processes import Cluster, until
+
+CLIENT = """
+import jax, numpy as np, pathways
+from jax.sharding import NamedSharding, PartitionSpec
+devices = jax.devices()
+split = NamedSharding(jax.make_mesh((4,), ("x",)), PartitionSpec("x"))
+MiB = 1 << 18  # elements
+def objects():
+    return pathways.stats()["live"].get("objects", 0)
+def one_object(put):
+    # On a busy machine there may be so much time between two shards that they are not put together.
+    for _ in range(100):
+        before = objects()
+        x = put()
+        if objects() == before + 1:
+            return x
+        del x
+    raise AssertionError("the shards are never one object")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(2, 2, "--memory-limit", "8MiB") as cluster:
+        yield cluster
+        until("nothing is left", cluster.idle)
+
+
+def test_sharded_put_is_one_object(cluster):
+    cluster.run(
+        CLIENT
+        + """
+for dtype, n in ((np.float32, 64), (np.int8, 4 * MiB), (np.complex64, 0)):
+    value = np.arange(n).astype(dtype)
+    x = one_object(lambda: jax.device_put(value, split))
+    assert np.array_equal(np.asarray(x), value)
+    for shard in x.addressable_shards:
+        assert np.array_equal(np.asarray(shard.data), value[shard.index])
+    y = jax.jit(lambda a: a + a)(x)
+    assert np.array_equal(np.asarray(y), value + value)
+    del x, y, shard
+# What differs in shape, or goes to the same device, is apart.
+before = objects()
+x = [jax.device_put(np.ones(4, np.float32), d) for d in (devices[0], devices[1], devices[0])]
+x.append(jax.device_put(np.ones(5, np.float32), devices[1]))
+assert objects() >= before + 3, objects() - before
+assert [float(a.sum()) for a in x] == [4, 4, 4, 5]
+"""
+    )
+
+
+def test_shard_is_freed_while_its_object_stays(cluster):
+    cluster.run(
+        CLIENT
+        + """
+value = np.arange(5 * MiB, dtype=np.float32)  # two do not fit on one device
+first, second = one_object(lambda: [jax.device_put(value, d) for d in devices[:2]])
+for round in range(3):
+    jax.block_until_ready((first, second))
+    if round % 2:
+        first.delete()
+    del first
+    first = jax.device_put(value + round, devices[0])
+assert np.array_equal(np.asarray(first), value + 2)
+assert np.array_equal(np.asarray(second), value)
+"""
+    )
+
+
+def test_error_of_a_shard_is_that_of_its_array(cluster):
+    cluster.run(
+        CLIENT
+        + """
+kept = jax.block_until_ready(jax.device_put(np.ones(5 * MiB, np.float32), devices[3]))
+x = jax.device_put(np.ones(4 * 5 * MiB, np.float32), split)
+plus = jax.jit(lambda a: a + 1)
+for read in (lambda: x.block_until_ready(), lambda: np.asarray(x), lambda: plus(x).block_until_ready()):
+    try:
+        read()
+    except jax.errors.JaxRuntimeError as error:
+        assert "RESOURCE_EXHAUSTED" in str(error), error
+    else:
+        raise AssertionError("there is room")
+del x
+assert np.asarray(kept).all()
+# Their bytes are gone again.
+jax.block_until_ready(jax.device_put(np.ones(7 * MiB, np.float32), devices[0]))
+"""
+    )
