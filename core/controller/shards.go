@@ -66,7 +66,9 @@ func (st *State) retireRows(s *session, o *object, rows []uint32) {
 	}
 	gone := object{charge: charge(rows)}
 	st.ledger.Free(o.charge)
-	o.charge = charge(left)
+	if o.charge = charge(left); len(left) == 0 {
+		o.counted = 0
+	}
 	st.retire(s, &gone)
 }
 

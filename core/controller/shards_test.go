@@ -49,6 +49,13 @@ func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	if bytes := b.st.Report().Sessions[0].Bytes; !slices.Equal(bytes, []int64{40, 40, 0, 40}) {
 		t.Errorf("the devices have %v bytes", bytes)
 	}
+	rest := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{0, 1, 3}}}}
+	if got = b.dispatched(b.say(b.client, wire.KindFree, rest), wire.KindFree); len(got) != 2 {
+		t.Errorf("the other shards are told to %d workers, want both", len(got))
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
 	got = b.dispatched(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{7}}), wire.KindFree)
 	if len(got) != 2 {
 		t.Errorf("the end of the object is told to %d workers, want both", len(got))
