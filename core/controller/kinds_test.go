@@ -112,8 +112,6 @@ func refusal(t *testing.T, a Action) bool {
 	return e != nil && len(e.Message) > 20
 }
 
-var scalar = &wire.Array{Dtype: uint32(shape.F32)}
-
 func named(text string) *wire.Array { return &wire.Array{Dtype: uint32(shape.F32), Memory: text} }
 
 // numbers are so many numbers that they take the bytes of a text.

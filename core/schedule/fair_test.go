@@ -13,16 +13,15 @@ import (
 // bench is devices in simulated time. Each takes the gangs that it is given in the order of their places, a gang begins
 // when it is at the head of all its devices, and ends after its own length.
 type bench struct {
-	t       interface{ Fatalf(string, ...any) }
-	st      *State
-	now     int64
-	busy    [][]*job // by device: placed and not ended, in order
-	jobs    map[uint64]*job
-	next    uint64
-	ends    endings
-	got     map[uint32]int64 // device time by session, of gangs that have ended
-	loads   []*load
-	actions []Action
+	t     interface{ Fatalf(string, ...any) }
+	st    *State
+	now   int64
+	busy  [][]*job // by device: placed and not ended, in order
+	jobs  map[uint64]*job
+	next  uint64
+	ends  endings
+	got   map[uint32]int64 // device time by session, of gangs that have ended
+	loads []*load
 }
 
 // load is a session that always has gangs to run.
