@@ -31,6 +31,13 @@ static struct {
   void* (*attribute)(void* object, const char* name);
   const char* (*text)(void* object, ptrdiff_t* size);
   void** keyboard_interrupt;
+  // These may be missing.
+  int (*holds)(void);
+  void* (*save)(void);
+  void (*restore)(void* thread);
+  void* (*interpreter)(void);
+  void* (*first)(void* interpreter);
+  void* (*next)(void* thread);
 } python;
 static bool has_python;
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
@@ -55,6 +62,12 @@ static void look(void) {
     *(void**)all[i].into = symbol;
     if (symbol == NULL) has_python = false;
   }
+  python.holds = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
+  python.save = (void* (*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
+  python.restore = (void (*)(void*))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
+  python.interpreter = (void* (*)(void))dlsym(RTLD_DEFAULT, "PyInterpreterState_Get");
+  python.first = (void* (*)(void*))dlsym(RTLD_DEFAULT, "PyInterpreterState_ThreadHead");
+  python.next = (void* (*)(void*))dlsym(RTLD_DEFAULT, "PyThreadState_Next");
 }
 
 static bool present(void) {
@@ -65,6 +78,23 @@ static bool present(void) {
 bool pw_python_finalizes(void) {
   pthread_once(&looked, look);
   return has_python && !python.is_initialized();  // it was initialized when this library was loaded
+}
+
+void* pw_python_unlock(void) {
+  return present() && python.holds && python.save && python.restore && python.holds() ? python.save() : NULL;
+}
+
+void pw_python_relock(void* unlocked) {
+  if (unlocked) python.restore(unlocked);
+}
+
+size_t pw_python_threads(void) {
+  if (!present() || python.interpreter == NULL || python.first == NULL || python.next == NULL) return 0;
+  size_t n = 0;
+  int state = python.ensure();
+  for (void* t = python.first(python.interpreter()); t; t = python.next(t)) n++;
+  python.release(state);
+  return n;
 }
 
 void* pw_python_interrupted(void) {

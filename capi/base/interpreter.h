@@ -5,6 +5,7 @@
 #define PATHWAYS_CAPI_BASE_INTERPRETER_H_
 
 #include <stdbool.h>
+#include <stddef.h>
 
 // pw_python_interrupted returns what a Python signal handler has raised if the calling thread is the one that runs
 // handlers, else NULL. The caller passes it to pw_python_raise.
@@ -17,6 +18,13 @@ void pw_python_raise(void* exception);
 // 3.13 by unwinding its stack, which ends the process if a function on it is noexcept.
 bool pw_python_finalizes(void);
 void pw_python_drop(void* exception);
+
+// pw_python_unlock releases Python's lock if the calling thread holds it, so that other threads go on while it waits.
+// pw_python_relock takes the lock again, with what pw_python_unlock has returned.
+void* pw_python_unlock(void);
+void pw_python_relock(void* unlocked);
+// pw_python_threads returns the number of Python's threads, the calling one included; 0 without a Python.
+size_t pw_python_threads(void);
 
 // pw_python_line writes "file:line" of the calling thread's innermost frame outside of the foreign files (see below),
 // and returns the length, or 0. It runs no Python code, in which a pending Ctrl-C would be raised, and lost.

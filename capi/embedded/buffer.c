@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "run.h"
+#include "room.h"
 
 static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory, pw_shape* shape,
                  pw_array* array) {
@@ -22,9 +22,18 @@ static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t
   char* message = NULL;
   pw_name freed[PW_FREED];
   size_t n = pw_freed(freed, PW_FREED, false);
-  PW_COUNT(go_entries, 1);
-  int code = pwGoPlace(c->session, d->index, bytes, freed, n, object, &message);
-  return code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message);
+  pw_room room = {0};
+  int code = 0;
+  for (bool again = true; again; n = 0) {
+    bool can_wait = false;
+    pw_room_ask(&room);
+    PW_COUNT(go_entries, 1);
+    code = pwGoPlace(c->session, d->index, bytes, freed, n, object, &can_wait, &message);
+    if (n) pw_tell_end(true);
+    again = can_wait && pw_room_wait(&room, c->pass);
+    if (again) free(message);
+  }
+  return pw_room_end(&room, code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message));
 }
 
 // parts is what a new buffer is made of, allocated before the core or the plugin is called.

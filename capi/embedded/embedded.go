@@ -115,7 +115,7 @@ func pwGoForLoad(serialized *C.char, size C.size_t, edited **C.char, editedSize 
 
 //export pwGoPlace
 func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_name, n C.size_t, object *C.uint64_t,
-	message **C.char) (code C.int) {
+	canWait *C.bool, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
@@ -127,6 +127,7 @@ func pwGoPlace(id C.uint64_t, device C.int32_t, bytes C.int64_t, freed *C.pw_nam
 		o, err = s.Place(int(device), int64(bytes))
 	}
 	*object = C.uint64_t(o)
+	*canWait = C.bool(core.CanWait(err))
 	return C.int(base.Fail(err, message))
 }
 
@@ -165,13 +166,15 @@ func enter(t *C.pw_turn) (code C.int) {
 		After:   unsafe.Slice((*uint64)(t.after), t.num_after),
 		Reads:   unsafe.Slice((*uint64)(t.reads), t.num_reads),
 		Nested:  bool(t.nested),
+		Taken:   int64(t.taken),
 	}
-	objects := unsafe.Slice((*uint64)(t.objects), t.num_objects)
-	turn, err := s.Submit(run, objects)
+	out := core.Admitted{Objects: unsafe.Slice((*uint64)(t.objects), t.num_objects)}
+	turn, err := s.Admit(run, &out)
 	if freeAll(err) {
-		turn, err = s.Submit(run, objects)
+		turn, err = s.Admit(run, &out)
 	}
-	t.gang = C.uint64_t(turn.Gang)
+	t.gang, t.computation = C.uint64_t(turn.Gang), C.uint64_t(out.Computation)
+	t.can_wait = C.bool(err != nil && core.CanWait(err))
 	switch {
 	case err != nil:
 		return C.int(base.Fail(err, &t.message))
@@ -238,7 +241,7 @@ func pwGoCompleted(id, gang C.uint64_t) {
 
 //export pwGoProgram
 func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t,
-	bytes *C.int64_t, numOutputs C.size_t,
+	bytes *C.int64_t, numOutputs C.size_t, temp C.int64_t,
 	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
 	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
 	params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
@@ -247,7 +250,8 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	if s == nil {
 		return C.int(base.Fail(closed(), message))
 	}
-	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Format: C.GoStringN(format, C.int(formatSize))}
+	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Temp: int64(temp),
+		Format: C.GoStringN(format, C.int(formatSize))}
 	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
 	for _, d := range unsafe.Slice(devices, numDevices) {
 		p.Devices = append(p.Devices, int(d))
@@ -377,6 +381,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	*id = C.uint64_t(sessions.Add(s))
 	go s.flush()
 	*under, *pass = c.Raw(), (*C.pw_pass)(unsafe.Pointer(shared[0]))
+	(*pass).limited, (*pass).memory_wait = o.limit > 0, C.int64_t(o.memoryWait)
 	major, minor := p.Version()
 	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
 	// programs apart from those of other backends in JAX's cache.
@@ -414,6 +419,7 @@ func drain() (were bool) {
 			return were
 		}
 		free(&objects[0], n)
+		C.pw_tell_end(true)
 		were = true
 	}
 }

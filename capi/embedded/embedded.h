@@ -89,7 +89,7 @@ void pw_array_drop(pw_array* array);  // drops one shard
 // pw_waiting reports whether a gang whose end is watched is under way, and how many have ended.
 bool pw_waiting(uint64_t* ended);
 // pw_freed takes the objects of arrays whose last shard has gone, for the core to free: none until there is a full
-// batch, unless all is set.
+// batch, unless all is set. If there are any, pw_tell_end follows when the core has freed them.
 size_t pw_freed(pw_name* names, size_t room, bool all);
 
 // pw_adopt makes a buffer of ours from one of the plugin's, and an object of its own in the core. It takes under; on an
@@ -122,11 +122,15 @@ struct PJRT_Device {
   pw_account account;
 };
 
-// pw_pass is where the core says that a session's runs of one device that read nothing unlaunched, and its new buffers,
-// need no place: its memory has no limit, and no queue is full. It is never freed, so that what is left of an ended
-// session may read it.
+// pw_pass is never freed, so that what is left of an ended session may use it.
 typedef struct {
+  // The core says that the session's runs of one device that read nothing unlaunched, and its new buffers, need no
+  // place: its memory has no limit, and no queue is full.
   _Atomic uint32_t open;
+  _Atomic uint32_t under_way;  // runs that have not ended; counted only where memory has a limit
+  // Set before the first run: whether memory has a limit, and the longest wait for room, in nanoseconds.
+  bool limited;
+  int64_t memory_wait;
 } pw_pass;
 static inline bool pw_passes(pw_pass* pass) { return atomic_load_explicit(&pass->open, memory_order_acquire); }
 
@@ -147,6 +151,11 @@ struct PJRT_Client {
 };
 
 PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, char* version, PJRT_Client** out);
+void pw_room_made(void);  // something may fit now that did not
+// pw_tell_begin begins to take names of arrays for the core to free. pw_tell_end ends that: the core has freed some, or
+// there were none.
+void pw_tell_begin(void);
+void pw_tell_end(bool some);
 // pw_in_use adds up the bytes of the arrays of all open clients by device, for at most room devices. It returns the
 // number of devices.
 size_t pw_in_use(int64_t* bytes, size_t room);
@@ -189,6 +198,7 @@ struct PJRT_LoadedExecutable {
   bool collective;  // its shards wait for each other
   bool calls_back;  // names a host callback, which reads the run's context
   bool fails;       // it may fail while it runs
+  int64_t temp;     // bytes that it takes on each device while it runs, beside arguments and results
   _Atomic bool closed;  // its handle was destroyed
   pw_port port;     // whether it is an export or import program, see reshard.c
   PJRT_Device** devices;  // one for each row of Execute
@@ -229,8 +239,11 @@ typedef struct {
   bool nested;      // made inside a host callback of a computation, whose turn it uses
   uint64_t* objects;  // out: one object for each output
   size_t num_objects;
+  int64_t taken;  // bytes on each device of the arguments whose memory the results take over
   // out:
   uint64_t gang;
+  uint64_t computation;    // what to free when the run has ended, as an object; 0: nothing
+  bool can_wait;           // with RESOURCE_EXHAUSTED: it would fit if it were alone
   pw_cell* cell;           // NULL, or the cell of the gang
   int32_t verdict;         // PW_NOW, PW_QUEUED, or a code of PJRT_Error_Code
   char* message;           // malloc'd; set with a code

@@ -20,21 +20,25 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
+// temp_bytes returns what a program takes on each device while it runs, beside arguments and results; 0 if the plugin
+// does not say.
+static int64_t temp_bytes(PJRT_Executable* x) {
+  if (!PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) return 0;
+  PW_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, stats);
+  stats.executable = x;
+  PJRT_Error* err = pw_under->PJRT_Executable_GetCompiledMemoryStats(&stats);
+  if (err) pw_error_free(err);
+  return err || stats.temp_size_in_bytes < 0 ? 0 : stats.temp_size_in_bytes;
+}
+
 // may_fail reports whether a program can fail after it has begun: if it calls back, if foreign code runs on several
 // devices, or if it needs so much memory that an allocation may fail. Foreign code on one device runs within the call,
 // or is LAPACK.
-static bool may_fail(const PJRT_LoadedExecutable* e, PJRT_Executable* x, const PJRT_Program* program) {
+static bool may_fail(const PJRT_LoadedExecutable* e, const PJRT_Program* program) {
   enum { kMuch = 16 << 20 };  // bytes; writing as many takes longer than finding the user's line
   if (e->calls_back || (e->num_devices > 1 && mentions(program->code, program->code_size, "custom-call"))) return true;
-  int64_t bytes = 0;
+  int64_t bytes = e->temp;
   for (size_t o = 0; o < e->num_outputs; o++) bytes += e->outputs[o].bytes;
-  if (bytes < kMuch && PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) {
-    PW_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, stats);
-    stats.executable = x;
-    PJRT_Error* err = pw_under->PJRT_Executable_GetCompiledMemoryStats(&stats);
-    if (err) pw_error_free(err);
-    else bytes += stats.temp_size_in_bytes;
-  }
   return bytes >= kMuch;
 }
 
@@ -207,7 +211,8 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
   PJRT_Error* err = pw_optimized(x, &program);
   if (err) return err;
   e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
-  e->fails = may_fail(e, x, &program);
+  e->temp = temp_bytes(x);
+  e->fails = may_fail(e, &program);
   int64_t* bytes = pw_zeros(e->num_outputs, sizeof *bytes);
   int32_t* local = pw_zeros(e->num_devices + 1, sizeof *local);
   if (bytes && local) {
@@ -220,9 +225,9 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
     int64_t* params = NULL;
     PW_COUNT(go_entries, 1);
     int refused =
-        pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, (char*)from->code,
-                    from->code_size, (char*)from->format, from->format_size, program.code, program.code_size,
-                    (char*)program.format, program.format_size, &params, &e->program, &message);
+        pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, e->temp,
+                    (char*)from->code, from->code_size, (char*)from->format, from->format_size, program.code,
+                    program.code_size, (char*)program.format, program.format_size, &params, &e->program, &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
     else if (params) err = read_params(e, params);
     else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead

@@ -30,7 +30,7 @@
 
 #include "_cgo_export.h"
 #include "ffi.h"
-#include "run.h"
+#include "room.h"
 
 enum { kOnStack = 512 };  // pointers: 4 KiB; larger runs take their lists from the heap
 
@@ -172,6 +172,7 @@ static void progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bi
 struct pw_watch {
   uint64_t session, gang;
   pw_cell* cell;  // NULL for a gang that had to wait
+  pw_kept* kept;
   _Atomic int32_t devices;  // that have yet to get through with the gang
 };
 
@@ -187,6 +188,11 @@ static void one_done(PJRT_Error* error, void* user_arg) {
   if (error) pw_error_free(error);
   if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
   atomic_fetch_add_explicit(&watched, 1, memory_order_relaxed);
+  pw_kept_drop(w->kept);
+  if (w->gang == 0) {
+    free(w);
+    return;
+  }
   if (w->cell) {
     progress(w->session, w->cell, w->gang, PW_DONE);
   } else {
@@ -198,9 +204,10 @@ static void one_done(PJRT_Error* error, void* user_arg) {
 
 pw_watch* pw_watch_new(void) { return pw_alloc(sizeof(pw_watch)); }
 
-void pw_watch_begin(pw_watch* w, uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n) {
+void pw_watch_begin(pw_watch* w, uint64_t session, uint64_t gang, pw_cell* cell, pw_kept* kept, PJRT_Event** done,
+                    size_t n) {
   atomic_fetch_add_explicit(&watches, 1, memory_order_relaxed);
-  *w = (pw_watch){.session = session, .gang = gang, .cell = cell, .devices = (int32_t)n};
+  *w = (pw_watch){.session = session, .gang = gang, .cell = cell, .kept = kept, .devices = (int32_t)n};
   for (size_t d = 0; d < n; d++) {
     PW_ARGS(PJRT_Event_OnReady_Args, on);
     on.event = done[d];
@@ -302,12 +309,22 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
                     .nested = pw_ffi_in_callback() > 0,
                     .objects = objects,
                     .num_objects = c->outs};
-  PW_COUNT(go_entries, 1);
   PW_COUNT(executes, 1);
-  pwGoEnter(turn);
-  turn->freed = NULL;  // it was of this function
-  if (turn->verdict > 0)
-    return here(pw_error_take((PJRT_Error_Code)turn->verdict, turn->message), e, c->args->options, NULL, 0);
+  pw_room room = {0};
+  for (bool again = true; again;) {
+    turn->taken = pw_taken(c);
+    pw_room_ask(&room);
+    PW_COUNT(go_entries, 1);
+    pwGoEnter(turn);
+    if (turn->num_freed) pw_tell_end(true);
+    turn->freed = NULL;  // it was of this function
+    turn->num_freed = 0;
+    again = turn->verdict > 0 && turn->can_wait && pw_room_wait(&room, e->pass);
+    if (again) free(turn->message);
+  }
+  PJRT_Error* err = turn->verdict > 0 ? pw_error_take((PJRT_Error_Code)turn->verdict, turn->message) : NULL;
+  err = pw_room_end(&room, err);
+  if (err) return here(err, e, c->args->options, NULL, 0);
   // A computation whose shards do not wait comes after what it reads, and so do its results.
   uint64_t maker = e->collective ? turn->gang : 0;
   for (size_t i = 0; !e->collective && i < reads->num; i++) maker = reads->list[i] > maker ? reads->list[i] : maker;
@@ -315,6 +332,7 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
     pw_array_is(c->arrays[o], e->session, objects[o], (int32_t)c->n);
     c->arrays[o]->maker = c->n > 1 ? maker : 0;
   }
+  pw_keep(c, turn);
   return NULL;
 }
 
@@ -353,19 +371,21 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_Event** callers = c->args->device_complete_events;
   PJRT_Event** done = callers ? callers : c->done;
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
-  if (turn->cell || begin) a.device_complete_events = done;
-  pw_watch* watch = turn->cell ? pw_watch_new() : NULL;
-  PJRT_Error* err = turn->cell && watch == NULL ? pw_short("the end of a run", sizeof *watch)
+  bool has_end = turn->cell || c->kept;
+  if (has_end || begin) a.device_complete_events = done;
+  pw_watch* watch = has_end ? pw_watch_new() : NULL;
+  PJRT_Error* err = has_end && watch == NULL ? pw_short("the end of a run", sizeof *watch)
                                                 : pw_under->PJRT_LoadedExecutable_Execute(&a);
   progress(e->session, turn->cell, turn->gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (err) {
     free(watch);
+    pw_kept_drop(c->kept);
     err = here(err, e, c->args->options, c->inputs, c->n * c->m);
     give_up(c);
     if (e->donates) pw_donated(c->inputs, c->n * c->m);
     return err;
   }
-  if (turn->cell) pw_watch_begin(watch, e->session, turn->gang, turn->cell, done, c->n);
+  if (has_end) pw_watch_begin(watch, e->session, turn->cell ? turn->gang : 0, turn->cell, c->kept, done, c->n);
   if (e->fails || c->inherits) {
     pw_provenance* provenance = pw_provenance_new(e, NULL, c->args->options, c->inputs, c->n * c->m,
                                                   c->args->output_lists, c->n);
@@ -393,9 +413,12 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   if (err == NULL &&
       !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
     err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));
+  if (err == NULL && !pw_kept_new(c))
+    err = pw_short("what a run keeps", (c->n * c->m + c->outs) * sizeof(pw_array*));
   // A run that is recorded has a place, by whose number the recording names it.
   if (err == NULL && (begin || !pass(c, after, &turn))) err = order(c, after, &reads, objects, &turn);
   if (err) {
+    pw_kept_unused(c->kept);
     if (arrays) pw_arrays_unused(c->arrays, c->outs);
     if (results) pw_buffers_unused(c->results, c->n * c->outs);
   } else if (turn.verdict == PW_QUEUED) {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -24,11 +25,18 @@ import (
 // MaxDevices bounds the devices that a client may ask for.
 const MaxDevices = 4096
 
+// defaultMemoryWait is long for a computation and short for a person; a cluster's controller waits as long.
+const defaultMemoryWait = time.Minute
+
+const maxSeconds = 1<<32 - 1 // of an option; far beyond what anyone waits
+
 // clientOptions are the create options of a client, sorted.
 type clientOptions struct {
 	pjrt.ClientOptions
-	limit  int64
-	passed []string // names of those passed on to the plugin
+	limit int64
+	// memoryWait is how long something waits for room under the limit.
+	memoryWait time.Duration
+	passed     []string // names of those passed on to the plugin
 }
 
 // option is a create option by its name: a string, int64, []int64, float32 or bool.
@@ -57,7 +65,7 @@ func options(args *C.PJRT_Client_Create_Args) (clientOptions, error) {
 // options that come from the environment as strings, so a number may be either. If a name occurs twice, the last
 // counts.
 func sortOptions(list []option) (clientOptions, error) {
-	o := clientOptions{ClientOptions: pjrt.ClientOptions{Values: map[string]any{}}}
+	o := clientOptions{ClientOptions: pjrt.ClientOptions{Values: map[string]any{}}, memoryWait: defaultMemoryWait}
 	for _, v := range list {
 		name, value := v.name, v.value
 		switch name {
@@ -81,6 +89,16 @@ func sortOptions(list []option) (clientOptions, error) {
 					"option memory_limit is %d: expected bytes a device, or 0 for no limit", n)
 			}
 			o.limit = n
+		case "memory_wait":
+			seconds, err := float(name, value)
+			if err != nil {
+				return o, err
+			}
+			if !(seconds >= 0 && seconds <= maxSeconds) {
+				return o, status.New(status.InvalidArgument, "option memory_wait is %v: expected seconds from 0 to %d", seconds,
+					maxSeconds)
+			}
+			o.memoryWait = time.Duration(seconds * float64(time.Second))
 		case "node_id", "num_nodes", "partition_index":
 			// jax.distributed adds these for every backend. One process drives all
 			// devices here: a script that says it is the only one runs as it is.
@@ -113,8 +131,8 @@ func (o clientOptions) check(kind string) error {
 	for _, name := range o.passed {
 		if !slices.Contains(cpuOptions, name) {
 			return status.New(status.InvalidArgument,
-				"there is no option %s: the CPU plugin takes %s, and Open Pathways itself devices and memory_limit", name,
-				strings.Join(cpuOptions, ", "))
+				"there is no option %s: the CPU plugin takes %s, and Open Pathways itself devices, memory_limit and memory_wait",
+				name, strings.Join(cpuOptions, ", "))
 		}
 	}
 	return nil
@@ -127,7 +145,7 @@ func (o clientOptions) explain(err error) error {
 	}
 	slices.Sort(o.passed)
 	return status.New(status.InvalidArgument,
-		"%w (options passed on to the plugin: %s; Open Pathways itself knows devices and memory_limit)", err,
+		"%w (options passed on to the plugin: %s; Open Pathways itself knows devices, memory_limit and memory_wait)", err,
 		strings.Join(o.passed, ", "))
 }
 
@@ -146,6 +164,21 @@ func named(name string, v *C.PJRT_NamedValue) (any, error) {
 	}
 	return nil, status.New(status.InvalidArgument, "option %s has a value of type %d, which PJRT does not define", name,
 		v._type)
+}
+
+// float returns seconds, which JAX passes as a whole number, a fraction or a text.
+func float(name string, value any) (float64, error) {
+	switch v := value.(type) {
+	case int64:
+		return float64(v), nil
+	case float32:
+		return float64(v), nil
+	case string:
+		if n, err := strconv.ParseFloat(v, 64); err == nil {
+			return n, nil
+		}
+	}
+	return 0, status.New(status.InvalidArgument, "option %s is %v: expected seconds", name, value)
 }
 
 func number(name string, value any) (int64, error) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -38,6 +39,11 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, o, err)
 		}
 	}
+	for wait, want := range map[any]time.Duration{int64(2): 2 * time.Second, "0.5": time.Second / 2, float32(0): 0} {
+		if o, err := sortOptions([]option{{"memory_wait", wait}}); err != nil || o.memoryWait != want {
+			t.Errorf("memory_wait %v: %v, %v; want %v", wait, o.memoryWait, err, want)
+		}
+	}
 	o, err := sortOptions([]option{{"b", int64(1)}, {"b", "two"}})
 	if err != nil || o.Values["b"] != "two" {
 		t.Errorf("twice the same option: %+v, %v", o, err)
@@ -57,6 +63,8 @@ func TestOptionsRefused(t *testing.T) {
 		{option{"devices", ""}, status.InvalidArgument, `devices is ""`},
 		{option{"devices", "8 "}, status.InvalidArgument, `devices is "8 "`},
 		{option{"devices", "99999999999999999999"}, status.InvalidArgument, "expected a whole number"},
+		{option{"memory_wait", "soon"}, status.InvalidArgument, "memory_wait is soon: expected seconds"},
+		{option{"memory_wait", int64(-1)}, status.InvalidArgument, "memory_wait is -1: expected seconds from 0"},
 		{option{"devices", float32(8)}, status.InvalidArgument, "devices is 8: expected a whole number"},
 		{option{"devices", true}, status.InvalidArgument, "devices is true"},
 		{option{"devices", []int64{8}}, status.InvalidArgument, "devices is [8]"},

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "run.h"
+#include "room.h"
 
 static void export_free(pw_export* base) {
   pw_export_array* h = (pw_export_array*)base;
@@ -22,8 +22,19 @@ static void export_free(pw_export* base) {
 }
 
 static char* export_reshard(pw_export* exported, uint64_t plan, pw_export** out) {
-  PW_COUNT(go_entries, 1);
-  char* refusal = pwGoReshard((pw_export_array*)exported, plan, (pw_export_array**)out);
+  pw_export_array* from = (pw_export_array*)exported;
+  pw_room room = {0};
+  char* refusal = NULL;
+  for (bool again = true; again;) {
+    bool can_wait = false;
+    pw_room_ask(&room);
+    PW_COUNT(go_entries, 1);
+    refusal = pwGoReshard(from, plan, (pw_export_array**)out, &can_wait);
+    again = can_wait && pw_room_wait(&room, from->client->pass);
+    if (again) pw_refusal_free(refusal);
+  }
+  PJRT_Error* interrupted = pw_room_end(&room, NULL);
+  if (interrupted) pw_error_free(interrupted);
   if (refusal == NULL) PW_COUNT(reshards, 1);
   return refusal;
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/export"
+	core "github.com/openpathways/pathways/core/embedded"
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -65,10 +66,11 @@ type destination struct {
 }
 
 //export pwGoReshard
-func pwGoReshard(h *C.pw_export_array, number C.uint64_t, out **C.pw_export_array) (refusal *C.char) {
+func pwGoReshard(h *C.pw_export_array, number C.uint64_t, out **C.pw_export_array, canWait *C.bool) (refusal *C.char) {
 	var err error
 	defer base.Refuse(&err, &refusal)
 	*out, err = begin(h, uint64(number))
+	*canWait = C.bool(core.CanWait(err))
 	return nil
 }
 

@@ -14,6 +14,8 @@ void pw_moves_free(pw_moved* list);
 void pw_destroy_buffer(PJRT_Buffer* under);
 void pw_destroy_event(PJRT_Event* event);
 
+typedef struct pw_kept pw_kept;  // what a run keeps counted, see room.h
+
 // pw_call is one Execute: its arguments, and what its steps have found and made. The lists live as long as the call.
 typedef struct {
   PJRT_LoadedExecutable_Execute_Args* args;  // of this version
@@ -28,6 +30,7 @@ typedef struct {
   pw_array** arrays;          // outs: free slots, and arrays once the core has answered
   pw_buffer** results;        // n * outs: free slots, for the results' handles
   pw_moved* moves;            // inputs that were copied
+  pw_kept* kept;              // NULL without a memory limit
   bool inherits;              // some input may still fail to be made
 } pw_call;
 
@@ -72,11 +75,13 @@ bool pw_provenance_explains(PJRT_Error** error, pw_buffer* const* inputs, size_t
 PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n);
 PJRT_Error* pw_provenance_error(PJRT_Error* error, pw_buffer* buffer);
 
-// A watch tells the core when all devices have completed a gang.
+// A watch tells the core when all devices have completed a gang, and drops what the run kept until then.
 typedef struct pw_watch pw_watch;
 pw_watch* pw_watch_new(void);  // NULL: no memory
-// pw_watch_begin begins to watch. The cell is NULL for a gang that had to wait.
-void pw_watch_begin(pw_watch* watch, uint64_t session, uint64_t gang, pw_cell* cell, PJRT_Event** done, size_t n);
+// pw_watch_begin begins to watch. The cell is NULL for a gang that had to wait, and the gang is 0 if no gang waits for
+// it. It takes what the run keeps.
+void pw_watch_begin(pw_watch* watch, uint64_t session, uint64_t gang, pw_cell* cell, pw_kept* kept, PJRT_Event** done,
+                    size_t n);
 
 // ---- promises (promise.c) ----
 

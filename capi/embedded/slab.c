@@ -68,7 +68,7 @@ void pw_array_is(pw_array* a, uint64_t session, uint64_t object, int32_t shards)
 static void depart(pw_array* a) {
   if (atomic_load_explicit(&a->provenance, memory_order_relaxed)) pw_provenance_set(a, NULL);
   if (a->base.name.number == 0) pw_slab_put(&arrays, &a->base.slot);  // the core does not count it
-  else pw_departed_add(&departed, &a->base);
+  else pw_departed_add(&departed, &a->base), pw_room_made();
 }
 
 void pw_array_drop(pw_array* a) {
@@ -77,8 +77,11 @@ void pw_array_drop(pw_array* a) {
 
 size_t pw_freed(pw_name* names, size_t room, bool all) {
   pw_object *first, *last;
+  if (!all && atomic_load_explicit(&departed.num, memory_order_relaxed) < PW_FREED / 2) return 0;
+  pw_tell_begin();
   size_t n = pw_departed_take(&departed, names, room, all, &first, &last);
   if (n) pw_slab_put_all(&arrays, &first->slot, &last->slot);
+  else pw_tell_end(false);
   return n;
 }
 

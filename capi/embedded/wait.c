@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "_cgo_export.h"
-#include "run.h"
+#include "room.h"
 
 struct pw_run {
   PJRT_LoadedExecutable* executable;
@@ -21,6 +21,7 @@ struct pw_run {
   // What launching needs, allocated ahead so that it cannot fail for want of memory.
   void** launch;
   pw_watch* watch;
+  pw_kept* kept;
 };
 
 // home returns the memory of one of a run's results.
@@ -40,6 +41,7 @@ static void fail_promise(pw_run* r, size_t device, size_t output, PJRT_Error_Cod
 static void run_free(pw_run* r) {
   for (size_t i = 0; i < r->num_devices * r->num_args; i++) pw_buffer_unpin(r->inputs[i]);
   pw_moves_free(r->moves);
+  pw_kept_drop(r->kept);
   pw_context_drop(r->options.context);
   pw_loaded_drop(r->executable);
   free(r->fixed);
@@ -153,6 +155,8 @@ static pw_run* run_new(pw_call* c, const pw_turn* turn) {
   pw_location(&c->options, r->location, sizeof r->location);
   r->moves = c->moves;
   c->moves = NULL;
+  r->kept = c->kept;
+  c->kept = NULL;
   for (size_t i = 0; i < c->n * c->m; i++) {
     atomic_fetch_add_explicit(&c->inputs[i]->pins, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->inputs[i]->refs, 1, memory_order_relaxed);
@@ -200,8 +204,9 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
     return err;
   }
   pwGoLaunched(turn->session, turn->gang);
-  pw_watch_begin(r->watch, turn->session, turn->gang, NULL, done, c->n);
+  pw_watch_begin(r->watch, turn->session, turn->gang, NULL, r->kept, done, c->n);
   r->watch = NULL;
+  r->kept = NULL;
   for (size_t d = 0; callers == NULL && d < c->n; d++) pw_destroy_event(done[d]);
   adopt(r, c->args->output_lists, callers);
   if (e->donates) pw_donated(c->inputs, c->n * c->m);
@@ -252,6 +257,7 @@ static PJRT_Error* forgo(pw_call* c, const pw_turn* turn) {
     pwGoCompleted(turn->session, turn->gang);
     err = pw_short("a run that waits for its turn", sizeof(pw_run) + 3 * c->n * (c->m + c->outs) * sizeof(void*));
   }
+  pw_kept_drop(c->kept);
   for (size_t o = 0; o < c->outs; o++)
     for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
   pw_buffers_unused(c->results, c->n * c->outs);
@@ -285,8 +291,9 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
 static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices;
-  pw_watch_begin(r->watch, e->session, gang, NULL, done, n);
+  pw_watch_begin(r->watch, e->session, gang, NULL, r->kept, done, n);
   r->watch = NULL;
+  r->kept = NULL;
   if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
   for (size_t i = 0; i < n * r->num_outputs; i++) {
     PJRT_Error* late = pw_fulfil(e->client, r->fulfil[i], results[i]);

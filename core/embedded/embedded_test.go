@@ -69,6 +69,50 @@ func TestOnlyALimitIsCounted(t *testing.T) {
 	}
 }
 
+// What a run takes while it runs counts until its end is told; what would fit alone may wait.
+func TestRunsUnderWayCount(t *testing.T) {
+	s, err := Embedded{Devices: []string{"cpu"}, Limit: 100}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	program := func(output, temp int64) uint64 {
+		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{output}, Temp: temp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	admit := func(program uint64, taken int64) (Admitted, error) {
+		out := Admitted{Objects: make([]uint64, 1)}
+		_, err := s.Admit(Run{Program: program, Only: -1, Taken: taken}, &out)
+		return out, err
+	}
+	large, huge := program(40, 20), program(90, 20)
+	first, err := admit(large, 0)
+	if err != nil || first.Computation == 0 {
+		t.Fatalf("the first run: %+v, %v", first, err)
+	}
+	if _, err := admit(large, 0); err != nil {
+		t.Fatalf("the second run, beside the first: %v", err)
+	}
+	if _, err := admit(large, 0); !CanWait(err) {
+		t.Errorf("no room now: %v, want an error that can wait", err)
+	}
+	if _, err := admit(large, 40); err != nil {
+		t.Errorf("in the memory of the first: %v", err)
+	}
+	if _, err := admit(huge, 0); status.CodeOf(err) != status.ResourceExhausted || CanWait(err) {
+		t.Errorf("more than the limit: %v, want an error that cannot wait", err)
+	}
+	s.Free(first.Objects[0])
+	s.Free(first.Computation)
+	s.Free(first.Computation)
+	if u := s.Memory(0); u.InUse != 100 {
+		t.Errorf("%d bytes are in use, want 2 × 40 and 20 beside", u.InUse)
+	}
+}
+
 func TestEmbeddedRefuses(t *testing.T) {
 	for _, e := range []Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
 		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {

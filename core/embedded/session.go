@@ -19,6 +19,7 @@ type Program struct {
 	// runs matters.
 	Collective bool
 	Outputs    []int64 // bytes of a shard, by output
+	Temp       int64   // bytes that it takes on each device while it runs, beside arguments and outputs
 	// Format and Code are the source, kept as long as the program so that it can be
 	// compiled again elsewhere. They are empty for a program that was loaded from its
 	// serialized form.
@@ -30,6 +31,7 @@ type Program struct {
 type kept struct {
 	Program
 	set   schedule.DeviceSet
+	place ledger.Placement
 	specs []ledger.Spec
 }
 
@@ -88,7 +90,7 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	q := &kept{Program: p, set: schedule.Devices(p.Devices...)}
+	q := &kept{Program: p, set: schedule.Devices(p.Devices...), place: place}
 	for _, bytes := range p.Outputs {
 		q.specs = append(q.specs, ledger.Spec{ShardBytes: bytes, Placement: place, Label: p.Name})
 	}
@@ -113,6 +115,14 @@ type Run struct {
 	After   []uint64 // gangs that have yet to be launched and whose results are inputs
 	Reads   []uint64 // gangs of which each device reads what it made there
 	Nested  bool     // submitted inside a host callback of a gang that may hold its turn
+	Taken   int64    // bytes on each device of the arguments whose memory the outputs take over
+}
+
+// Admitted is what a run is counted as, where memory has a limit.
+type Admitted struct {
+	Objects []uint64 // one for each output; the caller makes the list
+	// Computation is what Free takes when the run has ended; 0 if there is nothing to free.
+	Computation uint64
 }
 
 // Submit assigns a run its place in the order and creates one object per output. It
@@ -120,9 +130,15 @@ type Run struct {
 // error nothing remains: the run has no turn and the objects do not exist.
 //
 // Errors: NOT_FOUND for an unknown program, INVALID_ARGUMENT for an unknown device,
-// RESOURCE_EXHAUSTED if the outputs exceed a device's memory limit, UNAVAILABLE after
-// Close.
+// RESOURCE_EXHAUSTED if the outputs exceed a device's memory limit, which CanWait tells
+// apart, UNAVAILABLE after Close.
 func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
+	return s.Admit(r, &Admitted{Objects: objects})
+}
+
+// Admit is Submit for programs that take memory while they run.
+func (s *Session) Admit(r Run, out *Admitted) (executor.Turn, error) {
+	objects := out.Objects
 	s.mu.RLock()
 	p := s.programs[r.Program]
 	s.mu.RUnlock()
@@ -137,16 +153,17 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 		return executor.Turn{}, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", r.Only,
 			status.Count(len(s.single), "device"))
 	}
-	specs, g := p.specs, schedule.Gang{
-		Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
+	g := schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
+	q := ledger.Request{Specs: p.specs, Placement: p.place, Taken: r.Taken, Temp: p.Temp}
 	if r.Only >= 0 {
 		g.Devices = s.sets[r.Only]
-		specs = slices.Clone(specs)
-		for i := range specs {
-			specs[i].Placement = s.single[r.Only]
+		q.Placement, q.Specs = s.single[r.Only], slices.Clone(q.Specs)
+		for i := range q.Specs {
+			q.Specs[i].Placement = q.Placement
 		}
 	}
-	if err := s.create(specs, objects); err != nil {
+	var err error
+	if out.Computation, err = s.admit(q, objects); err != nil {
 		return executor.Turn{}, err
 	}
 	turn, err := s.island.Enter(&g, r.Nested)
@@ -154,16 +171,25 @@ func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
 		for _, id := range objects {
 			s.memory.Free(id)
 		}
+		s.memory.Free(out.Computation)
 	}
 	return turn, err
 }
 
-// create creates one object per spec, or none and returns an error.
-func (s *Session) create(specs []ledger.Spec, objects []uint64) error {
+// admit has a request counted, or returns an error.
+func (s *Session) admit(r ledger.Request, objects []uint64) (computation uint64, err error) {
 	if s.closed.Load() {
-		return executor.ErrClosed
+		return 0, executor.ErrClosed
 	}
-	return s.memory.Create(ledger.Owner(s.id), specs, objects)
+	return s.memory.Admit(ledger.Owner(s.id), r, objects)
+}
+
+// array creates the object of an array that no run makes.
+func (s *Session) array(place ledger.Placement, bytes int64, label string) (uint64, error) {
+	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
+	var object [1]uint64
+	_, err := s.admit(ledger.Request{Specs: specs[:], Placement: place}, object[:])
+	return object[0], err
 }
 
 // Place creates the object of a single buffer on one device, which no run makes. Errors
@@ -173,10 +199,7 @@ func (s *Session) Place(device int, bytes int64) (uint64, error) {
 		return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has %s", device,
 			status.Count(len(s.single), "device"))
 	}
-	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: s.single[device], Label: "device_put"}}
-	var object [1]uint64
-	err := s.create(specs[:], object[:])
-	return object[0], err
+	return s.array(s.single[device], bytes, "device_put")
 }
 
 // Array creates the object of an array that no run makes, with a shard of the given
@@ -192,13 +215,10 @@ func (s *Session) Array(devices []int, bytes int64, label string) (uint64, error
 	if err != nil {
 		return 0, err
 	}
-	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
-	var object [1]uint64
-	err = s.create(specs[:], object[:])
-	return object[0], err
+	return s.array(place, bytes, label)
 }
 
-// Free frees an object whose last shard was freed.
+// Free frees an object whose last shard was freed, or what a run took that has ended.
 func (s *Session) Free(object uint64) { s.memory.Free(object) }
 
 // Island returns the island that orders the session's gangs.

@@ -74,6 +74,7 @@ def init(
     *,
     devices: int | None = None,
     memory_limit: int | str | None = None,
+    memory_wait: float | None = None,
     wait: float | None = None,
     **unknown: Any,
 ) -> None:
@@ -88,8 +89,11 @@ def init(
       devices: the number of devices, 1 to 4096. On this machine, None means PATHWAYS_DEVICES, or as many as JAX itself
         would show. On a cluster, you get exactly this number: from one island and from whole workers if possible, and
         those that the fewest other users have asked for; None means all devices of the cluster.
-      memory_limit: the bytes of each device of this machine that arrays may take, as a number or a text such as "4GiB";
-        exceeding it is RESOURCE_EXHAUSTED. None means PATHWAYS_MEMORY_LIMIT, or the device's own limit.
+      memory_limit: the bytes of each device of this machine that arrays may take, and what a computation needs while it
+        runs, as a number or a text such as "4GiB". A call whose results do not fit waits while computations under way
+        may free enough, and a few seconds for other threads, and then is RESOURCE_EXHAUSTED. None means
+        PATHWAYS_MEMORY_LIMIT, or the device's own limit.
+      memory_wait: the seconds that such a call waits at most; None means 60. On a cluster its controller says.
       wait: seconds to wait until the cluster's controller answers and has the devices (at least one); init() then
         returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
         devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
@@ -102,7 +106,7 @@ def init(
         too few devices when the time is over, and UNAVAILABLE if no controller answered. UNAVAILABLE also if JAX
         already runs on a cluster and has lost its session: call shutdown() first.
     """
-    _backend.init(address, devices, memory_limit, wait, unknown)
+    _backend.init(address, devices, memory_limit, memory_wait, wait, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:

@@ -266,6 +266,8 @@ def _client_options() -> dict[str, Any]:
     if asked.address is not None:
         return {} if asked.devices is None else {"devices": asked.devices}
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
+    if asked.memory_wait is not None:
+        options["memory_wait"] = str(asked.memory_wait)
     if asked.devices is not None:
         return options | {"devices": asked.devices}
     if _accelerated():
@@ -273,8 +275,8 @@ def _client_options() -> dict[str, Any]:
     return options | {"devices": stock_cpu_devices(_jax())}
 
 
-def init(address: Any, count: Any, memory_limit: Any, wait: Any, unknown: dict[str, Any]) -> None:
-    asked = Settings.of_arguments(address, count, memory_limit, wait, unknown)
+def init(address: Any, count: Any, memory_limit: Any, memory_wait: Any, wait: Any, unknown: dict[str, Any]) -> None:
+    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, unknown)
     _settle(asked)
     if asked.wait is not None and not _declined and asked.with_environment().remote:
         devices()

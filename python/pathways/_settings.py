@@ -14,7 +14,7 @@ from jax_plugins.pathways import config
 from pathways._errors import PathwaysError
 
 MAX_DEVICES = 4096
-OPTIONS = ("address", "devices", "memory_limit", "wait")
+OPTIONS = ("address", "devices", "memory_limit", "memory_wait", "wait")
 WAIT = 30.0  # seconds, if the user sets nothing
 # The addresses that capi/cluster connects to, and what is right of the colon. An IPv6 address stands in brackets.
 SCHEMES = {
@@ -34,10 +34,11 @@ class Settings:
     devices: int | None = None
     memory_limit: int | None = None  # bytes per device
     wait: float | None = None  # seconds
+    memory_wait: float | None = None  # seconds
 
     @classmethod
     def of_arguments(
-        cls, address: Any, devices: Any, memory_limit: Any, wait: Any, unknown: dict[str, Any]
+        cls, address: Any, devices: Any, memory_limit: Any, memory_wait: Any, wait: Any, unknown: dict[str, Any]
     ) -> Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
         if unknown:
@@ -51,6 +52,7 @@ class Settings:
             None if devices is None else _count(devices, "devices"),
             None if memory_limit is None else _bytes(memory_limit, "memory_limit"),
             None if wait is None else _seconds(wait, "wait"),
+            None if memory_wait is None else _seconds(memory_wait, "memory_wait"),
         )
 
     def with_environment(self) -> Settings:
@@ -74,12 +76,18 @@ class Settings:
                     f"memory_limit is for the devices of this machine, and the address {address!r} names a cluster; "
                     "leave it out, and start the cluster's workers with --memory-limit",
                 )
+            if self.memory_wait is not None:
+                raise PathwaysError(
+                    "INVALID_ARGUMENT",
+                    f"memory_wait is for the devices of this machine, and the address {address!r} names a cluster; "
+                    "leave it out: how long a cluster waits for memory is its controller's to say",
+                )
             return Settings(address, devices, None, wait)
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
         if memory_limit is None and (one := said("memory-limit")):
             memory_limit = _bytes(*one)
-        return Settings(None, devices, memory_limit, wait)
+        return Settings(None, devices, memory_limit, wait, self.memory_wait)
 
     @property
     def remote(self) -> bool:

@@ -72,7 +72,8 @@ def test_an_unknown_option_is_named_with_those_there_are():
         pathways.init(device=8, hosts=2)
     assert caught.value.code == "INVALID_ARGUMENT"
     assert caught.value.message == (
-        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit, wait"
+        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit, memory_wait, "
+        "wait"
     )
 
 

@@ -1,0 +1,50 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// What a computation takes beside its results counts once a device, the largest, until it has ended; what it takes over
+// from its arguments does not count twice.
+func TestAdmit(t *testing.T) {
+	l := New()
+	if err := l.AddOwner(1, "session 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetLimit(0, 100); err != nil {
+		t.Fatal(err)
+	}
+	place, err := l.Place(1, []int{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admit := func(bytes, taken, temp int64, want status.Code) ID {
+		t.Helper()
+		ids := make([]ID, 1)
+		r := Request{Specs: []Spec{{ShardBytes: bytes, Placement: place, Label: "step"}}, Placement: place,
+			Taken: taken, Temp: temp}
+		if err := l.Admit(1, r, ids); status.CodeOf(err) != want {
+			t.Fatalf("%d bytes, of which %d are taken over, and %d beside: %v, want %v", bytes, taken, temp, err, want)
+		}
+		return ids[0]
+	}
+	first := admit(30, 0, 40, status.OK)
+	admit(30, 0, 41, status.ResourceExhausted)
+	second := admit(30, 0, 40, status.OK) // 60, and 40 beside both
+	admit(1, 0, 0, status.ResourceExhausted)
+	third := admit(30, 30, 40, status.OK) // in the memory of the first
+	l.Free(first)
+	l.End(place, 40)
+	l.End(place, 40)
+	admit(1, 0, 0, status.ResourceExhausted)
+	l.End(place, 40)
+	fourth := admit(40, 0, 0, status.OK)
+	for _, id := range []ID{second, third, fourth} {
+		l.Free(id)
+	}
+	if use := l.Device(0); use.InUse != 0 {
+		t.Errorf("%d bytes are left", use.InUse)
+	}
+}
