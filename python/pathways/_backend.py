@@ -275,8 +275,15 @@ def _client_options() -> dict[str, Any]:
     return options | {"devices": stock_cpu_devices(_jax())}
 
 
-def init(address: Any, count: Any, memory_limit: Any, memory_wait: Any, wait: Any, unknown: dict[str, Any]) -> None:
-    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, unknown)
+def init(
+    address: Any = None,
+    count: Any = None,
+    memory_limit: Any = None,
+    memory_wait: Any = None,
+    wait: Any = None,
+    unknown: dict[str, Any] | None = None,
+) -> None:
+    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, unknown or {})
     _settle(asked)
     if asked.wait is not None and not _declined and asked.with_environment().remote:
         devices()

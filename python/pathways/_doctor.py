@@ -91,7 +91,7 @@ def examine(address: str | None = None) -> Report:
         report.problems.append(str(info["error"]))
     try:
         if address is not None:
-            _backend.init(address, None, None, None, {})
+            _backend.init(address=address)
         devices = _backend.devices()
     except PathwaysError as error:
         if not report.problems or error.message not in report.problems[-1]:
