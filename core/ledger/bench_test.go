@@ -6,21 +6,16 @@ import (
 )
 
 // A run's whole part in the ledger: its outputs made, and freed.
-func BenchmarkCreateFree(b *testing.B) {
+func BenchmarkAdmitFree(b *testing.B) {
 	for _, n := range []int{1, 8, 4096} {
 		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
 			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
-				l, p := benchLedger(b, n)
-				for d := range n {
-					if err := l.SetLimit(d, limit); err != nil {
-						b.Fatal(err)
-					}
-				}
+				l, p := benchLedger(b, n, limit)
 				var ids [2]ID
 				if limit > 0 { // more than the near limit, but not on one device
 					for d := range min(n, 4) {
 						q, _ := l.Place(1, []int{d})
-						if err := l.Create(1, []Spec{{ShardBytes: 2 << 20, Placement: q}}, ids[:1]); err != nil {
+						if err := l.Admit(1, Request{Specs: []Spec{{ShardBytes: 2 << 20, Placement: q}}}, ids[:1]); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -28,7 +23,7 @@ func BenchmarkCreateFree(b *testing.B) {
 				specs := []Spec{{ShardBytes: 1 << 20, Placement: p}, {ShardBytes: 1 << 20, Placement: p}}
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := l.Create(1, specs, ids[:]); err != nil {
+					if err := l.Admit(1, Request{Specs: specs}, ids[:]); err != nil {
 						b.Fatal(err)
 					}
 					for _, id := range ids {
@@ -40,7 +35,8 @@ func BenchmarkCreateFree(b *testing.B) {
 	}
 }
 
-func benchLedger(tb testing.TB, devices int) (*Ledger, Placement) {
+// benchLedger returns a ledger of devices with this limit, 0 for none, and the placement of session 1 on all of them.
+func benchLedger(tb testing.TB, devices int, limit int64) (*Ledger, Placement) {
 	l := New()
 	if err := l.AddOwner(1, "session 1"); err != nil {
 		tb.Fatal(err)
@@ -48,6 +44,9 @@ func benchLedger(tb testing.TB, devices int) (*Ledger, Placement) {
 	ids := make([]int, devices)
 	for i := range ids {
 		ids[i] = i
+		if err := l.SetLimit(i, limit); err != nil {
+			tb.Fatal(err)
+		}
 	}
 	p, err := l.Place(1, ids)
 	if err != nil {
@@ -62,12 +61,7 @@ func BenchmarkGang(b *testing.B) {
 	for _, n := range []int{1, 64, 2048} {
 		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
 			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
-				l, p := benchLedger(b, n)
-				for d := range n {
-					if err := l.SetLimit(d, limit); err != nil {
-						b.Fatal(err)
-					}
-				}
+				l, p := benchLedger(b, n, limit)
 				gang := uint64(0)
 				specs := [1]Spec{{ShardBytes: 1 << 20, Placement: p, Label: "step"}}
 				last := l.Charge(specs[0])

@@ -8,7 +8,7 @@
 //
 // # Guarantees
 //
-// Create makes all objects of a call or none, and none that passes a device's limit; Charge makes one object whatever
+// Admit makes all objects of a request or none, and none that passes a device's limit; Charge makes one object whatever
 // the limits, for callers that have asked Fits. An object has one reference when it is made, and is counted until its
 // last reference has been dropped by Free, or by Retire and the Passed that follows, or until its owner goes. The ID
 // of an object that has gone is never used again, and does nothing.
@@ -121,33 +121,6 @@ func (l *Ledger) DropOwner(o Owner) {
 	delete(l.owners, o)
 	l.space.fold() // which lets go of its placements
 	l.verify()
-}
-
-// Create makes an object of each spec, all or none, and writes their IDs to ids, which is as long as specs.
-//
-// Errors: INVALID_ARGUMENT for specs that make no sense, NOT_FOUND where the owner is not known, RESOURCE_EXHAUSTED,
-// with need, limit and holders, where the limit of a device leaves no room.
-func (l *Ledger) Create(o Owner, specs []Spec, ids []ID) error {
-	a := l.owners[o]
-	if a == nil {
-		return status.New(status.NotFound, "owner %d is not there: it was dropped or never added", o)
-	}
-	for i := range specs {
-		if err := specs[i].validate(a); err != nil {
-			return err
-		}
-	}
-	if err := l.countable(specs); err != nil {
-		return err
-	}
-	if d, need := l.lacks(specs, 0, false); d >= 0 {
-		return l.exhausted(a, labelOn(specs, d), d, need)
-	}
-	for i := range specs {
-		ids[i] = l.Charge(specs[i])
-	}
-	l.verify()
-	return nil
 }
 
 // Charge makes an object, whatever the limits say. More bytes than can be counted, which no device has, are not

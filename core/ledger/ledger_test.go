@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func one(t testing.TB, l *Ledger, o Owner, s Spec) ID {
 	t.Helper()
 	var ids [1]ID
-	if err := l.Create(o, []Spec{s}, ids[:]); err != nil {
+	if err := l.Admit(o, Request{Specs: []Spec{s}}, ids[:]); err != nil {
 		t.Fatal(err)
 	}
 	return ids[0]
@@ -25,7 +25,7 @@ func one(t testing.TB, l *Ledger, o Owner, s Spec) ID {
 func index(id ID) uint32 { return uint32(id & maxIndex) }
 
 func TestStaleIDsDoNothing(t *testing.T) {
-	l, p := benchLedger(t, 2)
+	l, p := benchLedger(t, 2, 0)
 	a := one(t, l, 1, Spec{ShardBytes: 8, Placement: p})
 	l.Free(a)
 	b := one(t, l, 1, Spec{ShardBytes: 8, Placement: p})
@@ -42,7 +42,7 @@ func TestStaleIDsDoNothing(t *testing.T) {
 
 // A slot whose generations are used up is not used again.
 func TestGenerationsEnd(t *testing.T) {
-	l, p := benchLedger(t, 1)
+	l, p := benchLedger(t, 1, 0)
 	sp := Spec{ShardBytes: 1, Placement: p}
 	a := one(t, l, 1, sp)
 	l.Free(a)
@@ -60,7 +60,7 @@ func TestGenerationsEnd(t *testing.T) {
 }
 
 func TestBadArguments(t *testing.T) {
-	l, p := benchLedger(t, 2)
+	l, p := benchLedger(t, 2, 0)
 	for _, devices := range [][]int{nil, {-1}, {MaxDevices}, {3, 3}} {
 		if _, err := l.Place(1, devices); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("Place(%v): %v", devices, err)
@@ -78,8 +78,8 @@ func TestBadArguments(t *testing.T) {
 		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.ResourceExhausted},
 	} {
 		good := Spec{Placement: p, ShardBytes: 1}
-		if err := l.Create(c.owner, []Spec{good, c.spec}, make([]ID, 2)); status.CodeOf(err) != c.code {
-			t.Errorf("Create(%d, %+v): %v, want %v", c.owner, c.spec, err, c.code)
+		if err := l.Admit(c.owner, Request{Specs: []Spec{good, c.spec}}, make([]ID, 2)); status.CodeOf(err) != c.code {
+			t.Errorf("Admit(%d, %+v): %v, want %v", c.owner, c.spec, err, c.code)
 		}
 	}
 	for _, err := range []error{l.SetLimit(-1, 1), l.SetLimit(MaxDevices, 1), l.SetLimit(0, -1)} {
@@ -94,11 +94,11 @@ func TestBadArguments(t *testing.T) {
 
 // Sums never overflow, whatever is asked for.
 func TestMoreThanCanBeCounted(t *testing.T) {
-	l, p := benchLedger(t, 4096)
+	l, p := benchLedger(t, 4096, 0)
 	huge := Spec{ShardBytes: MaxShardBytes, Placement: p}
 	made := int64(0)
 	for ids := make([]ID, 1); ; made++ {
-		if err := l.Create(1, []Spec{huge}, ids); err != nil {
+		if err := l.Admit(1, Request{Specs: []Spec{huge}}, ids); err != nil {
 			if status.CodeOf(err) != status.ResourceExhausted {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 			t.Fatal("there is no end to it")
 		}
 	}
-	err := l.Create(1, slices.Repeat([]Spec{huge}, 1000), make([]ID, 1000))
+	err := l.Admit(1, Request{Specs: slices.Repeat([]Spec{huge}, 1000)}, make([]ID, 1000))
 	if status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("made: %v", err)
 	}
@@ -142,7 +142,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	other := one(t, l, 2, Spec{ShardBytes: 5 * gib, Placement: place(2, 2), Label: "table"})
 	refused := func(specs []Spec, parts ...string) {
 		t.Helper()
-		err := l.Create(2, specs, make([]ID, len(specs)))
+		err := l.Admit(2, Request{Specs: specs}, make([]ID, len(specs)))
 		if status.CodeOf(err) != status.ResourceExhausted {
 			t.Fatalf("%v, want RESOURCE_EXHAUSTED", err)
 		}
@@ -161,12 +161,12 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays")
 	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(2, 0), Label: "big"}}, "use smaller arrays")
 	l.Free(other)
-	if err := l.Create(2, eval, make([]ID, 2)); err != nil {
+	if err := l.Admit(2, Request{Specs: eval}, make([]ID, 2)); err != nil {
 		t.Errorf("what fits, once there is room: %v", err)
 	}
 	l.DropOwner(1)
 	l.DropOwner(1)
-	if err := l.Create(1, eval, make([]ID, 2)); status.CodeOf(err) != status.NotFound {
+	if err := l.Admit(1, Request{Specs: eval}, make([]ID, 2)); status.CodeOf(err) != status.NotFound {
 		t.Errorf("create for an owner that was dropped: %v", err)
 	}
 	if u := l.Device(2); u.InUse != 6*gib {
@@ -177,7 +177,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 // What was retired counts until the gangs before it have ended, and says that it leaves; the same bytes under two
 // names go with the second.
 func TestRetiredObjectsGoInTheirTime(t *testing.T) {
-	l, p := benchLedger(t, 2)
+	l, p := benchLedger(t, 2, 0)
 	if err := l.SetLimit(0, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 
 // Of the computations under way on a device the one that takes most counts, and one that takes no more takes nothing.
 func TestComputationsCountOnceADevice(t *testing.T) {
-	l, p := benchLedger(t, 2)
+	l, p := benchLedger(t, 2, 0)
 	q, err := l.Place(1, []int{1})
 	if err != nil {
 		t.Fatal(err)
@@ -251,11 +251,11 @@ func TestDoesNotAllocate(t *testing.T) {
 		t.Skip("the checks of the build tag invariants allocate")
 	}
 	for _, devices := range []int{1, 8, 4096} {
-		l, p := benchLedger(t, devices)
+		l, p := benchLedger(t, devices, 0)
 		specs := []Spec{{ShardBytes: 1, Placement: p}, {ShardBytes: 1, Placement: p}}
 		var ids [2]ID
 		round := func() {
-			_ = l.Create(1, specs, ids[:])
+			_ = l.Admit(1, Request{Specs: specs}, ids[:])
 			for _, id := range ids {
 				l.Free(id)
 			}

@@ -166,7 +166,7 @@ func twinProperty(t *rapid.T) {
 			o, specs := drawOwner(), rapid.SliceOfN(spec(0), 0, 3).Draw(t, "specs")
 			ids := make([]ID, len(specs))
 			want := w.create(o, specs)
-			code("create", l.Create(o, specs, ids), want)
+			code("create", l.Admit(o, Request{Specs: specs}, ids), want)
 			for i, id := range ids {
 				if want == status.OK {
 					made(id, specs[i])
