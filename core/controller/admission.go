@@ -319,54 +319,35 @@ func (st *State) giveUp(g *gang, err error) {
 	st.refused(g, err)
 }
 
+// prospect is what is known of a held gang's wait for memory.
+type prospect uint8
+
+const (
+	hopeful  prospect = iota // something may let it go on
+	hopeless                 // nothing is known that could
+	changed                  // it was ended, or something was freed: all are looked at again
+)
+
 // judge finds out what each held gang waits for, and fails one that waits for nothing, or has waited long enough.
 func (st *State) judge() {
-	lost := make(map[*gang]bool) // those for which nothing is known that could let them go on
-	on := make(map[*gang][]*session)
+	lost := make(map[*gang][]*session) // the hopeless ones, each with those that have what it wants
 	for i, g := range st.held {
-		h := g.held
-		if h.puts != nil {
+		if g.held.puts != nil {
 			continue
 		}
-		need := st.needOf(g, true)
-		if !st.ledger.Possible(need, g.temp) {
-			st.giveUp(g, st.noRoom(g, "which is more than there is"))
+		switch holders, p := st.prospectOf(g, i); p {
+		case hopeful:
+			g.held.hopeless = 0
+		case hopeless:
+			lost[g] = holders
+		case changed:
 			return
 		}
-		if st.behind(g, i) || st.ledger.WillFit(need, g.temp) {
-			h.hopeless = 0
-			continue
-		}
-		if st.freeAhead(g) {
-			return // all are looked at again
-		}
-		st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
-		patient := false // somebody who does not wait may free something
-		for _, s := range st.sessions {
-			if s == g.s || !st.ledger.Has(ledger.Owner(s.id), st.blocked) {
-				continue
-			}
-			on[g] = append(on[g], s)
-			patient = patient || s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
-		}
-		if patient {
-			h.hopeless = 0
-			if h.others == 0 {
-				h.others = st.now
-			}
-			if st.now >= h.others+st.config.MemoryWait {
-				st.giveUp(g, st.noRoom(g, fmt.Sprintf("and nothing was freed in %.4g s", float64(st.config.MemoryWait)/1e9)))
-				return
-			}
-			st.remind(h.others + st.config.MemoryWait)
-			continue
-		}
-		lost[g] = true
 	}
 	for more := true; more; { // who waits for one that goes on by itself has hope, too
 		more = false
-		for g := range lost {
-			if slices.ContainsFunc(on[g], func(s *session) bool { return !lost[s.waiting] }) {
+		for g, holders := range lost {
+			if slices.ContainsFunc(holders, func(s *session) bool { _, is := lost[s.waiting]; return !is }) {
 				g.held.hopeless = 0
 				delete(lost, g)
 				more = true
@@ -374,7 +355,8 @@ func (st *State) judge() {
 		}
 	}
 	for _, g := range slices.Backward(st.held) {
-		if !lost[g] {
+		holders, is := lost[g]
+		if !is {
 			continue
 		}
 		if g.held.hopeless == 0 {
@@ -385,7 +367,7 @@ func (st *State) judge() {
 			return
 		}
 		why := "and nothing that is under way will free any"
-		if len(on[g]) > 0 {
+		if len(holders) > 0 {
 			why = "and all that have it wait for memory themselves"
 		}
 		st.giveUp(g, st.noRoom(g, why))
@@ -393,9 +375,46 @@ func (st *State) judge() {
 	}
 }
 
+// prospectOf looks at what could let the held gang of index i go on. For a hopeless one it returns the other sessions
+// that have what it wants, all of which wait for memory themselves.
+func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
+	need := st.needOf(g, true)
+	switch {
+	case !st.ledger.Possible(need, g.temp):
+		st.giveUp(g, st.noRoom(g, "which is more than there is"))
+		return nil, changed
+	case st.behind(g, i) || st.ledger.WillFit(need, g.temp):
+		return nil, hopeful
+	case st.freeAhead(g):
+		return nil, changed
+	}
+	st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
+	patient := false // a session that does not wait may free something
+	for _, s := range st.sessions {
+		if s == g.s || !st.ledger.Has(ledger.Owner(s.id), st.blocked) {
+			continue
+		}
+		holders = append(holders, s)
+		patient = patient || s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
+	}
+	if !patient {
+		return holders, hopeless
+	}
+	h := g.held
+	if h.others == 0 {
+		h.others = st.now
+	}
+	if st.now >= h.others+st.config.MemoryWait {
+		st.giveUp(g, st.noRoom(g, fmt.Sprintf("and nothing was freed in %.4g s", float64(st.config.MemoryWait)/1e9)))
+		return nil, changed
+	}
+	st.remind(h.others + st.config.MemoryWait)
+	return nil, hopeful
+}
+
 // freeAhead lets go of what the client has freed behind a gang that is held, where nothing before the free uses it. It
 // reports whether there was any. It changes no result, since no operation in between could name these objects.
-func (st *State) freeAhead(g *gang) bool {
+func (st *State) freeAhead(g *gang) (freed bool) {
 	s := g.s
 	used := map[uint64]bool{}
 	if g.run != nil {
@@ -408,36 +427,35 @@ func (st *State) freeAhead(g *gang) bool {
 			used[id] = true
 		}
 	}
-	freed := false
+	stays := func(id uint64) bool { return s.objects[id] == nil || used[id] || id >= first && id < end }
 	for i := s.head; i < len(s.queue); i++ {
 		m, ok := s.queue[i].message.(*wire.Free)
 		if !ok {
 			useOf(s.queue[i].message, used)
 			continue
 		}
-		var now, later []uint64
-		for _, id := range m.Objects {
-			if o := s.objects[id]; o == nil || used[id] || id >= first && id < end {
-				later = append(later, id)
-			} else {
-				now = append(now, id)
-			}
-		}
-		var rows, rowsLater []*wire.Rows
-		for _, r := range m.Rows {
-			if id := r.GetObject(); s.objects[id] == nil || used[id] || id >= first && id < end {
-				rowsLater = append(rowsLater, r)
-			} else {
-				rows = append(rows, r)
-			}
-		}
-		if m.Objects, m.Rows = later, rowsLater; len(now)+len(rows) > 0 {
+		var now wire.Free
+		now.Objects, m.Objects = split(m.Objects, stays)
+		now.Rows, m.Rows = split(m.Rows, func(r *wire.Rows) bool { return stays(r.GetObject()) })
+		if len(now.Objects)+len(now.Rows) > 0 {
 			freed = true
-			st.free(s, &wire.Free{Objects: now, Rows: rows})
+			st.free(s, &now)
 			st.stir()
 		}
 	}
 	return freed
+}
+
+// split divides a list into what goes and what stays.
+func split[T any](all []T, stays func(T) bool) (goes, rest []T) {
+	for _, x := range all {
+		if stays(x) {
+			rest = append(rest, x)
+		} else {
+			goes = append(goes, x)
+		}
+	}
+	return goes, rest
 }
 
 // useOf adds the objects that an operation reads.
