@@ -157,22 +157,31 @@ def test_token_over_tls(tmp_path):
         assert done.stdout.strip() == "2 6.0"
 
 
-def test_each_role_has_a_token_of_its_own_and_no_token_opens_more_than_its_role(tmp_path):
-    own = tmp_path / "own"
-    own.write_text("open sesame\n")
-    of = {role: {"PATHWAYS_TOKEN": command("token", role, "--token-file", str(own)).stdout.strip()} for role in ROLES}
+def check_roles(tmp_path, of, token_or_certificate):
+    """Starts a cluster whose processes have the credentials of their roles, and tries those of other roles."""
     address = f"tcp:localhost:{free_port()}"
     worker = ("worker", "--address", address, "--listen", f"tcp:localhost:{free_port()}", "--dir", str(tmp_path))
     with serving("controller", "--listen", address, "--dir", str(tmp_path), env=of["operator"]):
         until("the controller", lambda: there(address, env=of["tenant"]))
         refused = command(*worker, "--wait", "5s", env=of["tenant"], check=False)
-        assert "PERMISSION_DENIED" in refused.stderr and "pathways token worker" in refused.stderr, refused.stderr
+        assert "PERMISSION_DENIED" in refused.stderr and token_or_certificate("worker") in refused.stderr, (
+            refused.stderr
+        )
         with serving(*worker, env=of["worker"]):
+            until("the worker", lambda: "cpu" in there(address, env=of["operator"]))
             client = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
-            done = fresh.run("import jax; print(len(jax.devices()))", env=client | of["tenant"])
-            assert done.stdout.strip() == "1"
+            script = "import jax; print(len(jax.devices()), float(jax.numpy.ones(1 << 20).sum()))"
+            assert fresh.run(script, env=client | of["tenant"]).stdout.split() == ["1", str(float(1 << 20))]
             refused = fresh.run("import jax; jax.devices()", env=client | of["worker"], check=False)
-            assert "PERMISSION_DENIED" in refused.stderr and "pathways token tenant" in refused.stderr, refused.stderr
+            assert "PERMISSION_DENIED" in refused.stderr, refused.stderr
+            assert token_or_certificate("tenant") in refused.stderr, refused.stderr
+
+
+def test_each_role_has_a_token_of_its_own_and_no_token_opens_more_than_its_role(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("open sesame\n")
+    of = {role: {"PATHWAYS_TOKEN": command("token", role, "--token-file", str(own)).stdout.strip()} for role in ROLES}
+    check_roles(tmp_path, of, "pathways token {}".format)
 
 
 def test_certificates_of_roles_open_no_more_than_their_roles(tmp_path):
@@ -188,19 +197,7 @@ def test_certificates_of_roles_open_no_more_than_their_roles(tmp_path):
         }
         for role, (cert, key) in files.items()
     }
-    address = f"tcp:localhost:{free_port()}"
-    worker = ("worker", "--address", address, "--listen", f"tcp:localhost:{free_port()}", "--dir", str(tmp_path))
-    with serving("controller", "--listen", address, "--dir", str(tmp_path), env=of["operator"]):
-        until("the controller", lambda: there(address, env=of["tenant"]))
-        refused = command(*worker, "--wait", "5s", env=of["tenant"], check=False)
-        assert "PERMISSION_DENIED" in refused.stderr and "pathways://worker" in refused.stderr, refused.stderr
-        with serving(*worker, env=of["worker"]):
-            until("the worker", lambda: "cpu" in there(address, env=of["operator"]))
-            client = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
-            done = fresh.run("import jax; print(float(jax.numpy.ones(1 << 20).sum()))", env=client | of["tenant"])
-            assert done.stdout.strip() == str(float(1 << 20))
-            refused = fresh.run("import jax; jax.devices()", env=client | of["worker"], check=False)
-            assert "PERMISSION_DENIED" in refused.stderr and "pathways://tenant" in refused.stderr, refused.stderr
+    check_roles(tmp_path, of, "pathways://{}".format)
 
 
 def test_certificates_are_asked_for_unless_the_token_suffices(tmp_path):
