@@ -78,7 +78,7 @@ typedef struct pr_view pr_view;
 // last of them drops it. Guarded by slab.c's lock.
 typedef struct pr_charge {
   int32_t refs;
-  pr_object* object;  // of the shard; whoever holds the charge holds the object
+  pr_object* object;  // the shard's; a reference to the charge is one to the object, too
   PJRT_Device* device;
   int64_t bytes;
 } pr_charge;

@@ -32,7 +32,8 @@ import (
 
 // How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
 // row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is
-// enough that they leave some time: nobody waits for that (SendPuts), and a timer for each would wake an idle process.
+// enough that they leave some time later: a thread that waits sends them (SendPuts), and a timer for each put would
+// wake an idle process.
 const (
 	gatherLong  = 2 * time.Millisecond
 	gatherShort = 10 * time.Millisecond // between one and two of these

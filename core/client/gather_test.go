@@ -182,7 +182,8 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 	})
 }
 
-// A put that nobody waits for leaves after a while; one with long rows soon, since its bytes are asked for then.
+// A put leaves after a while although no thread waits for it, and soon if its rows are long, since the workers ask for
+// these bytes only then.
 func TestOpenPutIsSentByTime(t *testing.T) {
 	for _, c := range []struct {
 		elements int64

@@ -344,7 +344,7 @@ func (st *State) judge() {
 			return
 		}
 	}
-	for more := true; more; { // who waits for one that goes on by itself has hope, too
+	for more := true; more; { // one that waits for a session which may go on is not hopeless either
 		more = false
 		for g, holders := range lost {
 			if slices.ContainsFunc(holders, func(s *session) bool { _, is := lost[s.waiting]; return !is }) {
@@ -540,8 +540,8 @@ func (st *State) noRoom(g *gang, why string) error {
 	return status.New(status.ResourceExhausted, "%s", b.String())
 }
 
-// number gives a worker's devices their numbers in the ledger, and their limits. Those of a worker that has gone are
-// used again.
+// number assigns numbers in the ledger to a worker's devices, and sets their limits. Numbers of a worker that has gone
+// are used again.
 func (st *State) number(w *worker) error {
 	n := len(w.offer.Devices)
 	if free := st.numbers[n]; len(free) > 0 {

@@ -282,8 +282,8 @@ func kinds(t *testing.T) map[string]wire.Kind {
 	return all
 }
 
-// Each message to a controller that just fits into a frame, whatever makes it long, is passed on, refused with a
-// sentence, or taken in. None makes a message that does not fit, and nobody else is told of it.
+// Each message to a controller that just fits into a frame, whichever field makes it long, is passed on, refused with a
+// sentence, or taken in. None causes a message that is too long for a frame, and a refusal reaches its sender alone.
 func TestMessagesThatFillAFrame(t *testing.T) {
 	known := map[wire.Kind]bool{}
 	for kind := range elsewhere {

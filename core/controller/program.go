@@ -31,7 +31,7 @@ type compiled struct {
 	asked         []*program // whose clients were asked for the text since it was last compiled, see again.go
 	op            uint64     // in State.compiles
 	begun         int64      // then
-	unwanted      bool       // by was told that nobody waits for it
+	unwanted      bool       // by was told that no session waits for it
 	waiting       []waiter
 	ready         bool
 	info          *wire.ProgramInfo // without devices

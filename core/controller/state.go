@@ -87,7 +87,7 @@ type Config struct {
 	Sequential bool
 	Fair       bool  // runs come by their sessions' shares of device time, instead of first come, first served
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
-	Cached     bool  // compiled programs are also kept by whoever carries the actions out
+	Cached     bool  // compiled programs are also kept by the shell, on disk
 	Limits     Limits
 }
 

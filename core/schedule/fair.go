@@ -14,9 +14,9 @@ import (
 // Time is counted on each device, as the time for which its gangs occupied it, divided by the session's weight. Each
 // device has a virtual time: that at which the session which was served last began its turn. A session that comes
 // begins at the virtual time, so it neither has saved time up nor pays for others' (start-time fair queueing). Of the
-// gangs at the heads of the queues, the next place is for one whose session no other is behind on any of its devices,
-// or, where there is none, for the one of which that is least untrue. A gang is charged its estimated cost when it gets
-// its place, and the difference when it ends and was measured.
+// gangs at the heads of the queues, the next place is for the one whose session leads least over those that are
+// furthest behind on the same devices. A gang is charged its estimated cost when it gets its place, and the difference
+// when it ends and was measured.
 //
 // # The window
 //
@@ -29,7 +29,8 @@ import (
 //
 // While a gang that is first in line waits for a device that is full, others leave room for it on all its devices. So
 // once it fits on a device it goes on to, and on the full one nothing is placed before it does: it waits for what was
-// placed there before, and that ends. First in line comes everyone, since what the others place lets them fall behind.
+// placed there before, and that ends. Every gang comes first in line at some time, since each gang that is placed
+// before it puts that gang's session further ahead.
 //
 // # Costs
 //

@@ -164,9 +164,8 @@ def check_roles(tmp_path, of, token_or_certificate):
     with serving("controller", "--listen", address, "--dir", str(tmp_path), env=of["operator"]):
         until("the controller", lambda: there(address, env=of["tenant"]))
         refused = command(*worker, "--wait", "5s", env=of["tenant"], check=False)
-        assert "PERMISSION_DENIED" in refused.stderr and token_or_certificate("worker") in refused.stderr, (
-            refused.stderr
-        )
+        assert "PERMISSION_DENIED" in refused.stderr, refused.stderr
+        assert token_or_certificate("worker") in refused.stderr, refused.stderr
         with serving(*worker, env=of["worker"]):
             until("the worker", lambda: "cpu" in there(address, env=of["operator"]))
             client = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": ""}
