@@ -300,6 +300,15 @@ func TestPartRefused(t *testing.T) {
 	if got, err := s.read(z, 1); err != nil || !slices.Equal(got, []float32{1, 3, 5, 7}) {
 		t.Errorf("the run behind it: %v, %v", got, err)
 	}
+	var refused []string
+	for _, w := range l.Report().Islands[0].Workers {
+		last := w.LastRefused
+		refused = append(refused, fmt.Sprint(w.Process.Name, w.Refused, last.GetWhat(), last.GetClient(),
+			strings.Contains(last.GetWhy(), "there is no room")))
+	}
+	if want := []string{"worker-00false", "worker-11sumclienttrue"}; !slices.Equal(refused, want) {
+		t.Errorf("the report says %q of refusals, want %q", refused, want)
+	}
 	s.Free([]uint64{x, y, z})
 	clustertest.Free(t, drivers)
 }

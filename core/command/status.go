@@ -126,6 +126,7 @@ func (p *program) show(r *wire.Report, address string) error {
 			size(r.CompiledBytes), size(r.ArtifactBytes))
 	}
 	showMemory(w, r)
+	showRefused(w, r)
 	showSlices(w, r)
 	showRunning(w, r)
 	showApart(w, r)
@@ -186,6 +187,23 @@ func memoryOfHost(m *wire.HostMemory) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// showRefused prints which workers had no memory for operations that had been admitted, if any.
+func showRefused(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n"
+	for _, i := range r.Islands {
+		for _, k := range i.Workers {
+			if k.Refused == 0 {
+				continue
+			}
+			last := k.LastRefused
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), status.Count(k.Refused, "operation"),
+				last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
+				age(last.GetSinceMs()))
+			head = ""
+		}
+	}
 }
 
 // showApart prints the processes that cannot reach each other, if any.

@@ -110,6 +110,25 @@ func TestShowMemory(t *testing.T) {
 	}
 }
 
+func TestShowRefused(t *testing.T) {
+	var out strings.Builder
+	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+		{Process: &wire.Process{Name: "w0"}, Refused: 2, LastRefused: &wire.Report_Refusal{What: "jit_step", Session: 3,
+			Client: "node1:99", User: "ada", Host: "node1", SinceMs: 12_300, Why: "no room [jit_step, called at train.py:7]"}},
+		{Process: &wire.Process{Name: "w1"}},
+	}}}}
+	showRefused(&out, r)
+	want := "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n" +
+		"w0\t2 operations\tjit_step\tsession 3, node1:99 of ada\t12.3s\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showRefused(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where nothing was refused it shows %q", out.String())
+	}
+}
+
 // Processes that a worker cannot reach stand beside its name, with the reason.
 func TestShowApart(t *testing.T) {
 	var out strings.Builder

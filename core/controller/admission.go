@@ -187,6 +187,8 @@ func (g *gang) name() string {
 	switch {
 	case g.program != nil:
 		return g.program.of.info.Name
+	case g.ran != nil:
+		return g.ran.info.Name
 	case g.kind == wire.KindPut:
 		return "device_put"
 	}

@@ -75,7 +75,8 @@ func (st *State) Report() *wire.Report {
 		for _, placed := range is.Workers() {
 			w := by[placed.Offer.Worker]
 			ri.Workers = append(ri.Workers, &wire.Report_Worker{Process: w.process, Devices: w.offer.Devices, Last: st.said(w),
-				SilentMs: (st.now - w.heard) / 1e6, Gangs: busy[w.slot]})
+				SilentMs: (st.now - w.heard) / 1e6, Gangs: busy[w.slot],
+				Refused: w.refused, LastRefused: w.lastRefusal(st.now)})
 		}
 		r.Islands = append(r.Islands, ri)
 	}
@@ -131,6 +132,9 @@ func hideLines(r *wire.Report) {
 			w.Last.Waits = nil
 			for _, c := range w.Last.Running {
 				c.Line = ""
+			}
+			if w.LastRefused != nil {
+				w.LastRefused.Why = ""
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -14,6 +15,10 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 	b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{
 		Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin", Line: "secret.py:3"}},
 		Waits:   []string{"device 0 has waited for 7s in spin (called at secret.py:3)"}})
+	b.say(b.client, wire.KindPut,
+		&wire.Put{Op: 1, Object: 1, Array: &wire.Array{Dtype: uint32(shape.F32)}, Devices: []uint32{0}})
+	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, NoMemory: true,
+		Status: &wire.Status{Code: uint32(status.ResourceExhausted), Message: "no room [called at secret.py:3]"}}}})
 	const operator, tenant = 901, 902
 	ask := func(conn uint64, stop bool) (report *wire.Report, err error) {
 		m := &wire.Ask{Stop: stop}
@@ -44,6 +49,10 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := r.Islands[0].Workers[0].Last
+		if got := r.Islands[0].Workers[0]; got.Refused != 1 || got.LastRefused.What != "device_put" ||
+			(got.LastRefused.Why != "") != lines {
+			t.Errorf("lines are to be seen: %v; the report has %v", lines, got.LastRefused)
+		}
 		if got := last.Running[0]; got.Program != "spin" || (got.Line != "") != lines || len(last.Waits) > 0 != lines {
 			t.Errorf("lines are to be seen: %v; the report has %v and %q", lines, got, last.Waits)
 		}

@@ -31,7 +31,35 @@ type worker struct {
 	spot     spot
 	last     *wire.Heartbeat
 	heard    int64
-	base     int // number of its first device in the ledger
+	base     int      // number of its first device in the ledger
+	refused  uint64   // gangs that were admitted and for which it had no memory all the same
+	lacked   shortage // the last of them
+}
+
+// shortage is a gang that was admitted and failed for lack of memory.
+type shortage struct {
+	what               string
+	session            uint32
+	client, user, host string
+	at                 int64 // State.now
+	why                error
+}
+
+// refuses takes note that a worker had no memory for a gang which had been admitted.
+func (w *worker) refuses(g *gang, why error, now int64) {
+	w.refused++
+	w.lacked = shortage{what: g.name(), session: g.s.id, client: g.s.name, user: g.s.user, host: g.s.host, at: now,
+		why: why}
+}
+
+// lastRefusal tells what refuses took note of last, nil if it was never called.
+func (w *worker) lastRefusal(now int64) *wire.Report_Refusal {
+	if w.refused == 0 {
+		return nil
+	}
+	r := &w.lacked
+	return &wire.Report_Refusal{What: r.what, Session: r.session, Client: r.client, User: r.user, Host: r.host,
+		SinceMs: (now - r.at) / 1e6, Why: r.why.Error()}
 }
 
 const (
@@ -282,6 +310,10 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				err := f.GetStatus().Err()
 				if err == nil {
 					err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
+				}
+				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
+					w.refuses(g, err, st.now)
+					st.warn("worker "+w.name+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
 				}
 				st.through(g, w, f.GetBusy(), err)
 			}

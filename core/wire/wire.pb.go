@@ -4747,7 +4747,8 @@ type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	Busy          uint64                 `protobuf:"varint,3,opt,name=busy,proto3" json:"busy,omitempty"` // as that of Completed
+	Busy          uint64                 `protobuf:"varint,3,opt,name=busy,proto3" json:"busy,omitempty"`                         // as that of Completed
+	NoMemory      bool                   `protobuf:"varint,4,opt,name=no_memory,json=noMemory,proto3" json:"no_memory,omitempty"` // from a worker: it, or its device, had no memory for a gang that the controller had admitted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4801,6 +4802,13 @@ func (x *Failure) GetBusy() uint64 {
 		return x.Busy
 	}
 	return 0
+}
+
+func (x *Failure) GetNoMemory() bool {
+	if x != nil {
+		return x.NoMemory
+	}
+	return false
 }
 
 // A run calls a function of its client: worker to controller, and on to the
@@ -5855,7 +5863,9 @@ type Report_Worker struct {
 	Devices       []*LocalDevice         `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Last          *Heartbeat             `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
 	SilentMs      int64                  `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"`
-	Gangs         uint64                 `protobuf:"varint,5,opt,name=gangs,proto3" json:"gangs,omitempty"` // under way
+	Gangs         uint64                 `protobuf:"varint,5,opt,name=gangs,proto3" json:"gangs,omitempty"`                               // under way
+	Refused       uint64                 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`                           // gangs that had been admitted and for which it had no memory all the same
+	LastRefused   *Report_Refusal        `protobuf:"bytes,7,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"` // the last of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5925,6 +5935,113 @@ func (x *Report_Worker) GetGangs() uint64 {
 	return 0
 }
 
+func (x *Report_Worker) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Report_Worker) GetLastRefused() *Report_Refusal {
+	if x != nil {
+		return x.LastRefused
+	}
+	return nil
+}
+
+// A gang that failed because a worker, or its device, had no memory for it, although it had been admitted.
+type Report_Refusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"` // the program's name, or what was done
+	Session       uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"` // name of the session's client
+	User          string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"` // name of the client's machine
+	SinceMs       int64                  `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	Why           string                 `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"` // the error; for operators, since it says the line of the user's code
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Refusal) Reset() {
+	*x = Report_Refusal{}
+	mi := &file_wire_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Refusal) ProtoMessage() {}
+
+func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
+func (*Report_Refusal) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71, 2}
+}
+
+func (x *Report_Refusal) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Report_Refusal) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Report_Refusal) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Report_Refusal) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Report_Refusal) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Report_Refusal) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *Report_Refusal) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type Report_SessionReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -5945,7 +6062,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5957,7 +6074,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5970,7 +6087,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 2}
+	return file_wire_proto_rawDescGZIP(), []int{71, 3}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -6067,7 +6184,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6079,7 +6196,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6092,7 +6209,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 3}
+	return file_wire_proto_rawDescGZIP(), []int{71, 4}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -6120,7 +6237,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6132,7 +6249,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6145,7 +6262,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 4}
+	return file_wire_proto_rawDescGZIP(), []int{71, 5}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6175,7 +6292,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6304,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6317,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+	return file_wire_proto_rawDescGZIP(), []int{71, 6}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6665,11 +6782,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x02ok\x18\x01 \x03(\x04R\x02ok\x12.\n" +
 	"\x06failed\x18\x02 \x03(\v2\x16.pathways.wire.FailureR\x06failed\x12\x16\n" +
 	"\x06credit\x18\x03 \x01(\x04R\x06credit\x12\x12\n" +
-	"\x04busy\x18\x04 \x03(\x04R\x04busy\"d\n" +
+	"\x04busy\x18\x04 \x03(\x04R\x04busy\"\x81\x01\n" +
 	"\aFailure\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x12\n" +
-	"\x04busy\x18\x03 \x01(\x04R\x04busy\"\xe2\x01\n" +
+	"\x04busy\x18\x03 \x01(\x04R\x04busy\x12\x1b\n" +
+	"\tno_memory\x18\x04 \x01(\bR\bnoMemory\"\xe2\x01\n" +
 	"\bHostCall\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x16\n" +
@@ -6730,8 +6848,7 @@ const file_wire_proto_rawDesc = "" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
 	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd3\n" +
-	"\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd6\f\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -6747,13 +6864,23 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
-	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xd1\x01\n" +
+	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xad\x02\n" +
 	"\x06Worker\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
 	"\x04last\x18\x03 \x01(\v2\x18.pathways.wire.HeartbeatR\x04last\x12\x1b\n" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
-	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x1a\xd6\x02\n" +
+	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x12\x18\n" +
+	"\arefused\x18\x06 \x01(\x04R\arefused\x12@\n" +
+	"\flast_refused\x18\a \x01(\v2\x1d.pathways.wire.Report.RefusalR\vlastRefused\x1a\xa4\x01\n" +
+	"\aRefusal\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x18\n" +
+	"\asession\x18\x02 \x01(\rR\asession\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
+	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\xd6\x02\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -6806,7 +6933,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -6890,10 +7017,11 @@ var file_wire_proto_goTypes = []any{
 	nil,                          // 79: pathways.wire.DeviceKind.IntsEntry
 	(*Report_Island)(nil),        // 80: pathways.wire.Report.Island
 	(*Report_Worker)(nil),        // 81: pathways.wire.Report.Worker
-	(*Report_SessionReport)(nil), // 82: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 83: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 84: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 85: pathways.wire.Report.Supervised
+	(*Report_Refusal)(nil),       // 82: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 83: pathways.wire.Report.SessionReport
+	(*Report_Slice)(nil),         // 84: pathways.wire.Report.Slice
+	(*Report_Supervisor)(nil),    // 85: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 86: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
@@ -6967,20 +7095,21 @@ var file_wire_proto_depIdxs = []int32{
 	6,  // 68: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
 	72, // 69: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
 	80, // 70: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	82, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	84, // 72: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	83, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	85, // 72: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	81, // 73: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
 	7,  // 74: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
 	13, // 75: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
 	15, // 76: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	83, // 77: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	66, // 78: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	85, // 79: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	80, // [80:80] is the sub-list for method output_type
-	80, // [80:80] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	82, // 77: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	84, // 78: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	66, // 79: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	86, // 80: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	81, // [81:81] is the sub-list for method output_type
+	81, // [81:81] is the sub-list for method input_type
+	81, // [81:81] is the sub-list for extension type_name
+	81, // [81:81] is the sub-list for extension extendee
+	0,  // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6994,7 +7123,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   83,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

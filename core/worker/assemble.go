@@ -63,6 +63,7 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 		l.landing.block = transport.Block{} // the driver's from here on
 		var err error
 		if buf, err = q.fromHost(t.shape, t.memory, block); err != nil {
+			g.allocated(err)
 			q.giveUp(g, t, l, err)
 			return
 		}

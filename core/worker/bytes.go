@@ -89,6 +89,7 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 	var buf device.Buffer
 	if err == nil {
 		buf, err = q.fromHost(u.shape, u.memory, b)
+		g.allocated(err)
 	}
 	if err != nil {
 		if why := g.failure(); why != nil {
@@ -111,6 +112,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	end := func(err error) {
 		q.state.Written(writing)
 		if err != nil {
+			g.allocated(err)
 			q.state.Fault(g.Session, object, q.explain(err, what, nil))
 		}
 		done(err)

@@ -40,6 +40,7 @@ type gang struct {
 	spent   uberatomic.Duration // device time of those that have
 	failed  uberatomic.Error    // the first error
 	watched atomic.Bool         // by giveUp
+	lacked  atomic.Bool         // a part of it got no memory here
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -87,6 +88,14 @@ func (g *gang) fail(err error) {
 	}
 }
 
+// allocated takes note of an error that was first met here where memory was asked for. The controller counts those that
+// say that there was none: it had admitted the gang.
+func (g *gang) allocated(err error) {
+	if g.failure() == nil && status.CodeOf(err) == status.ResourceExhausted {
+		g.lacked.Store(true)
+	}
+}
+
 // abandon has the driver end what it has launched, where that waits for members
 // that will not come because the gang has failed. It is called when it fails, and
 // again after a launch that may have come too late to be found.
@@ -129,7 +138,8 @@ func (w *Worker) through(g *gang) {
 	if r, ok := g.work.(*run); ok {
 		r.program.release()
 	}
-	w.report.add(g.ID, g.spent.Load(), g.failure())
+	err := g.failure()
+	w.report.add(g.ID, g.spent.Load(), err, g.lacked.Load() && status.CodeOf(err) == status.ResourceExhausted)
 	w.mu.Lock()
 	delete(w.gangs, g.ID)
 	if w.closing && len(w.gangs) == 0 {
@@ -209,7 +219,7 @@ func (w *Worker) enlist(g *gang, err error) bool {
 			g.Session, w.config.Name)
 	}
 	if err != nil {
-		w.report.add(g.ID, 0, err)
+		w.report.add(g.ID, 0, err, false)
 		w.report.flush()
 		return false
 	}

@@ -189,7 +189,7 @@ func (w *Worker) play(d *wire.Played) {
 	}
 	if err != nil {
 		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // those of others are of no interest to the controller
-			w.report.add(d.Gang+i, 0, err)
+			w.report.add(d.Gang+i, 0, err, false)
 		}
 		w.report.flush()
 		return

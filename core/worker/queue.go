@@ -169,6 +169,9 @@ func (q *queue) begin(f *devicequeue.Flight) {
 // An error of the part's own is told together with where it happened; others say that already.
 func (q *queue) refuse(a devicequeue.Action) {
 	g, err := gangOf(a.Part), a.Err
+	if a.Own {
+		g.allocated(err)
+	}
 	switch work := g.work.(type) {
 	case *run:
 		if a.Own {

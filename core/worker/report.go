@@ -27,13 +27,15 @@ type report struct {
 // Ends are not held back beyond so many.
 const reportBatch = 64
 
-// add puts the end of a gang into the next batch, with the device time that it took here.
-func (r *report) add(gang uint64, spent time.Duration, err error) {
+// add puts the end of a gang into the next batch, with the device time that it took here, and whether it failed for
+// lack of memory here.
+func (r *report) add(gang uint64, spent time.Duration, err error, noMemory bool) {
 	r.mu.Lock()
 	if err == nil {
 		r.ok, r.spent = append(r.ok, gang), append(r.spent, uint64(spent))
 	} else {
-		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err), Busy: uint64(spent)})
+		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err), Busy: uint64(spent),
+			NoMemory: noMemory})
 	}
 	r.mu.Unlock()
 }

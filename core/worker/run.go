@@ -264,6 +264,7 @@ func (q *queue) charge(begun, end time.Duration) time.Duration {
 
 // launchFailed ends a part that the driver has refused.
 func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) {
+	g.allocated(err)
 	err = q.explain(err, r.program.Name, r.trace)
 	if why := g.failure(); why != nil {
 		err = why
@@ -286,6 +287,7 @@ func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, err error) {
 		} else if why := q.state.Cause(f); why != nil {
 			err = why
 		} else {
+			g.allocated(err)
 			err = q.explain(err, r.program.Name, r.trace)
 		}
 	}

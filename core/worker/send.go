@@ -50,6 +50,7 @@ func (q *queue) copyTo(g *gang, t *transfer, s *devicequeue.Shard, v *move) {
 		memory = v.queue.memory
 	}
 	buf, err := bufferOf(s).CopyTo(v.queue.local, memory)
+	g.allocated(err)
 	v.queue.soon(func() {
 		v.local.copied = buf
 		v.queue.step(g, t, v.local, assembly.Event{Kind: assembly.Came, Err: err})
