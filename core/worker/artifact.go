@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -349,6 +350,7 @@ func (w *Worker) source(m *wire.Source) {
 // give sends what this worker has of an artifact to another.
 func (w *Worker) give(m *wire.Give) {
 	w.beside.Go(func() {
+		host.Behind()
 		parts, err := w.parts(m.Artifact)
 		if err != nil {
 			content.Refuse(w.config.Exchange, m.To, m.Transfer,

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -23,6 +24,7 @@ func (w *Worker) compile(m *wire.Compile) {
 	w.giveUp[m.Op] = giveUp
 	w.mu.Unlock()
 	w.beside.Go(func() {
+		host.Behind()
 		answer := &wire.Compiled{Op: m.Op, Program: m.Program}
 		text, err := w.textOf(ctx, m)
 		if answer.NoText = err != nil; err == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/transport/collective"
 )
 
@@ -116,6 +117,7 @@ func (w *Worker) load(m *wire.Load) {
 	p.refs.Store(2)
 	w.programs[key] = p
 	w.beside.Go(func() {
+		host.Behind()
 		e := w.share(m.Loadable, m.Places, local)
 		p.exe, p.err, p.unload = e.exe, e.err, func() { w.unload(e) }
 		p.settled.Store(true)

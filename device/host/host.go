@@ -1,5 +1,5 @@
-// Package host reports how much of its machine's memory this process may use, and gives Go
-// processors beyond its share of the machine.
+// Package host reports how much of its machine's memory this process may use, gives Go
+// processors beyond its share of the machine, and has long work leave them to others.
 //
 // Its functions may be called from any goroutine. It imports nothing of the
 // module; users of drivers and frontends may import it.
