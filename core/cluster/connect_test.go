@@ -75,7 +75,7 @@ func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 		{"unix:" + filepath.Join(dir, "other.sock"), "start it with `pathways controller`"},
 		{"tcp:127.0.0.1:1", "start it with `pathways controller`"},
 	} {
-		_, asked := cluster.Ask(t.Context(), c.address, cluster.Secret{}, false)
+		_, asked := cluster.Ask(t.Context(), c.address, cluster.Secret{}, nil)
 		_, begun := cluster.Connect(t.Context(), cluster.ClientConfig{Address: c.address, Name: "client"}, nil)
 		for _, err := range []error{asked, begun} {
 			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), c.says) {

@@ -118,10 +118,10 @@ func (adm admission) accept(ctx context.Context, l transport.Listener) {
 	}
 }
 
-// Ask asks a controller for a report on its cluster and, if stop is set, to end it.
+// Ask asks a controller a question about its cluster, or to end it; nil asks for a report.
 //
 // Errors: UNAVAILABLE, with what to do, if no controller answers; the controller's refusal.
-func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report, error) {
+func Ask(ctx context.Context, address string, s Secret, ask *wire.Ask) (*wire.Report, error) {
 	var conn *stream.Conn
 	err := s.show(address, func(s Secret) error {
 		secure, err := s.tls()
@@ -138,7 +138,7 @@ func Ask(ctx context.Context, address string, s Secret, stop bool) (*wire.Report
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	payload, err := proto.Marshal(&wire.Ask{Stop: stop})
+	payload, err := proto.Marshal(ask)
 	if err != nil {
 		return nil, status.New(status.Internal, "a request could not be encoded: %w", err)
 	}

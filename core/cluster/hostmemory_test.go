@@ -68,7 +68,7 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 		var got string
 		want := fmt.Sprint(blocks, assembling, sessions)
 		for end := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
-			r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false)
+			r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -87,7 +87,7 @@ func TestHowAWorkerEnds(t *testing.T) {
 		}
 	}
 	_, warning, _ := strings.Cut(said(), "WARN")
-	if !strings.Contains(warning, `"lost worker dies" reason="it closed the connection without a goodbye`) ||
+	if !strings.Contains(warning, `"lost worker dies" event=lost worker=4 reason="it closed the connection without a goodbye`) ||
 		strings.Contains(warning, dir) {
 		t.Errorf("its loss is told as %s", warning)
 	}

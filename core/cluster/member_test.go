@@ -81,7 +81,7 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 func workers(t *testing.T, address string, n int) []*wire.Report_Worker {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false)
+		r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
 		if err == nil && len(r.Islands) == 1 && len(r.Islands[0].Workers) == n {
 			return r.Islands[0].Workers
 		}
@@ -199,7 +199,7 @@ func (k *endless) Join(ctx context.Context, m device.Membership) (device.Driver,
 // busy says whether a worker has a run that has not ended.
 func busy(t *testing.T, address, name string) bool {
 	t.Helper()
-	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false)
+	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

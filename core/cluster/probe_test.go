@@ -52,7 +52,7 @@ func controllerOf(t *testing.T, s cluster.Secret) (address string, c *served) {
 		})
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false); err == nil {
+		if _, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil); err == nil {
 			return address, c
 		} else if time.Now().After(end) {
 			t.Fatal(err)

@@ -63,7 +63,7 @@ func robbed(t *testing.T) (address string, v *victim) {
 	if _, _, err := v.Grant(t.Context(), placement.Want{Devices: 1}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, false)
+	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
 	if err != nil || len(r.Sessions) != 1 {
 		t.Fatal(r, err)
 	}
@@ -87,7 +87,7 @@ func (v *victim) unharmed(address string) {
 		v.expect(object, 1, 2, 3, 4, 5)
 	}
 	v.Free([]uint64{y, p.first})
-	r, err := cluster.Ask(v.T.Context(), address, cluster.Secret{}, false)
+	r, err := cluster.Ask(v.T.Context(), address, cluster.Secret{}, nil)
 	if err != nil {
 		v.T.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestOnlyAnOperatorStopsTheCluster(t *testing.T) {
 			Secret: cluster.Secret{Token: own}, Heartbeat: time.Second, Log: slog.New(slog.DiscardHandler)})
 	})
 	ask := func(token string, stop bool) error {
-		_, err := cluster.Ask(t.Context(), address, cluster.Secret{Token: token}, stop)
+		_, err := cluster.Ask(t.Context(), address, cluster.Secret{Token: token}, &wire.Ask{Stop: stop})
 		return err
 	}
 	for end := time.Now().Add(time.Minute); ask(own, false) != nil; time.Sleep(time.Millisecond) {

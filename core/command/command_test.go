@@ -291,7 +291,7 @@ func TestHelpNamesEverything(t *testing.T) {
 		}
 	}
 	helps := ""
-	for _, name := range []string{"controller", "worker", "up", "down", "status", "address"} {
+	for _, name := range []string{"controller", "worker", "up", "down", "status", "events", "address"} {
 		_, of, _ := call(t, nil, name, "--help")
 		helps += of
 	}
@@ -472,6 +472,20 @@ func TestUpAndDown(t *testing.T) {
 	if _, out, _ := run("status"); !strings.Contains(out, "worker-1") || !strings.Contains(out, "no sessions") {
 		t.Errorf("status says:\n%s", out)
 	}
+	code, out, errs = run("events")
+	if code != ExitSuccess || !strings.Contains(out, " joined   worker worker-1 came to island \"default\"\n") {
+		t.Errorf("events: exit code %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = run("events", "--json", "--last", "1")
+	var event struct {
+		Number uint64
+		Kind   string
+		Time   time.Time
+	}
+	if err := json.Unmarshal([]byte(out), &event); code != ExitSuccess || err != nil || event.Kind != "joined" ||
+		event.Number < 3 || time.Since(event.Time).Abs() > time.Hour {
+		t.Errorf("the last event: exit code %d, %v\n%s%s", code, err, out, errs)
+	}
 	if code, _, errs := call(t, map[string]string{"PATHWAYS_TOKEN": "another"},
 		append([]string{"status"}, place...)...); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") {
 		t.Errorf("with another token: exit code %d\n%s", code, errs)
@@ -564,7 +578,7 @@ func TestUpIsStopped(t *testing.T) {
 func TestAskEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := cluster.Ask(ctx, "unix:"+filepath.Join(t.TempDir(), "s"), cluster.Secret{}, false); err == nil {
+	if _, err := cluster.Ask(ctx, "unix:"+filepath.Join(t.TempDir(), "s"), cluster.Secret{}, nil); err == nil {
 		t.Error("an answer came from nowhere")
 	}
 }

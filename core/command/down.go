@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 func (p *program) down() *cobra.Command {
@@ -74,7 +75,7 @@ func (p *program) stop(c place, wait time.Duration) (logs string, err error) {
 	}
 	if token, err := cluster.ReadToken(c.path(cluster.TokenFile)); err == nil && len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), min(wait, afterStop))
-		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, true)
+		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, &wire.Ask{Stop: true})
 		cancel()
 		if err == nil {
 			all = gone(all, min(wait, afterStop))
@@ -99,7 +100,7 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	ask := func(stop bool) error {
-		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Directory: c.dir}, stop)
+		_, err := cluster.Ask(ctx, c.address(), cluster.Secret{Directory: c.dir}, &wire.Ask{Stop: stop})
 		return err
 	}
 	err := ask(true)

@@ -28,7 +28,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 			controller := command(t, dir, "controller")
 			worker := command(t, dir, "worker", "--name", "w")
 			waitFor(t, "the worker", func() bool {
-				r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, false)
+				r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, nil)
 				return err == nil && len(r.Islands) == 1
 			})
 			_ = controller.Process.Signal(c.signal)
@@ -50,7 +50,7 @@ func TestSecondSignalKeepsTheExitCode(t *testing.T) {
 	defer os.RemoveAll(dir)
 	controller := command(t, dir, "controller")
 	waitFor(t, "the controller", func() bool {
-		_, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, false)
+		_, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, nil)
 		return err == nil
 	})
 	_ = controller.Process.Signal(syscall.SIGTERM)

@@ -131,7 +131,7 @@ func TestNodes(t *testing.T) {
 	next := func(names ...string) {
 		t.Helper()
 		waitFor(t, "the next epoch of "+fmt.Sprint(names), func() bool {
-			r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, false)
+			r, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, nil)
 			if err != nil || len(r.Islands) != 1 || len(r.Islands[0].Workers) != len(names) {
 				return false
 			}

@@ -73,6 +73,8 @@ var options = []option{
 	{"wait", time.Minute, "time to wait for the processes of a cluster to start or to end"},
 	{"log", "warn", "lowest `level` that is logged: debug, info, warn or error"},
 	{"json", false, "print JSON"},
+	{"last", 100, "`number` of events to show, the newest"},
+	{"follow", false, "go on and show events as they come, until stopped"},
 	{"config", "", "`file` with lines of the form name = value, for options that neither a flag nor a variable sets; a " +
 		"line that names no option is an error"},
 }

@@ -31,7 +31,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 				c.more...)...)
 			secret := cluster.Secret{Directory: at(dir).dir}
 			there := func() (process uint64, running []*wire.Running) {
-				r, err := cluster.Ask(t.Context(), at(dir).address(), secret, false)
+				r, err := cluster.Ask(t.Context(), at(dir).address(), secret, nil)
 				if err != nil || len(r.Islands) == 0 || len(r.Islands[0].Workers) == 0 {
 					return 0, nil
 				}

@@ -32,7 +32,7 @@ func (p *program) status() *cobra.Command {
 					return err
 				}
 			}
-			report, err := cluster.Ask(cmd.Context(), address, secret, false)
+			report, err := cluster.Ask(cmd.Context(), address, secret, nil)
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // freeAddress returns an address of this machine at which no process listens.
@@ -46,7 +47,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	}
 	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitSuccess })
 
-	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, true)
+	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, &wire.Ask{Stop: true})
 	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) ||
 		!strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
 		t.Errorf("stopped without a token: %v (%v)", err, status.CodeOf(err))
@@ -69,7 +70,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := cluster.Ask(t.Context(), address, secret, false); err != nil {
+	if _, err := cluster.Ask(t.Context(), address, secret, nil); err != nil {
 		t.Errorf("a script of this user: %v", err)
 	}
 

@@ -193,7 +193,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
 			}
 		}
-		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, false)
+		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, nil)
 		have := 0
 		if err == nil {
 			for _, i := range report.Islands {

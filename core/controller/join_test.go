@@ -194,7 +194,8 @@ func TestClientThatWaitsIsLoggedOnce(t *testing.T) {
 	}
 	expect := func(when string, logs []Action, lines int, warn bool) {
 		t.Helper()
-		if len(logs) != lines || lines > 0 && (logs[0].Warn != warn || !strings.HasPrefix(logs[0].Text, "refused ")) {
+		if len(logs) != lines ||
+			lines > 0 && (logs[0].Event.Warn != warn || !strings.HasPrefix(logs[0].Event.Text, "refused ")) {
 			t.Errorf("%s: it logs %+v, expected %d lines, warning %v", when, logs, lines, warn)
 		}
 	}

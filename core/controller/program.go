@@ -397,7 +397,8 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 		}
 		return
 	}
-	st.log(fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
+	st.note(about{kind: wire.EventCompiled},
+		fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
 	if st.config.Cached && !c.loadable.Kept && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
 		from := len(st.buffer)
 		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer,
@@ -450,7 +451,7 @@ func (st *State) fromCache(key string, payload []byte) {
 		return
 	}
 	st.compile = number
-	st.log("the cache has "+c.info.Name, nil)
+	st.note(about{kind: wire.EventCompiled}, "the cache has "+c.info.Name, nil)
 	st.share(c)
 }
 

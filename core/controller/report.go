@@ -21,7 +21,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 				"a tenant cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE, or an "+
 					"operator's certificate by --tls-cert and --tls-key")
 		}
-		r := st.Report()
+		r := st.Answer(m)
 		if c.tenant {
 			hideLines(r)
 		}
@@ -36,9 +36,24 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	return nil
 }
 
+// Answer returns what a question asks for: what Report tells, events, or both.
+func (st *State) Answer(ask *wire.Ask) *wire.Report {
+	r := st.summary()
+	if !ask.OnlyEvents {
+		r = st.Report()
+	}
+	r.Events = st.eventsAfter(ask.After, int(ask.Events))
+	return r
+}
+
+func (st *State) summary() *wire.Report {
+	return &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
+		NewestEvent: st.happened}
+}
+
 // Report tells who is there and what they have. It looks at everything.
 func (st *State) Report() *wire.Report {
-	r := &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6}
+	r := st.summary()
 	for _, c := range st.compiled {
 		if c.ready {
 			r.Compiled++
@@ -124,8 +139,13 @@ func (st *State) said(w *worker) *wire.Heartbeat {
 	return last
 }
 
-// hideLines takes from a report what is for operators: the lines of users' code, where something runs or waits.
+// hideLines takes from a report what is for operators: the lines of users' code, where something runs, waits or failed.
 func hideLines(r *wire.Report) {
+	for _, e := range r.Events {
+		if e.Session != 0 {
+			e.Reason = ""
+		}
+	}
 	for _, is := range r.Islands {
 		for _, w := range is.Workers {
 			w.Last = proto.CloneOf(w.Last)

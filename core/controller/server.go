@@ -322,10 +322,13 @@ func leave(full []*link) {
 }
 
 // Report tells who is there and what they have.
-func (s *Server) Report() *wire.Report {
+func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask)) }
+
+// Answer answers a question as an operator gets it, except that it never stops the cluster.
+func (s *Server) Answer(ask *wire.Ask) *wire.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.Report()
+	return s.state.Answer(ask)
 }
 
 // Close says goodbye to all, ends their connections, and waits until that is done.
@@ -399,20 +402,31 @@ func (s *Server) do(a *Action) {
 			}
 		})
 	case Log:
-		level := slog.LevelInfo
-		if a.Warn {
-			level = slog.LevelWarn
-		}
-		var reason []any
-		if a.Err != nil {
-			reason = []any{"reason", a.Err}
-		}
-		s.log.Log(context.Background(), level, a.Text, reason...)
+		s.say(a.Event, a.Err)
 	case Stop:
 		if s.stopped != nil {
 			s.stopped()
 		}
 	}
+}
+
+// say logs an event.
+func (s *Server) say(e *wire.Report_Event, err error) {
+	level := slog.LevelInfo
+	if e.Warn {
+		level = slog.LevelWarn
+	}
+	attrs := []slog.Attr{slog.String("event", e.Kind)}
+	if e.Session != 0 {
+		attrs = append(attrs, slog.Uint64("session", uint64(e.Session)))
+	}
+	if e.Worker != 0 {
+		attrs = append(attrs, slog.Uint64("worker", e.Worker))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("reason", err))
+	}
+	s.log.LogAttrs(context.Background(), level, e.Text, attrs...)
 }
 
 // Check looks for what does not fit together, see State.

@@ -133,7 +133,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.sessions[s.id] = s
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
-	st.log(s.owner()+" began", nil)
+	st.note(s.about(wire.EventBegan), s.owner()+" began", nil)
 	return nil
 }
 
@@ -237,7 +237,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
-	st.log(s.owner()+" ended", why)
+	st.note(s.about(wire.EventEnded), s.owner()+" ended", why)
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
 	st.layout.Retire(s.view)
@@ -434,9 +434,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.SliceRequest:
 		st.slice(s, m)
 	case *wire.SliceRelease:
-		for _, number := range m.Slices {
-			st.layout.Release(s.id, number)
-		}
+		st.releaseSlices(s, m.Slices)
 	case *wire.Profile:
 		st.profile(s, m)
 	case *wire.Graph:

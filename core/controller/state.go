@@ -131,7 +131,7 @@ const (
 	Close                     // close To, when what was sent has left
 	Read                      // look Key up in the cache, then report Cached
 	Write                     // keep Payload under Key
-	Log                       // Text is for people; Err may say more
+	Log                       // Event has happened
 	Stop                      // somebody who may has asked the cluster to stop
 )
 
@@ -143,9 +143,8 @@ type Action struct {
 	Payload []byte
 	Message *wire.Welcome
 	Key     string
-	Text    string
+	Event   *wire.Report_Event
 	Err     error
-	Warn    bool // Log: to be seen without asking for more
 }
 
 // State is a controller's memory. The zero State is not ready; use New.
@@ -180,6 +179,9 @@ type State struct {
 	moved     uint64               // number of a transfer given last
 	idle      []*compiled          // programs nobody has, oldest first
 	kept      int64                // bytes of all that are compiled
+
+	happened uint64       // number of an event given last
+	events   []occurrence // the newest; number n is at (n-1) % keepsEvents
 
 	// Admission.
 	ledger   *ledger.Ledger
@@ -337,13 +339,13 @@ func (st *State) message(c *conn, ev *Event) {
 
 // expel drops who does not keep to the protocol, after telling it why.
 func (st *State) expel(c *conn, err error) {
-	who := "a connection"
+	who, what := "a connection", about{kind: wire.EventDropped}
 	if c.s != nil {
-		who = "the connection of " + c.s.owner()
+		who, what = "the connection of "+c.s.owner(), c.s.about(wire.EventDropped)
 	} else if c.w != nil {
-		who = "the connection of worker " + c.w.name
+		who, what = "the connection of worker "+c.w.name, c.w.about(wire.EventDropped)
 	}
-	st.warn("dropped "+who, err)
+	st.warn(what, "dropped "+who, err)
 	st.send([]uint64{c.number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(err)})
 	if c.s != nil {
 		st.drop(c.s, err)
@@ -369,7 +371,10 @@ func (st *State) lost(c *conn, err error) {
 		c.s.conn = 0
 		c.s.deadline = st.now + st.config.Lease
 		c.s.lost = err
-		st.log("the connection of "+c.s.owner()+" is lost; the session stays for its lease", err)
+		if st.config.Lease > 0 {
+			st.note(c.s.about(wire.EventCut), "the connection of "+c.s.owner()+" is lost; the session stays for its lease",
+				err)
+		}
 		st.parted(c.s, err)
 		if st.config.Lease <= 0 {
 			st.drop(c.s, err)
@@ -451,7 +456,7 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	from := len(st.buffer)
 	b, err := proto.MarshalOptions{}.MarshalAppend(st.buffer, m)
 	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
-		st.log("a message does not encode", err)
+		st.warn(about{kind: wire.EventDropped}, "a message does not encode", err)
 		return
 	}
 	st.buffer = b
@@ -463,15 +468,6 @@ func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
 	if len(to) > 0 {
 		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload})
 	}
-}
-
-func (st *State) log(text string, err error) {
-	st.out = append(st.out, Action{Kind: Log, Text: text, Err: err})
-}
-
-// warn is log of what whoever runs the cluster should know without asking.
-func (st *State) warn(text string, err error) {
-	st.out = append(st.out, Action{Kind: Log, Text: text, Err: err, Warn: true})
 }
 
 func describe(name, peer string) string {

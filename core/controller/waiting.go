@@ -24,7 +24,7 @@ type waiting struct {
 func (st *State) turnAway(h *wire.Hello, peer string, err error) {
 	who := describe(h.Name, peer)
 	if h.Role != wire.Role_ROLE_CLIENT || status.CodeOf(err) != status.ResourceExhausted {
-		st.warn("refused "+who, err)
+		st.warn(about{kind: wire.EventRefused}, "refused "+who, err)
 		return
 	}
 	waits := st.stopsWaiting(who)
@@ -35,9 +35,9 @@ func (st *State) turnAway(h *wire.Hello, peer string, err error) {
 	switch {
 	case waits:
 	case len(st.sessions) >= st.limits.Sessions:
-		st.warn("refused "+who, err)
+		st.warn(about{kind: wire.EventRefused}, "refused "+who, err)
 	default:
-		st.log("refused "+who+", which may wait and ask again", err)
+		st.note(about{kind: wire.EventRefused}, "refused "+who+", which may wait and ask again", err)
 	}
 }
 

@@ -89,9 +89,9 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.workers[w.slot] = w
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, role: h.Role, w: w}
-	st.log("worker "+w.name+" came to island "+quoted(w.island.name), nil)
+	st.note(w.about(wire.EventJoined), "worker "+w.name+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
-		st.warn("two workers are named "+h.Name+": the second is called "+w.name, nil)
+		st.warn(w.about(wire.EventJoined), "two workers are named "+h.Name+": the second is called "+w.name, nil)
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func Stopped(name string) error {
 func (st *State) workerLost(w *worker, err error) {
 	if errors.Is(err, errStopped) {
 		w.gone = Stopped(w.name)
-		st.log("worker "+w.name+" left", nil)
+		st.note(w.about(wire.EventLeft), "worker "+w.name+" left", nil)
 	} else {
 		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
 		if status.CodeOf(err) == status.DataLoss {
@@ -233,9 +233,9 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 		tell := st.warn
 		if st.stopping {
-			tell = st.log
+			tell = st.note
 		}
-		tell("lost worker "+w.name, err)
+		tell(w.about(wire.EventLost), "lost worker "+w.name, err)
 	}
 	st.losses++
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
@@ -313,7 +313,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				}
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)
-					st.warn("worker "+w.name+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
+					st.warn(about{kind: wire.EventFault, session: g.s.id, worker: w.process.Number},
+						"worker "+w.name+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
 				}
 				st.through(g, w, f.GetBusy(), err)
 			}
@@ -349,13 +350,14 @@ func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
 	}
 	for _, a := range m.Apart {
 		if !has(w.last, a.GetProcess()) {
-			st.warn("worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"),
-				wire.Of(status.New(status.Unavailable, "%s", a.GetWhy())).Err()) // of any length
+			st.warn(w.about(wire.EventApart), "worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"),
+				status.New(status.Unavailable, "%s", a.GetWhy()))
 		}
 	}
 	for _, a := range w.last.GetApart() {
 		if !has(m, a.GetProcess()) {
-			st.log("worker "+w.name+" reaches "+describe(a.GetName(), "a client")+" again, or has no need to", nil)
+			st.note(w.about(wire.EventReached),
+				"worker "+w.name+" reaches "+describe(a.GetName(), "a client")+" again, or has no need to", nil)
 		}
 	}
 }

@@ -113,15 +113,18 @@ func (m *Map) Remap(session uint32, number uint64, view *View) (*Slice, error) {
 	return s, nil
 }
 
-// Release ends a grant. It does nothing if there is none.
-func (m *Map) Release(session uint32, number uint64) {
-	if s := m.slices[session][number]; s != nil {
-		m.count(s, -1)
-		delete(m.slices[session], number)
-		if len(m.slices[session]) == 0 {
-			delete(m.slices, session)
-		}
+// Release ends a grant, and reports whether there was one.
+func (m *Map) Release(session uint32, number uint64) bool {
+	s := m.slices[session][number]
+	if s == nil {
+		return false
 	}
+	m.count(s, -1)
+	delete(m.slices[session], number)
+	if len(m.slices[session]) == 0 {
+		delete(m.slices, session)
+	}
+	return true
 }
 
 // ReleaseAll ends all grants of a session.

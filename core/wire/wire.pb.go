@@ -5646,7 +5646,10 @@ func (x *Executed) GetEnd() uint64 {
 
 type Ask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"` // also stop the cluster
+	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`                               // also stop the cluster
+	Events        uint32                 `protobuf:"varint,2,opt,name=events,proto3" json:"events,omitempty"`                           // also tell the newest so many events
+	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`                             // of those with higher numbers
+	OnlyEvents    bool                   `protobuf:"varint,4,opt,name=only_events,json=onlyEvents,proto3" json:"only_events,omitempty"` // and nothing else but the cluster's name and its uptime
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5688,6 +5691,27 @@ func (x *Ask) GetStop() bool {
 	return false
 }
 
+func (x *Ask) GetEvents() uint32 {
+	if x != nil {
+		return x.Events
+	}
+	return 0
+}
+
+func (x *Ask) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *Ask) GetOnlyEvents() bool {
+	if x != nil {
+		return x.OnlyEvents
+	}
+	return false
+}
+
 type Report struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Cluster       string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -5698,6 +5722,8 @@ type Report struct {
 	Compiled      uint64                  `protobuf:"varint,6,opt,name=compiled,proto3" json:"compiled,omitempty"`                                // programs that were compiled and can be used again
 	CompiledBytes int64                   `protobuf:"varint,7,opt,name=compiled_bytes,json=compiledBytes,proto3" json:"compiled_bytes,omitempty"` // what the controller keeps of them
 	ArtifactBytes int64                   `protobuf:"varint,8,opt,name=artifact_bytes,json=artifactBytes,proto3" json:"artifact_bytes,omitempty"` // what the workers that compiled them keep of them
+	Events        []*Report_Event         `protobuf:"bytes,9,rep,name=events,proto3" json:"events,omitempty"`                                     // of `pathways events`, oldest first
+	NewestEvent   uint64                  `protobuf:"varint,10,opt,name=newest_event,json=newestEvent,proto3" json:"newest_event,omitempty"`      // its number
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5786,6 +5812,20 @@ func (x *Report) GetCompiledBytes() int64 {
 func (x *Report) GetArtifactBytes() int64 {
 	if x != nil {
 		return x.ArtifactBytes
+	}
+	return 0
+}
+
+func (x *Report) GetEvents() []*Report_Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *Report) GetNewestEvent() uint64 {
+	if x != nil {
+		return x.NewestEvent
 	}
 	return 0
 }
@@ -6226,6 +6266,107 @@ func (x *Report_Slice) GetDevices() []*Span {
 	return nil
 }
 
+// What happened in the cluster, for people and their monitoring.
+type Report_Event struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // 1, 2, 3 … since the controller started
+	AgeMs         int64                  `protobuf:"varint,2,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`        // such as joined, lost, began, ended, granted, refused
+	Warn          bool                   `protobuf:"varint,4,opt,name=warn,proto3" json:"warn,omitempty"`       // it may need attention
+	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"` // that it is about; 0 is none
+	Worker        uint64                 `protobuf:"varint,6,opt,name=worker,proto3" json:"worker,omitempty"`   // Process.number; 0 is none
+	Text          string                 `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
+	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // code and message of an error; empty where there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Event) Reset() {
+	*x = Report_Event{}
+	mi := &file_wire_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Event) ProtoMessage() {}
+
+func (x *Report_Event) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
+func (*Report_Event) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+}
+
+func (x *Report_Event) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Report_Event) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Report_Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Report_Event) GetWarn() bool {
+	if x != nil {
+		return x.Warn
+	}
+	return false
+}
+
+func (x *Report_Event) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Report_Event) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Report_Event) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Report_Event) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // The process that starts the dead processes of a cluster again.
 type Report_Supervisor struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6237,7 +6378,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6390,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6403,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+	return file_wire_proto_rawDescGZIP(), []int{71, 6}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6292,7 +6433,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6304,7 +6445,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6317,7 +6458,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 6}
+	return file_wire_proto_rawDescGZIP(), []int{71, 7}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6846,9 +6987,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05local\x18\x04 \x01(\rR\x05local\x12\x1c\n" +
 	"\tsubmitted\x18\x05 \x01(\x06R\tsubmitted\x12\x1a\n" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
-	"\x03end\x18\a \x01(\x04R\x03end\"\x19\n" +
+	"\x03end\x18\a \x01(\x04R\x03end\"h\n" +
 	"\x03Ask\x12\x12\n" +
-	"\x04stop\x18\x01 \x01(\bR\x04stop\"\xd6\f\n" +
+	"\x04stop\x18\x01 \x01(\bR\x04stop\x12\x16\n" +
+	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
+	"\vonly_events\x18\x04 \x01(\bR\n" +
+	"onlyEvents\"\xed\x0e\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -6857,7 +7002,10 @@ const file_wire_proto_rawDesc = "" +
 	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12\x1a\n" +
 	"\bcompiled\x18\x06 \x01(\x04R\bcompiled\x12%\n" +
 	"\x0ecompiled_bytes\x18\a \x01(\x03R\rcompiledBytes\x12%\n" +
-	"\x0eartifact_bytes\x18\b \x01(\x03R\rartifactBytes\x12@\n" +
+	"\x0eartifact_bytes\x18\b \x01(\x03R\rartifactBytes\x123\n" +
+	"\x06events\x18\t \x03(\v2\x1b.pathways.wire.Report.EventR\x06events\x12!\n" +
+	"\fnewest_event\x18\n" +
+	" \x01(\x04R\vnewestEvent\x12@\n" +
 	"\n" +
 	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
 	"supervisor\x1ap\n" +
@@ -6897,7 +7045,16 @@ const file_wire_proto_rawDesc = "" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
-	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a^\n" +
+	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a\xbc\x01\n" +
+	"\x05Event\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x15\n" +
+	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04warn\x18\x04 \x01(\bR\x04warn\x12\x18\n" +
+	"\asession\x18\x05 \x01(\rR\asession\x12\x16\n" +
+	"\x06worker\x18\x06 \x01(\x04R\x06worker\x12\x12\n" +
+	"\x04text\x18\a \x01(\tR\x04text\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x1a^\n" +
 	"\n" +
 	"Supervisor\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12>\n" +
@@ -6933,7 +7090,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -7020,8 +7177,9 @@ var file_wire_proto_goTypes = []any{
 	(*Report_Refusal)(nil),       // 82: pathways.wire.Report.Refusal
 	(*Report_SessionReport)(nil), // 83: pathways.wire.Report.SessionReport
 	(*Report_Slice)(nil),         // 84: pathways.wire.Report.Slice
-	(*Report_Supervisor)(nil),    // 85: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 86: pathways.wire.Report.Supervised
+	(*Report_Event)(nil),         // 85: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 86: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 87: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
@@ -7096,20 +7254,21 @@ var file_wire_proto_depIdxs = []int32{
 	72, // 69: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
 	80, // 70: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
 	83, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	85, // 72: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	81, // 73: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 74: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 75: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 76: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	82, // 77: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	84, // 78: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	66, // 79: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	86, // 80: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	81, // [81:81] is the sub-list for method output_type
-	81, // [81:81] is the sub-list for method input_type
-	81, // [81:81] is the sub-list for extension type_name
-	81, // [81:81] is the sub-list for extension extendee
-	0,  // [0:81] is the sub-list for field type_name
+	85, // 72: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	86, // 73: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	81, // 74: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 75: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 76: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 77: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	82, // 78: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	84, // 79: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	66, // 80: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	87, // 81: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	82, // [82:82] is the sub-list for method output_type
+	82, // [82:82] is the sub-list for method input_type
+	82, // [82:82] is the sub-list for extension type_name
+	82, // [82:82] is the sub-list for extension extendee
+	0,  // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -7123,7 +7282,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   84,
+			NumMessages:   85,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,106 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func (p *program) events() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "show what happened in a cluster: who joined, was lost, was granted or refused, and why",
+		Long: `Prints what happened in a cluster, oldest first, one line each, with the reason below where there is one. The
+controller remembers the newest 1,024 events. Lines that may need attention begin with an exclamation mark.
+
+A tenant's credential shows the same, without the reasons of what happened to sessions, which may name lines of code.`,
+		Example: `  pathways events --last 20
+  pathways events --follow --json | jq 'select(.warn)'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			last := s.number("last")
+			if last < 0 {
+				return usage{status.New(status.InvalidArgument, "--last is %d; expected 0 or more", last)}
+			}
+			address, secret, err := p.reach(s)
+			if err != nil {
+				return err
+			}
+			err = p.follow(cmd.Context(), s, address, secret, last)
+			if s.flag("follow") && cmd.Context().Err() != nil {
+				return nil // it was told to stop
+			}
+			return err
+		},
+	}
+	take(cmd, "address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca", "last", "follow", "json")
+	return cmd
+}
+
+// followEvery is how often a command that follows a cluster asks the controller.
+const followEvery = time.Second
+
+// follow prints the newest events, and with --follow those that come, until the context ends or the controller does.
+func (p *program) follow(ctx context.Context, s settings, address string, secret cluster.Secret, last int) error {
+	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
+	for tick := time.NewTicker(followEvery); ; {
+		r, err := cluster.Ask(ctx, address, secret, ask)
+		if err != nil {
+			return err
+		}
+		for _, e := range r.Events {
+			if missed := e.Number - ask.After - 1; ask.Events == maxEvents && missed > 0 {
+				fmt.Fprintf(p.err, "pathways: %s came faster than they could be read\n", status.Count(missed, "more event"))
+			}
+			if err := p.showEvent(e, s.flag("json")); err != nil {
+				return err
+			}
+			ask.After = e.Number
+		}
+		if !s.flag("follow") {
+			return nil
+		}
+		ask.Events, ask.After = maxEvents, r.NewestEvent
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// maxEvents is more than a controller remembers.
+const maxEvents = 1 << 20
+
+// showEvent prints an event as a line of text, with its reason below, or as a line of JSON.
+func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
+	at := time.Now().Add(-time.Duration(e.AgeMs) * time.Millisecond)
+	if asJSON {
+		all := plain(e.ProtoReflect())
+		delete(all, "age_ms")
+		all["time"] = at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+		b, err := json.Marshal(all)
+		if err != nil {
+			return status.New(status.Internal, "an event could not be encoded: %w", err)
+		}
+		_, err = fmt.Fprintln(p.out, string(b))
+		return err
+	}
+	mark := " "
+	if e.Warn {
+		mark = "!"
+	}
+	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, e.Text)
+	if err == nil && e.Reason != "" {
+		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", e.Reason)
+	}
+	return err
+}

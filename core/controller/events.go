@@ -1,0 +1,66 @@
+package controller
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// keepsEvents is how many events a controller remembers, so that somebody who looks later learns what happened.
+const keepsEvents = 1024
+
+// occurrence is an event, with when it happened on State's clock.
+type occurrence struct {
+	at    int64
+	event *wire.Report_Event
+}
+
+// about says what an event is about: its kind, one of those of wire/events.go, and the session or worker if there is
+// one.
+type about struct {
+	kind    string
+	session uint32
+	worker  uint64
+}
+
+func (s *session) about(kind string) about { return about{kind: kind, session: s.id} }
+func (w *worker) about(kind string) about  { return about{kind: kind, worker: w.process.Number} }
+
+// note records an event. Err, which may be nil, says why it happened.
+func (st *State) note(a about, text string, err error) { st.record(a, text, err, false) }
+
+// warn is note of an event that may need attention: a controller logs it unless it logs errors only.
+func (st *State) warn(a about, text string, err error) { st.record(a, text, err, true) }
+
+func (st *State) record(a about, text string, err error, warn bool) {
+	st.happened++
+	e := &wire.Report_Event{Number: st.happened, Kind: a.kind, Warn: warn, Session: a.session, Worker: a.worker,
+		Text: text}
+	if err != nil {
+		err = wire.Of(err).Err() // which may be of any length
+		e.Reason = fmt.Sprintf("%v: %v", status.CodeOf(err), err)
+	}
+	if len(st.events) < keepsEvents {
+		st.events = append(st.events, occurrence{st.now, e})
+	} else {
+		st.events[(st.happened-1)%keepsEvents] = occurrence{st.now, e}
+	}
+	st.out = append(st.out, Action{Kind: Log, Event: e, Err: err})
+}
+
+// eventsAfter returns the events with higher numbers that are remembered, the newest n of them, oldest first.
+func (st *State) eventsAfter(number uint64, n int) []*wire.Report_Event {
+	number = min(number, st.happened)
+	count := min(st.happened-number, uint64(len(st.events)), uint64(n))
+	out := make([]*wire.Report_Event, 0, count)
+	for i := st.happened - count; i < st.happened; i++ {
+		happened := st.events[i%keepsEvents]
+		e := proto.CloneOf(happened.event)
+		e.AgeMs = (st.now - happened.at) / 1e6
+		out = append(out, e)
+	}
+	return out
+}
