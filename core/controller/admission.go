@@ -255,6 +255,8 @@ func (st *State) proceedWith(g *gang) {
 	case g.play != nil:
 		st.include(g, g.to, g.conns)
 		g.play = nil
+	case g.message != nil:
+		st.dispatchParts(g)
 	default:
 		payload := g.payload
 		g.payload = nil

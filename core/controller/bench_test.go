@@ -34,7 +34,8 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 		b.conns++
 		b.workers = append(b.workers, b.conns)
 		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
-			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
+			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer,
+			ProtocolMax: wire.ProtocolMax}})
 	}
 	b.conns++
 	b.client = b.conns

@@ -33,7 +33,8 @@ func FuzzFrames(f *testing.F) {
 	add(wire.KindCompiled|0x80, &wire.Compiled{
 		Op: 2, Info: &wire.ProgramInfo{Outputs: []*wire.Array{scalar, {Dims: []int64{-1}}}}, Loadable: &wire.Loadable{}},
 		wire.KindCompleted|0x80, &wire.Completed{Ok: []uint64{1, 1, 2}, Failed: []*wire.Failure{{Number: 3}}})
-	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1}}},
+	add(wire.KindTransfer, &wire.Transfer{Op: 1, Object: 1, Array: scalar, Moves: []*wire.Move{{Source: 1, From: 1},
+		{Source: 1, To: 1, Index: 7}}},
 		wire.KindAbort, &wire.Abort{Gang: 1},
 		wire.KindRun, &wire.Run{Op: 2, Program: 1, Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{}}}}, Only: 9}, wire.KindAsk,
 		&wire.Ask{Stop: true})

@@ -76,9 +76,7 @@ func (st *State) define(s *session, m *wire.Graph, payload []byte) {
 		}
 	}
 	st.tell(s, g.all.workers)
-	from := len(st.buffer)
-	st.buffer = wire.AppendGraph(st.buffer, payload, s.id)
-	st.deliver(st.connsOf(g.all.workers), wire.KindGraph, st.buffer[from:])
+	st.sendGraph(s, g, m, payload)
 }
 
 // unknown is the error of plays of a graph that define did not keep.
@@ -92,6 +90,11 @@ func (st *State) unknown(s *session, id uint64) error {
 
 // resolve finds the programs and places of a graph's nodes.
 func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
+	for i, n := range m.Nodes {
+		if slices.ContainsFunc(n.GetTransfer().GetMoves(), func(v *wire.Move) bool { return v.GetIndex() != 0 }) {
+			return invalid("node %d: a move has an index, which is not a client's to say", i)
+		}
+	}
 	pg, err := m.Program()
 	if err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -61,7 +63,7 @@ type gang struct {
 	program *program  // until it is launched
 	ran     *compiled // from then on
 	run     *wire.Run
-	payload []byte
+	payload []byte // of others, too: what all workers are sent
 	// Of a node of a play, instead of run and payload.
 	play *play
 	node int
@@ -76,6 +78,8 @@ type gang struct {
 	temp     int64     // that its program takes beside, on each device
 	computes bool      // temp is in the ledger
 	held     *hold     // nil unless it is held
+	// A Put or a Transfer of which each worker is sent its own part; nil of others.
+	message proto.Message
 	// Of its session's gangs under way: its place among them, and its neighbours.
 	turn           uint64
 	before, behind *gang

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
@@ -69,7 +71,7 @@ func (s *session) owner() string { return wire.Owner(s.id, s.name, s.user, s.hos
 type queued struct {
 	kind    wire.Kind
 	op      uint64 // 0 of those that have no end
-	message any
+	message proto.Message
 	payload []byte
 	err     error // the client says that it will never be
 	// Of a play:

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,43 @@ func TestOperationThatFillsAFrame(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// A transfer that just fits into a message goes to its workers as the client sent it where the indices of the moves
+// would make it too long.
+func TestTransferWithoutRoomForIndices(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	m := &wire.Transfer{Op: 2, Object: 2, Array: &wire.Array{Dtype: uint32(shape.F32)},
+		Moves: []*wire.Move{{Source: 1, From: 0, To: 1}, {Source: 1, From: 1, To: 0}}}
+	for _, room := range []int{5, 3} { // an index takes two bytes
+		const lengths = 8 // bytes that say how long the array's message and its text are
+		m.Array.Memory = ""
+		m.Array.Memory = strings.Repeat("x", maxOperation-proto.Size(m)-lengths-room)
+		for proto.Size(m) < maxOperation-room {
+			m.Array.Memory += "x"
+		}
+		sent := 0
+		for _, a := range b.say(b.client, wire.KindTransfer, m) {
+			if a.Kind != Send || a.Wire != wire.KindDispatch {
+				continue
+			}
+			d, got := new(wire.Dispatch), new(wire.Transfer)
+			if err := errors.Join(d.Parse(a.Payload), proto.Unmarshal(d.Operation, got)); err != nil {
+				t.Fatal(err)
+			}
+			for i, move := range got.Moves {
+				if indexed := move.Index == uint32(i+1); indexed != (room > 4) || move.Index > 0 != indexed {
+					t.Errorf("with %d bytes of room move %d has index %d", room, i, move.Index)
+				}
+			}
+			sent += len(a.To)
+		}
+		if sent != 2 {
+			t.Errorf("with %d bytes of room the transfer is sent %d times", room, sent)
+		}
+		m.Op, m.Object = m.Op+1, m.Object+1
 	}
 }
 

@@ -197,6 +197,7 @@ type State struct {
 	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
 	buffer  []byte // of payloads of this Step
+	part    []byte // scratch of dispatchParts
 	dirty   []*session
 	ready   []*session // may go on with their queues
 	freeOps []*gang
@@ -220,6 +221,9 @@ func New(c Config) *State {
 		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{}}
 }
 
+// maxScratch bounds the memory that is kept for the next Step, in bytes: far more than usual ones need.
+const maxScratch = 1 << 20
+
 // Step takes one event and appends what is to be done, in order.
 func (st *State) Step(ev Event, out []Action) []Action {
 	st.now = max(st.now, ev.Now)
@@ -227,7 +231,7 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		st.begun = st.now
 	}
 	st.out, st.buffer = out, st.buffer[:0]
-	if cap(st.buffer) > 1<<20 {
+	if cap(st.buffer) > maxScratch {
 		st.buffer = nil
 	}
 	switch ev.Kind {

@@ -353,6 +353,21 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 			names := map[wire.Kind]string{wire.KindRun: "run", wire.KindPut: "put", wire.KindTransfer: "transfer",
 				wire.KindFetch: "fetch"}
 			fmt.Fprintf(w, "%s %d", names[wire.Kind(m.Kind)], op.Op)
+			switch wire.Kind(m.Kind) {
+			case wire.KindPut:
+				p := new(wire.Put)
+				_ = proto.Unmarshal(m.Operation, p)
+				fmt.Fprintf(w, " on %v", p.Devices)
+			case wire.KindTransfer:
+				p := new(wire.Transfer)
+				_ = proto.Unmarshal(m.Operation, p)
+				for _, v := range p.Moves {
+					fmt.Fprintf(w, " %d:%d>%d", v.Source, v.From, v.To)
+					if v.Index > 0 {
+						fmt.Fprintf(w, " (move %d)", v.Index-1)
+					}
+				}
+			}
 		case wire.KindCompleted:
 			m := new(wire.Completed)
 			into(m)

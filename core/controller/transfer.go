@@ -31,12 +31,12 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 	if err == nil {
 		err = st.alive(at)
 	}
-	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q.payload)
+	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q)
 }
 
 // make performs an operation that makes one object.
 func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at *place, err error, kind wire.Kind,
-	workers set, conns []uint64, payload []byte) {
+	workers set, conns []uint64, q *queued) {
 	sizes, counted := [1]int64{bytes}, [1]int64{}
 	if st.isCounted(at, memory) {
 		counted = sizes
@@ -51,7 +51,10 @@ func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at 
 	}
 	g := st.newGang(s, op)
 	g.place, g.first, g.makes, g.bytes = at, id, 1, counted[0]
-	g.kind, g.to, g.conns, g.payload = kind, workers, conns, payload
+	g.kind, g.to, g.conns, g.payload = kind, workers, conns, q.payload
+	if len(conns) > 1 {
+		g.message = q.message
+	}
 	st.admit(g)
 }
 
@@ -63,6 +66,10 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
 			st.end(s, m.Op, invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
 				len(s.slots)-1))
+			return
+		}
+		if move.Index != 0 {
+			st.end(s, m.Op, invalid("move %d has an index, which is not a client's to say", i))
 			return
 		}
 		if !seen.has(int(move.To)) {
@@ -104,7 +111,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		})
 	}
 	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindTransfer, workers,
-		st.connsOf(workers), q.payload)
+		st.connsOf(workers), q)
 }
 
 func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {

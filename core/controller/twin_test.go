@@ -26,12 +26,14 @@ type twin struct {
 	conns   uint64
 	workers map[uint64]*twinWorker // by connection
 	clients map[uint64]*twinClient
-	gangs   map[uint64]string // operation and session by gang
-	memory  int64             // of each device of workers
-	first   map[uint64]uint64 // session's last operation dispatched, by session
+	gangs   map[uint64]string           // operation and session by gang
+	sent    map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
+	memory  int64                       // of each device of workers
+	first   map[uint64]uint64           // session's last operation dispatched, by session
 }
 
 type twinWorker struct {
+	old      bool // it does not speak ProtocolParts
 	process  uint64
 	devices  map[uint32][]uint64 // workers of a session's virtual devices
 	graphs   map[[2]uint64]*wire.Graph
@@ -165,7 +167,12 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		if wire.Kind(m.Kind) == wire.KindFetch { // which may pass what is held
 			op.Op = 0
 		}
-		w.dispatched(m.Gang, fmt.Sprint(m.Session, m.Kind, m.Operation), m.Session, op.Op)
+		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
+		if kind := wire.Kind(m.Kind); kind == wire.KindPut || kind == wire.KindTransfer {
+			w.ownPart(worker, m, op.Op)
+			what = fmt.Sprint(m.Session, m.Kind, op.Op)
+		}
+		w.dispatched(m.Gang, what, m.Session, op.Op)
 		switch {
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
@@ -195,6 +202,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
 		}
 		worker.graphs[key] = m
+		w.ownNodes(worker, m)
 	case wire.KindPlayed:
 		m := new(wire.Played)
 		w.into(a, m)
@@ -216,8 +224,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			if n := g.Nodes[m.From+i]; n.Run != nil {
 				here = worker.loaded[[2]uint64{uint64(m.Session), n.Run.Program}]
 			} else {
-				on := worker.devices[m.Session]
-				here = on[n.Transfer.Moves[0].From] == worker.process || on[n.Transfer.Moves[0].To] == worker.process
+				here = len(n.Transfer.Moves) > 0 // its own, see ownNodes
 			}
 			if here {
 				worker.gangs[gang], part = m.Session, true
@@ -256,6 +263,82 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		}
 		delete(worker.known, m.Session)
 		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
+	}
+}
+
+// ownPart checks that a worker is sent its own part of a Put or a Transfer, and all of it.
+func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
+	on := worker.devices[d.Session]
+	var got, want proto.Message
+	switch m := w.sent[[2]uint64{uint64(d.Session), op}].(type) {
+	case *wire.Put:
+		own := proto.CloneOf(m)
+		own.Devices = slices.DeleteFunc(own.Devices, func(d uint32) bool { return on[d] != worker.process })
+		got, want = new(wire.Put), own
+	case *wire.Transfer:
+		own := proto.CloneOf(m)
+		own.Moves = worker.ownMoves(on, m.Moves)
+		got, want = new(wire.Transfer), own
+	default:
+		w.t.Fatalf("operation %d of session %d, which nobody submitted, is dispatched", op, d.Session)
+	}
+	if err := proto.Unmarshal(d.Operation, got); err != nil || !proto.Equal(got, want) {
+		w.t.Fatalf("process %d is sent %v, %v, want %v", worker.process, got, err, want)
+	}
+}
+
+// ownMoves returns the moves that a worker has to be sent. They have their indices where there are others.
+func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire.Move) {
+	apart := false
+	for i, m := range moves {
+		apart = apart || on[m.From] != worker.process || on[m.To] != worker.process
+		if on[m.From] == worker.process || on[m.To] == worker.process {
+			m = proto.CloneOf(m)
+			m.Index = uint32(i + 1)
+			own = append(own, m)
+		}
+	}
+	if !apart || worker.old {
+		return moves
+	}
+	return own
+}
+
+// ownNodes checks that a worker is sent of a graph what concerns it.
+func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
+	on := worker.devices[got.Session]
+	for _, c := range w.clients {
+		if c.session != got.Session {
+			continue
+		}
+		want := proto.CloneOf(c.graphs[got.Graph])
+		want.Session = got.Session
+		all := worker.old || !slices.ContainsFunc(want.Nodes, func(n *wire.Node) bool {
+			rows := c.programs[n.GetRun().GetProgram()]
+			for _, m := range n.GetTransfer().GetMoves() {
+				rows = append(slices.Clone(rows), m.From, m.To)
+			}
+			return slices.ContainsFunc(rows, func(d uint32) bool { return on[d] != worker.process })
+		})
+		for _, n := range want.Nodes {
+			rows := c.programs[n.GetRun().GetProgram()]
+			switch {
+			case all:
+			case n.Transfer != nil:
+				n.Transfer.Moves = worker.ownMoves(on, n.Transfer.Moves)
+				for i, m := range n.Transfer.Moves {
+					m.Index = uint32(i + 1) // also where this node has no other worker
+				}
+				if len(n.Transfer.Moves) == 0 {
+					n.Transfer.Array = nil
+				}
+			case !slices.ContainsFunc(rows, func(d uint32) bool { return on[d] == worker.process }):
+				n.Run.Inputs = nil
+			}
+		}
+		if !proto.Equal(got, want) {
+			w.t.Fatalf("process %d is sent the graph %v, want %v", worker.process, got, want)
+		}
 	}
 }
 
@@ -323,10 +406,11 @@ func (w *twin) joinWorker() {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
 			MemoryLimit: w.memory})
 	}
-	w.workers[w.conns] = &twinWorker{devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+	protocol := rapid.SampledFrom([]uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}).Draw(w.t, "protocol")
+	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts, devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
+		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer, ProtocolMax: protocol}})
 }
 
 func (w *twin) joinClient() {
@@ -385,7 +469,9 @@ func (w *twin) submits(c *twinClient) {
 			&wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
 				Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
 	case "put":
-		w.say(c.conn, wire.KindPut, &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()})
+		m := &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()}
+		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
+		w.say(c.conn, wire.KindPut, m)
 	case "run":
 		id, _ := pick(w, c.programs, "program")
 		m := &wire.Run{Op: next(), Program: id, FirstOutput: fresh(), Inputs: []uint64{object()}}
@@ -397,8 +483,13 @@ func (w *twin) submits(c *twinClient) {
 		w.say(c.conn, wire.KindFetch, m)
 	case "transfer":
 		d := devices()
-		w.say(c.conn, wire.KindTransfer, &wire.Transfer{
-			Op: next(), Object: fresh(), Array: scalar, Moves: []*wire.Move{{Source: object(), From: d[0], To: d[len(d)-1]}}})
+		m := &wire.Transfer{Op: next(), Array: scalar}
+		for i := range rapid.IntRange(1, len(d)).Draw(t, "moves") {
+			m.Moves = append(m.Moves, &wire.Move{Source: object(), From: d[i], To: d[len(d)-1-i]})
+		}
+		m.Object = fresh()
+		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
+		w.say(c.conn, wire.KindTransfer, m)
 	case "free":
 		m := &wire.Free{Objects: []uint64{object()}}
 		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
@@ -506,7 +597,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
-			gangs: map[uint64]string{}, first: map[uint64]uint64{}}
+			gangs: map[uint64]string{}, first: map[uint64]uint64{}, sent: map[[2]uint64]proto.Message{}}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()

@@ -208,6 +208,12 @@ func (m *Completed) Parse(b []byte) error {
 	return nil
 }
 
+// AppendDevices appends devices to an encoded Put without any.
+func AppendDevices(b []byte, devices []uint32) []byte { return appendNumbers(b, 4, devices) }
+
+// AppendMove appends a move to an encoded Transfer.
+func AppendMove(b []byte, m *Move) []byte { return appendMessage(b, 4, m) }
+
 // AppendGraph appends a client's encoded Graph to b as a worker is sent it: with its session.
 func AppendGraph(b, graph []byte, session uint32) []byte {
 	return appendNumber(append(b, graph...), 5, session)

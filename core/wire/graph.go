@@ -124,6 +124,20 @@ func (a *Array) shape() shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
 }
 
+// Indices returns Move.index of each of the moves that Program makes of a graph's Transfer.
+func (m *Transfer) Indices() (all []uint32) {
+	for _, v := range m.Moves {
+		for k := range max(1, v.GetCount()) {
+			index := v.GetIndex()
+			if index > 0 {
+				index += k
+			}
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
 func (m *Transfer) program() (*graph.Transfer, error) {
 	t := &graph.Transfer{Shape: m.Array.shape(), Memory: m.Array.GetMemory()}
 	for i, v := range m.Moves {

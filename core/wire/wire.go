@@ -28,14 +28,16 @@ import (
 //	4  2026-11-22  workers record what their devices do
 //	5  2026-11-22  links between processes outlive their connections
 //	6  2026-11-23  long programs travel apart from messages
+//	7  2026-11-23  each worker is sent its own moves of a transfer
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 6
+	ProtocolMax     = 7
 	ProtocolLend    = 2 // the first that lends
 	ProtocolBurst   = 3 // the first with bursts
 	ProtocolProfile = 4 // the first with profiles
 	ProtocolResume  = 5 // the first whose links are resumed
 	ProtocolContent = 6 // the first with Content
+	ProtocolParts   = 7 // the first with Move.index
 )
 
 // Kind is what a frame holds.

@@ -3975,7 +3975,10 @@ type Move struct {
 	Shard  *Array                 `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`   // of the source, where start is given
 	// So many moves of equal boxes, each from the device behind the one before and to
 	// the device behind; 0 is 1. Of graphs alone.
-	Count         uint32 `protobuf:"fixed32,8,opt,name=count,proto3" json:"count,omitempty"`
+	Count uint32 `protobuf:"fixed32,8,opt,name=count,proto3" json:"count,omitempty"`
+	// Controller to a worker that is sent its own moves alone: 1 + the move's index among all of them, which is in the
+	// key of its bytes. 0 is its index in this message.
+	Index         uint32 `protobuf:"varint,9,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4062,6 +4065,13 @@ func (x *Move) GetShard() *Array {
 func (x *Move) GetCount() uint32 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *Move) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
 	}
 	return 0
 }
@@ -4236,7 +4246,8 @@ func (x *Rows) GetDevices() []uint32 {
 }
 
 // Client to controller, and on to the workers of its nodes. Objects are numbered
-// within it, see core/graph: inputs from 1 on, then what nodes make.
+// within it, see core/graph: inputs from 1 on, then what nodes make. A worker is sent
+// all nodes, and of those in which it has no part no more than what they make.
 type Graph struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Graph         uint64                 `protobuf:"varint,1,opt,name=graph,proto3" json:"graph,omitempty"` // name made by the client
@@ -4588,13 +4599,14 @@ func (x *Played) GetTerm() uint64 {
 
 // Controller to worker: one operation in the island's order.
 type Dispatch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // the island's number for it, rising; the same on all its workers
-	Session       uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Kind          uint32                 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"`          // KindRun, KindPut, KindTransfer, KindFetch, KindFree
-	Operation     []byte                 `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"` // as the client sent it
-	Client        uint64                 `protobuf:"varint,5,opt,name=client,proto3" json:"client,omitempty"`      // process number: where fetched bytes go
-	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Gang    uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // the island's number for it, rising; the same on all its workers
+	Session uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Kind    uint32                 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"` // KindRun, KindPut, KindTransfer, KindFetch, KindFree
+	// As the client sent it. Of a put or a transfer for several workers, each is sent its own devices or moves.
+	Operation     []byte `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
+	Client        uint64 `protobuf:"varint,5,opt,name=client,proto3" json:"client,omitempty"` // process number: where fetched bytes go
+	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6862,7 +6874,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
 	"\x05array\x18\x03 \x01(\v2\x14.pathways.wire.ArrayR\x05array\x12)\n" +
-	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xbe\x01\n" +
+	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xd4\x01\n" +
 	"\x04Move\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\x04R\x06source\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x0e\n" +
@@ -6871,7 +6883,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x04size\x18\x05 \x03(\x03R\x04size\x12\x0e\n" +
 	"\x02at\x18\x06 \x03(\x03R\x02at\x12*\n" +
 	"\x05shard\x18\a \x01(\v2\x14.pathways.wire.ArrayR\x05shard\x12\x14\n" +
-	"\x05count\x18\b \x01(\aR\x05count\"G\n" +
+	"\x05count\x18\b \x01(\aR\x05count\x12\x14\n" +
+	"\x05index\x18\t \x01(\rR\x05index\"G\n" +
 	"\x05Fetch\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12\x16\n" +

@@ -157,8 +157,11 @@ func (t *transfer) lay(g *gang) error {
 	return nil
 }
 
-// move reads a Move.
+// move reads a Move, whose index in its message is index.
 func (t *transfer) move(index int, m *wire.Move) (*move, error) {
+	if m.Index > 0 {
+		index = int(m.Index - 1)
+	}
 	v := &move{index: index, source: m.Source, whole: len(m.Start) == 0 &&
 		len(m.Size) == 0, start: m.Start, size: m.Size, at: m.At, shape: t.shape}
 	if v.whole {
