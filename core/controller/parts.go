@@ -6,9 +6,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Of an operation that names shards one by one, each worker is sent its own part: of a Put the devices that it has, of a
-// Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes part
-// in. So a worker's message grows with its own shards, and that of one worker alone is the client's message.
+// Of an operation that names shards one by one, each worker is sent its own part: of a Put the devices that it has, of
+// a Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes
+// part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message.
 //
 // Where a worker's part would not fit into a message, or the worker does not know of moves' indices, it is sent all of
 // it, as the client sent it. That says the same: a worker leaves out what concerns others.

@@ -406,8 +406,10 @@ func (w *twin) joinWorker() {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
 			MemoryLimit: w.memory})
 	}
-	protocol := rapid.SampledFrom([]uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}).Draw(w.t, "protocol")
-	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts, devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+	protocols := []uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}
+	protocol := rapid.SampledFrom(protocols).Draw(w.t, "protocol")
+	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts,
+		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
 		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer, ProtocolMax: protocol}})
