@@ -125,6 +125,7 @@ func (p *program) show(r *wire.Report, address string) error {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
 			size(r.CompiledBytes), size(r.ArtifactBytes))
 	}
+	showHeld(w, r)
 	showMemory(w, r)
 	showRefused(w, r)
 	showSlices(w, r)
@@ -187,6 +188,49 @@ func memoryOfHost(m *wire.HostMemory) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// showHeld prints the operations that wait for admission, if any, and what for.
+func showHeld(w io.Writer, r *wire.Report) {
+	head := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n"
+	for _, s := range r.Sessions {
+		h := s.Held
+		if h.GetOperations() == 0 {
+			continue
+		}
+		what := h.What
+		if h.Line != "" {
+			what += ", called at " + h.Line
+		}
+		fmt.Fprintf(w, "%s%d\t%s\t%s\t%s on device %d of %s\t%v\t%s\n", head, s.Session,
+			status.Count(h.Operations, "operation"), what, size(h.Need), h.Local, cmp.Or(h.WorkerName, "a lost worker"),
+			age(h.SinceMs), waitOf(h))
+		head = ""
+	}
+}
+
+// waitOf says what a held operation waits for.
+func waitOf(h *wire.Report_Held) string {
+	var all []string
+	for _, x := range h.Holders {
+		text := wire.Owner(x.Session, cmp.Or(x.Client, "a client"), x.User, x.Host)
+		if h.WaitsFor != "turn" {
+			text += " (" + size(x.Bytes) + ")"
+		}
+		all = append(all, text)
+	}
+	whose := strings.Join(all, "; ")
+	switch h.WaitsFor {
+	case "client":
+		return "bytes that its client is sending"
+	case "work":
+		return "computations under way to end"
+	case "turn":
+		return "its turn behind " + whose
+	case "frees":
+		return "frees of " + whose
+	}
+	return "memory of " + whose
 }
 
 // showRefused prints which workers had no memory for operations that had been admitted, if any.

@@ -110,6 +110,34 @@ func TestShowMemory(t *testing.T) {
 	}
 }
 
+func TestShowHeld(t *testing.T) {
+	var out strings.Builder
+	held := func(session uint32, waitsFor string, holders ...*wire.Report_Holder) *wire.Report_SessionReport {
+		return &wire.Report_SessionReport{Session: session, Held: &wire.Report_Held{Operations: 3, What: "jit_step",
+			Need: 4 << 30, WorkerName: "w0", Local: 1, SinceMs: 12_300, WaitsFor: waitsFor, Holders: holders}}
+	}
+	ada := &wire.Report_Holder{Session: 7, Client: "node1:99", User: "ada", Host: "node1", Bytes: 3 << 30}
+	bob := &wire.Report_Holder{Session: 8, Client: "notebook", User: "bob", Host: "node2", Bytes: 1 << 20}
+	r := &wire.Report{Sessions: []*wire.Report_SessionReport{held(1, "memory", ada, bob), held(2, "client"),
+		held(3, "work"), held(4, "turn", ada), held(5, "frees", ada), {Session: 6}, {Session: 7, Held: &wire.Report_Held{}}}}
+	r.Sessions[0].Held.Line = "train.py:7"
+	showHeld(&out, r)
+	want := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n" +
+		"1\t3 operations\tjit_step, called at train.py:7\t4.0 GiB on device 1 of w0\t12.3s\tmemory of session 7, " +
+		"node1:99 of ada (3.0 GiB); session 8, notebook of bob on node2 (1.0 MiB)\n" +
+		"2\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tbytes that its client is sending\n" +
+		"3\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tcomputations under way to end\n" +
+		"4\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tits turn behind session 7, node1:99 of ada\n" +
+		"5\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tfrees of session 7, node1:99 of ada (3.0 GiB)\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showHeld(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where nothing is held it shows %q", out.String())
+	}
+}
+
 func TestShowRefused(t *testing.T) {
 	var out strings.Builder
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{

@@ -46,6 +46,7 @@ const freesCome = 100e6
 // hold is what a gang that is held waits for.
 type hold struct {
 	puts     []uint64 // gangs whose bytes have yet to come from the client; nil: it waits for memory
+	since    int64    // when it was held
 	others   int64    // since when it waits for other sessions, 0 where it does not
 	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
 }
@@ -75,12 +76,16 @@ func (st *State) roomFor(g *gang, n int) bool {
 // the gang's session has none there. One that has some goes on, since the others may wait for what it will free.
 func (st *State) behind(g *gang, n int) bool {
 	for _, h := range st.held[:n] {
-		if h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place) &&
-			!st.ledger.Has(ledger.Owner(g.s.id), g.place.numbers) {
+		if st.precedes(h, g) && !st.ledger.Has(ledger.Owner(g.s.id), g.place.numbers) {
 			return true
 		}
 	}
 	return false
+}
+
+// precedes reports whether a gang that was held before another waits for memory of the same devices.
+func (st *State) precedes(h, g *gang) bool {
+	return h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place)
 }
 
 // overlaps reports whether two places, of any sessions, have a device in common.
@@ -266,7 +271,7 @@ func (st *State) proceedWith(g *gang) {
 
 // hold has a gang wait, and its session's later operations behind it.
 func (st *State) hold(g *gang) {
-	g.held = new(hold)
+	g.held = &hold{since: st.now}
 	if len(st.awaits) > 0 {
 		g.held.puts = slices.Clone(st.awaits)
 	}
@@ -535,10 +540,8 @@ func (st *State) noRoom(g *gang, why string) error {
 	if g.run != nil && len(g.run.Trace) > 0 {
 		fmt.Fprintf(&b, ", called at %s", g.run.Trace)
 	}
-	for _, w := range st.workers {
-		if w != nil && on >= w.base && on < w.base+len(w.offer.Devices) {
-			fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)
-		}
+	if w := st.workerOf(on); w != nil {
+		fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)
 	}
 	b.WriteString("]")
 	return status.New(status.ResourceExhausted, "%s", b.String())
@@ -558,6 +561,16 @@ func (st *State) number(w *worker) error {
 	for i, d := range w.offer.Devices {
 		if err := st.ledger.SetLimit(w.base+i, max(0, d.MemoryLimit)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// workerOf returns the worker of a device by its number in the ledger, nil where it has gone.
+func (st *State) workerOf(number int) *worker {
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil && number >= w.base && number < w.base+len(w.offer.Devices) {
+			return w
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ func (st *State) Report() *wire.Report {
 			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 			Programs: uint64(len(s.programs)),
 			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, DeviceNs: int64(s.spent),
-			HostBytes: host[id], Bytes: make([]int64, len(s.slots))}
+			HostBytes: host[id], Held: st.heldOf(s), Bytes: make([]int64, len(s.slots))}
 		for _, o := range s.objects {
 			if o.err == nil && !o.donated {
 				o.place.has.each(func(d int) {
@@ -156,6 +156,11 @@ func hideLines(r *wire.Report) {
 			if w.LastRefused != nil {
 				w.LastRefused.Why = ""
 			}
+		}
+	}
+	for _, s := range r.Sessions {
+		if s.Held != nil {
+			s.Held.Line = ""
 		}
 	}
 }

@@ -425,6 +425,13 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 			for _, s := range m.Sessions {
 				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects,
 					s.Programs, s.UnderWay, s.Bytes)
+				if h := s.Held; h != nil {
+					fmt.Fprintf(w, ", %d held for %d ms, %s needs %d on %s/%d and waits for %s", h.Operations, h.SinceMs, h.What,
+						h.Need, h.WorkerName, h.Local, h.WaitsFor)
+					for _, x := range h.Holders {
+						fmt.Fprintf(w, " %s (%d)", wire.Owner(x.Session, x.Client, x.User, x.Host), x.Bytes)
+					}
+				}
 				for _, x := range s.Slices {
 					fmt.Fprintf(w, ", slice %d is", x.Slice)
 					for _, p := range x.Devices {

@@ -166,6 +166,18 @@ func (l *Ledger) Has(o Owner, devices []int) bool {
 	return false
 }
 
+// On returns the bytes on a device that an owner has and that do not leave by themselves.
+func (l *Ledger) On(o Owner, device int) (bytes int64) {
+	if a := l.owners[o]; a != nil {
+		for e := a.extents; e != nil; e = e.next {
+			if e.has(device) {
+				bytes += e.bytes - e.leaving
+			}
+		}
+	}
+	return bytes
+}
+
 func labelOn(specs []Spec, d int) string {
 	for i := range specs {
 		if specs[i].Placement.has(d) {

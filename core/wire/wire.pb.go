@@ -6108,6 +6108,7 @@ type Report_SessionReport struct {
 	Host          string                 `protobuf:"bytes,22,opt,name=host,proto3" json:"host,omitempty"`
 	DeviceNs      int64                  `protobuf:"varint,23,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`    // device time that its computations have taken, of all devices together
 	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
+	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6226,6 +6227,209 @@ func (x *Report_SessionReport) GetHostBytes() int64 {
 	return 0
 }
 
+func (x *Report_SessionReport) GetHeld() *Report_Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// An operation that is held: it has no place in the order yet, and its session's later ones wait behind it.
+type Report_Held struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Operations uint64                 `protobuf:"varint,1,opt,name=operations,proto3" json:"operations,omitempty"` // that wait: this one, and those behind it
+	What       string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`              // the program's name, or what is to be done
+	Line       string                 `protobuf:"bytes,3,opt,name=line,proto3" json:"line,omitempty"`              // of the user's code that called it, for operators; may be empty
+	Need       int64                  `protobuf:"varint,4,opt,name=need,proto3" json:"need,omitempty"`             // bytes, on the device that lacks most for it
+	Worker     uint64                 `protobuf:"varint,5,opt,name=worker,proto3" json:"worker,omitempty"`         // process number of that device's worker
+	WorkerName string                 `protobuf:"bytes,6,opt,name=worker_name,json=workerName,proto3" json:"worker_name,omitempty"`
+	Local      uint32                 `protobuf:"varint,7,opt,name=local,proto3" json:"local,omitempty"`                    // the device
+	SinceMs    int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been held
+	// "client": for bytes that its client is sending. "work": for computations under way to end, and what was freed to
+	// go then. "turn": for holders, which were held before. "memory": for holders to free some. "frees": for frees of
+	// holders that their clients may not have told of yet; then it fails.
+	WaitsFor      string           `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	Holders       []*Report_Holder `protobuf:"bytes,10,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Held) Reset() {
+	*x = Report_Held{}
+	mi := &file_wire_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Held) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Held) ProtoMessage() {}
+
+func (x *Report_Held) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
+func (*Report_Held) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71, 4}
+}
+
+func (x *Report_Held) GetOperations() uint64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+func (x *Report_Held) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Report_Held) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *Report_Held) GetNeed() int64 {
+	if x != nil {
+		return x.Need
+	}
+	return 0
+}
+
+func (x *Report_Held) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Report_Held) GetWorkerName() string {
+	if x != nil {
+		return x.WorkerName
+	}
+	return ""
+}
+
+func (x *Report_Held) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Report_Held) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *Report_Held) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *Report_Held) GetHolders() []*Report_Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+type Report_Holder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Host          string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
+	Bytes         int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"` // that it has on the device
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Holder) Reset() {
+	*x = Report_Holder{}
+	mi := &file_wire_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Holder) ProtoMessage() {}
+
+func (x *Report_Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
+func (*Report_Holder) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+}
+
+func (x *Report_Holder) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Report_Holder) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Report_Holder) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Report_Holder) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Report_Holder) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Report_Slice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
@@ -6236,7 +6440,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6248,7 +6452,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6261,7 +6465,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 4}
+	return file_wire_proto_rawDescGZIP(), []int{71, 6}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -6295,7 +6499,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6307,7 +6511,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6320,7 +6524,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+	return file_wire_proto_rawDescGZIP(), []int{71, 7}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -6390,7 +6594,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6402,7 +6606,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6415,7 +6619,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 6}
+	return file_wire_proto_rawDescGZIP(), []int{71, 8}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6445,7 +6649,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6457,7 +6661,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6470,7 +6674,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 7}
+	return file_wire_proto_rawDescGZIP(), []int{71, 9}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -7006,7 +7210,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
-	"onlyEvents\"\xed\x0e\n" +
+	"onlyEvents\"\xbb\x12\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -7041,7 +7245,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\xd6\x02\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\x86\x03\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -7055,7 +7259,29 @@ const file_wire_proto_rawDesc = "" +
 	"\x04host\x18\x16 \x01(\tR\x04host\x12\x1b\n" +
 	"\tdevice_ns\x18\x17 \x01(\x03R\bdeviceNs\x12\x1d\n" +
 	"\n" +
-	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x1aL\n" +
+	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
+	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x1a\xa1\x02\n" +
+	"\x04Held\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x01 \x01(\x04R\n" +
+	"operations\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\tR\x04line\x12\x12\n" +
+	"\x04need\x18\x04 \x01(\x03R\x04need\x12\x16\n" +
+	"\x06worker\x18\x05 \x01(\x04R\x06worker\x12\x1f\n" +
+	"\vworker_name\x18\x06 \x01(\tR\n" +
+	"workerName\x12\x14\n" +
+	"\x05local\x18\a \x01(\rR\x05local\x12\x19\n" +
+	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x1b\n" +
+	"\twaits_for\x18\t \x01(\tR\bwaitsFor\x126\n" +
+	"\aholders\x18\n" +
+	" \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1ax\n" +
+	"\x06Holder\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x12\n" +
+	"\x04host\x18\x04 \x01(\tR\x04host\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x1aL\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a\xbc\x01\n" +
@@ -7103,7 +7329,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -7189,10 +7415,12 @@ var file_wire_proto_goTypes = []any{
 	(*Report_Worker)(nil),        // 81: pathways.wire.Report.Worker
 	(*Report_Refusal)(nil),       // 82: pathways.wire.Report.Refusal
 	(*Report_SessionReport)(nil), // 83: pathways.wire.Report.SessionReport
-	(*Report_Slice)(nil),         // 84: pathways.wire.Report.Slice
-	(*Report_Event)(nil),         // 85: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 86: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 87: pathways.wire.Report.Supervised
+	(*Report_Held)(nil),          // 84: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 85: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 86: pathways.wire.Report.Slice
+	(*Report_Event)(nil),         // 87: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 88: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 89: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
@@ -7267,21 +7495,23 @@ var file_wire_proto_depIdxs = []int32{
 	72, // 69: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
 	80, // 70: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
 	83, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	85, // 72: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	86, // 73: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	87, // 72: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	88, // 73: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	81, // 74: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
 	7,  // 75: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
 	13, // 76: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
 	15, // 77: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
 	82, // 78: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	84, // 79: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	66, // 80: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	87, // 81: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	82, // [82:82] is the sub-list for method output_type
-	82, // [82:82] is the sub-list for method input_type
-	82, // [82:82] is the sub-list for extension type_name
-	82, // [82:82] is the sub-list for extension extendee
-	0,  // [0:82] is the sub-list for field type_name
+	86, // 79: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	84, // 80: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	85, // 81: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	66, // 82: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	89, // 83: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	84, // [84:84] is the sub-list for method output_type
+	84, // [84:84] is the sub-list for method input_type
+	84, // [84:84] is the sub-list for extension type_name
+	84, // [84:84] is the sub-list for extension extendee
+	0,  // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -7295,7 +7525,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   85,
+			NumMessages:   87,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -35,11 +35,11 @@ class Status:
                 _summary(self.report),
                 *(
                     f"  {worker['process']['name']}: {count(len(worker['devices']), 'device')}, "
-                    f"{size(sum(_in_use(worker)))} in use"
+                    f"{size(sum(_in_use(worker)))} in use{_of_host(worker)}"
                     for worker in self.workers
                 ),
                 *(
-                    f"  {session['name']}: {count(session['objects'], 'array')}, {size(sum(session['bytes']))}"
+                    f"  {session['name']}: {'; '.join(filter(None, (_has(session), _held(session['held']))))}"
                     for session in self.report["sessions"]
                 ),
             ]
@@ -75,6 +75,41 @@ def _in_use(worker: dict[str, Any]) -> list[int]:
     return [max(n, 0) for n in told] or [0] * len(worker["devices"])
 
 
+def _of_host(worker: dict[str, Any]) -> str:
+    bytes_ = worker["last"]["host_bytes"]
+    return f", {size(bytes_)} of its host" if bytes_ else ""
+
+
+def _has(session: dict[str, Any]) -> str:
+    """Returns the arrays and the memory that a session has."""
+    text = f"{count(session['objects'], 'array')}, {size(sum(session['bytes']))}"
+    return text + (f", {size(session['host_bytes'])} of hosts" if session["host_bytes"] else "")
+
+
+def _held(held: dict[str, Any]) -> str:
+    """Returns what of a session waits to be admitted, and why; "" if nothing does."""
+    if not held["operations"]:
+        return ""
+    return (
+        f"{count(held['operations'], 'operation')} held for {held['since_ms'] / 1000:.1f} s: {held['what']} needs "
+        f"{size(held['need'])} on device {held['local']} of {held['worker_name'] or 'a lost worker'} and waits for "
+        f"{_waits_for(held)}"
+    )
+
+
+def _waits_for(held: dict[str, Any]) -> str:
+    whose = ", ".join(
+        f"session {holder['session']}, {' of '.join(filter(None, (holder['client'], holder['user'])))}"
+        for holder in held["holders"]
+    )
+    return {
+        "client": "bytes that its client is sending",
+        "work": "computations under way to end",
+        "turn": f"its turn behind {whose}",
+        "frees": f"frees of {whose}",
+    }.get(held["waits_for"], f"memory of {whose}")
+
+
 def _summary(report: dict[str, Any]) -> str:
     workers = [worker for island in report["islands"] for worker in island["workers"]]
     devices = sum(len(worker["devices"]) for worker in workers)
@@ -89,11 +124,32 @@ _ACROSS, _CELL, _CELLS = 4, 22, 8  # cards in a row; the size of a device's squa
 _SILENT_MS = 3000  # a worker whose last heartbeat is older is drawn as silent
 
 
+def _host(host: dict[str, Any]) -> str:
+    """Returns what a worker has of its machine's memory, by kind, a line each."""
+    kinds = {
+        "blocks": "arrays",
+        "collectives": "collectives",
+        "assembling": "transfers",
+        "programs": "programs",
+        "free": "free",
+    }
+    return "".join(f"\n{size(host[kind])} of its host: {name}" for kind, name in kinds.items() if host[kind])
+
+
 def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
     rows = -(-len(workers) // _ACROSS)
     width = 2 * _MARGIN + _ACROSS * (_CARD + _GAP) - _GAP
     top, below = 44, 44 + rows * (_HEIGHT + _GAP) + 14
-    height = below + 20 * len(report["sessions"]) + 8
+    lines = [
+        (label, name, text)
+        for session in report["sessions"]
+        for label, name, text in (
+            ("session ", session["name"], f": {_has(session)}"),
+            ("", "", _held(session["held"])),
+        )
+        if text
+    ]
+    height = below + 20 * len(lines) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="12"><rect width="{width}" height="{height}" fill="#fff"/>'
@@ -107,7 +163,8 @@ def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
         if silent > _SILENT_MS:
             told = f"silent for {silent / 1000:.0f} s"
         parts.append(
-            f"<g><title>{escape(', '.join(worker['process']['addresses']))}</title>"
+            f"<g><title>{escape(', '.join(worker['process']['addresses']))}"
+            f"{escape(_host(worker['last']['host']))}</title>"
             f'<rect x="{x}" y="{y}" width="{_CARD}" height="{_HEIGHT}" rx="6" fill="#f7f9fb" stroke="{edge}"/>'
             f'<text x="{x + 10}" y="{y + 20}" font-weight="bold">{escape(worker["process"]["name"])}</text>'
             f'<text x="{x + _CARD - 10}" y="{y + 20}" text-anchor="end" fill="#555">{told}</text></g>'
@@ -122,11 +179,11 @@ def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
         more = len(worker["devices"]) - len(shown)
         kind = worker["devices"][0]["kind"] if worker["devices"] else "no devices"
         text = f"{len(worker['devices'])} × {kind}" + (f", {more} not drawn" if more else "")
+        text += _of_host(worker)
         parts.append(f'<text x="{x + 10}" y="{y + 66}" fill="#555" font-size="11">{escape(text)}</text>')
-    for n, session in enumerate(report["sessions"]):
-        text = f"{count(session['objects'], 'array')}, {size(sum(session['bytes']))}"
+    for n, (label, name, text) in enumerate(lines):
         parts.append(
-            f'<text x="{_MARGIN}" y="{below + 10 + 20 * n}"><tspan fill="#555">session</tspan> '
-            f'{escape(session["name"])}<tspan fill="#555">: {text}</tspan></text>'
+            f'<text x="{_MARGIN}" y="{below + 10 + 20 * n}" font-size="{12 if name else 10}"><tspan fill="#555">{label}'
+            f'</tspan>{escape(name)}<tspan fill="{"#555" if name else "#d55e00"}">{escape(text)}</tspan></text>'
         )
     return "\n".join([*parts, "</svg>\n"])

@@ -4,7 +4,7 @@ import xml.etree.ElementTree
 
 import pathways
 import pytest
-from processes import Cluster, command
+from processes import Cluster, command, until
 
 
 def test_status_of_a_cluster():
@@ -21,6 +21,51 @@ def test_status_of_a_cluster():
     picture = xml.etree.ElementTree.fromstring(status._repr_svg_())
     texts = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert {"worker-0", "worker-1", "2 × cpu"} <= set(texts)
+
+
+def test_status_shows_host_memory_and_what_is_held():
+    put = """
+import jax, numpy as np, sys
+x = jax.device_put(np.ones(3 << 19, np.float32), jax.devices()[0])  # 6 MiB
+print("asked", flush=True)
+jax.block_until_ready(x)
+print("has it", flush=True)
+assert sys.stdin.readline()
+"""
+    with Cluster(1, 1, "--memory-limit", "10MiB", "--memory-wait", "10m") as cluster:
+        first, second = cluster.start(put), None
+        try:
+            assert [first.stdout.readline() for _ in range(2)] == ["asked\n", "has it\n"], first.stderr.read()
+            second = cluster.start(put)
+            assert second.stdout.readline() == "asked\n", second.stderr.read()
+            until("something is held", lambda: "held" in repr(pathways.status(cluster.address)))
+            until("host memory is told", lambda: "of its host" in repr(pathways.status(cluster.address)))
+            status = pathways.status(cluster.address)
+            text = command("status", "--dir", str(cluster.dir)).stdout
+            first.communicate("\n", timeout=60)
+            assert second.stdout.readline() == "has it\n", second.stderr.read()
+            second.communicate("\n", timeout=60)
+        finally:
+            for process in filter(None, (first, second)):
+                process.kill()
+                process.communicate()
+    one, two = status.report["sessions"]
+    held = two["held"]
+    assert not one["held"]["operations"]
+    assert (held["operations"], held["what"], held["need"], held["waits_for"]) == (1, "device_put", 6 << 20, "memory")
+    assert [(holder["session"], holder["bytes"]) for holder in held["holders"]] == [(one["session"], 6 << 20)]
+    (line,) = [line for line in text.splitlines() if "device_put" in line]
+    assert "6.0 MiB on device 0 of worker-0" in line and f"memory of session {one['session']}, {one['name']}" in line
+    (worker, *_), picture = repr(status).splitlines()[1:], status._repr_svg_()
+    assert "6 MiB in use, 6 MiB of its host" in worker
+    shown = " ".join(xml.etree.ElementTree.fromstring(picture).itertext())
+    for part in (
+        "6 MiB of its host: arrays",
+        "6 MiB of hosts",
+        "1 operation held for",
+        "device_put needs 6 MiB on device 0",
+    ):
+        assert part in shown, shown
 
 
 @pytest.mark.parametrize(

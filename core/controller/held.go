@@ -1,0 +1,89 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Values of Report.Held.waits_for.
+const (
+	waitsForClient = "client"
+	waitsForWork   = "work"
+	waitsForTurn   = "turn"
+	waitsForMemory = "memory"
+	waitsForFrees  = "frees"
+)
+
+// heldOf tells what of a session is held, what for, and how long; nil where nothing is. It changes nothing.
+func (st *State) heldOf(s *session) *wire.Report_Held {
+	g := s.waiting
+	if g == nil || g.held == nil {
+		return nil
+	}
+	r := &wire.Report_Held{Operations: 1, What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}
+	for i := s.head; i < len(s.queue); i++ {
+		if q := &s.queue[i]; q.op != 0 {
+			r.Operations += uint64(max(1, q.nodes))
+		}
+	}
+	if p := s.play; p != nil {
+		r.Operations += uint64(len(p.g.nodes) - p.next)
+	}
+	if g.run != nil {
+		r.Line = string(g.run.Trace)
+	}
+	need := st.needOf(g, true)
+	on, bytes := st.ledger.Shortest(need, g.temp)
+	if bytes == 0 { // there is room: it waits for something else
+		on, bytes = g.place.numbers[0], g.bytes+g.temp
+	}
+	r.Need = bytes
+	if w := st.workerOf(on); w != nil {
+		r.Worker, r.WorkerName, r.Local = w.process.Number, w.name, uint32(on-w.base)
+	}
+	var holders []*session
+	r.WaitsFor, holders = st.waitOf(g)
+	for _, h := range holders {
+		r.Holders = append(r.Holders, &wire.Report_Holder{Session: h.id, Client: h.name, User: h.user, Host: h.host,
+			Bytes: st.ledger.On(ledger.Owner(h.id), on)})
+	}
+	slices.SortStableFunc(r.Holders, func(a, b *wire.Report_Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return r
+}
+
+// waitOf returns what a held gang waits for, as waits_for of Report.Held names it, and the sessions that have to do
+// with that. judge looks at the same in the same order.
+func (st *State) waitOf(g *gang) (what string, holders []*session) {
+	i := slices.Index(st.held, g)
+	need := st.needOf(g, true)
+	switch {
+	case g.held.puts != nil:
+		return waitsForClient, nil
+	case st.behind(g, i):
+		for _, h := range st.held[:i] {
+			if st.precedes(h, g) {
+				holders = append(holders, h.s)
+			}
+		}
+		return waitsForTurn, holders
+	case st.ledger.WillFit(need, g.temp):
+		return waitsForWork, nil
+	}
+	blocked := st.ledger.Blocked(need, g.temp, nil)
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s != g.s && st.ledger.Has(ledger.Owner(id), blocked) {
+			holders = append(holders, s)
+		}
+	}
+	if len(holders) == 0 {
+		return waitsForFrees, []*session{g.s}
+	}
+	if g.held.hopeless != 0 { // all of them wait, too
+		return waitsForFrees, holders
+	}
+	return waitsForMemory, holders
+}
