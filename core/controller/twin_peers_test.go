@@ -1,0 +1,207 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+func (w *twin) joinWorker() {
+	w.conns++
+	offer := &wire.WorkerOffer{Island: rapid.SampledFrom([]string{"", "", "x"}).Draw(w.t, "island"),
+		Platform: &wire.Platform{Name: "sim"}}
+	for d := range rapid.IntRange(1, 2).Draw(w.t, "devices") {
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
+			MemoryLimit: w.memory})
+	}
+	protocols := []uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}
+	protocol := rapid.SampledFrom(protocols).Draw(w.t, "protocol")
+	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts,
+		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
+		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer, ProtocolMax: protocol}})
+}
+
+func (w *twin) joinClient() {
+	w.conns++
+	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
+		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
+	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
+		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
+}
+
+func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
+	var none V
+	if len(m) == 0 {
+		return 0, none
+	}
+	k := rapid.SampledFrom(slices.Sorted(maps.Keys(m))).Draw(w.t, label)
+	return k, m[k]
+}
+
+// submits has a client do something.
+func (w *twin) submits(c *twinClient) {
+	t := w.t
+	if int(c.op)-len(c.ended) >= w.st.limits.Credit {
+		return
+	}
+	devices := func() []uint32 {
+		all := make([]uint32, c.devices)
+		for i := range all {
+			all[i] = uint32(i)
+		}
+		if rapid.IntRange(0, 9).Draw(t, "all") < 7 {
+			return all
+		}
+		return rapid.Permutation(all).Draw(t, "devices")[:rapid.IntRange(1, c.devices).Draw(t, "count")]
+	}
+	object := func() uint64 { // mostly one that is there
+		if len(c.live) > 0 && rapid.IntRange(0, 9).Draw(t, "there") < 8 {
+			return rapid.SampledFrom(c.live).Draw(t, "object")
+		}
+		return 1e6
+	}
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	next := func() uint64 { c.op++; return c.op }
+	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
+	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free",
+		"forget", "abort", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
+	case "compile":
+		rows := devices()
+		ids := make([]int, len(rows))
+		for i, d := range rows {
+			ids[i] = int(d)
+		}
+		c.program++
+		c.waiting[c.program] = rows
+		w.say(c.conn, wire.KindCompile,
+			&wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
+				Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
+	case "put":
+		m := &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()}
+		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
+		w.say(c.conn, wire.KindPut, m)
+	case "run":
+		id, _ := pick(w, c.programs, "program")
+		m := &wire.Run{Op: next(), Program: id, FirstOutput: fresh(), Inputs: []uint64{object()}}
+		c.failing[m.Op] = id == 0 || m.Inputs[0] == 1e6
+		w.say(c.conn, wire.KindRun, m)
+	case "fetch":
+		m := &wire.Fetch{Op: next(), Object: object(), Device: devices()[0]}
+		c.failing[m.Op] = m.Object == 1e6
+		w.say(c.conn, wire.KindFetch, m)
+	case "transfer":
+		d := devices()
+		m := &wire.Transfer{Op: next(), Array: scalar}
+		for i := range rapid.IntRange(1, len(d)).Draw(t, "moves") {
+			m.Moves = append(m.Moves, &wire.Move{Source: object(), From: d[i], To: d[len(d)-1-i]})
+		}
+		m.Object = fresh()
+		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
+		w.say(c.conn, wire.KindTransfer, m)
+	case "free":
+		m := &wire.Free{Objects: []uint64{object()}}
+		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
+		w.say(c.conn, wire.KindFree, m)
+	case "forget":
+		id, _ := pick(w, c.programs, "program")
+		delete(c.programs, id)
+		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 77}})
+	case "graph":
+		c.graph++
+		m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
+		last := uint64(m.Inputs)
+		if rapid.IntRange(0, 3).Draw(t, "given") == 0 {
+			m.Given = []uint64{rapid.Uint64Range(1, last).Draw(t, "input")}
+		}
+		for range rapid.IntRange(1, 5).Draw(t, "nodes") {
+			source := last
+			if rapid.Bool().Draw(t, "any") {
+				source = rapid.Uint64Range(1, last).Draw(t, "source")
+			}
+			if id, _ := pick(w, c.programs, "program"); id != 0 && rapid.IntRange(0, 3).Draw(t, "runs") > 0 {
+				m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: id, Inputs: []uint64{source}}, Makes: 1})
+			} else {
+				d := devices()
+				m.Nodes = append(m.Nodes, &wire.Node{
+					Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}},
+					Makes:    1})
+			}
+			last++
+			if rapid.Bool().Draw(t, "kept") {
+				m.Outputs = append(m.Outputs, last)
+			}
+		}
+		c.graphs[c.graph] = m
+		w.say(c.conn, wire.KindGraph, m)
+	case "play":
+		id, g := pick(w, c.graphs, "graph")
+		if g == nil { // what is not known ends too
+			g = &wire.Graph{Nodes: make([]*wire.Node, 2)}
+		}
+		m := &wire.Play{Op: next(), Graph: id, Nodes: uint32(len(g.Nodes)), First: c.object + 1}
+		c.object += uint64(len(g.Nodes))
+		c.op += uint64(len(g.Nodes)) - 1
+		for range g.Inputs {
+			m.Inputs = append(m.Inputs, object())
+		}
+		for _, o := range g.Outputs {
+			c.live = append(c.live, m.First+o-uint64(g.Inputs)-1)
+		}
+		for i, n := range g.Nodes {
+			source := uint64(0)
+			if n.GetRun() != nil {
+				source = n.Run.Inputs[0]
+			} else if n.GetTransfer() != nil {
+				source = n.Transfer.Moves[0].Source
+			}
+			c.failing[m.Op+uint64(i)] = id == 0 || source <= uint64(g.Inputs) && m.Inputs[source-1] == 1e6
+		}
+		w.say(c.conn, wire.KindPlay, m)
+	case "forget graph":
+		id, _ := pick(w, c.graphs, "graph")
+		delete(c.graphs, id)
+		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 77}})
+	case "abort":
+		if c.op > 0 {
+			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
+		}
+	}
+}
+
+// reports has a worker report a gang or a program.
+func (w *twin) reports(number uint64, worker *twinWorker) {
+	bad := &wire.Status{Code: uint32(status.Internal), Message: "bad luck"}
+	if op, _ := pick(w, worker.compiles, "compile"); op != 0 {
+		delete(worker.compiles, op)
+		m := &wire.Compiled{Op: op, Status: bad}
+		if rapid.IntRange(0, 5).Draw(w.t, "luck") < 5 {
+			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2]}
+			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		}
+		w.say(number, wire.KindCompiled, m)
+		return
+	}
+	gang, _ := pick(w, worker.gangs, "gang")
+	m := &wire.Completed{Ok: []uint64{gang}}
+	switch rapid.IntRange(0, 9).Draw(w.t, "luck") {
+	case 9:
+		m = &wire.Completed{Failed: []*wire.Failure{{Number: gang, Status: bad}}}
+	case 8: // what is not its to report does nothing
+		other := rapid.Uint64Range(0, w.st.gang+1).Draw(w.t, "other")
+		if worker.gangs[other] == 0 {
+			m.Ok = append(m.Ok, other, gang)
+		}
+	}
+	delete(worker.gangs, gang)
+	w.say(number, wire.KindCompleted, m)
+}

@@ -1,0 +1,160 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/stream"
+)
+
+// tokens are used once.
+var tokens atomic.Uint64
+
+// hostile is a process that says hello and then does what it likes.
+type hostile struct {
+	t     testing.TB
+	conn  *stream.Conn
+	token [tokenSize]byte
+}
+
+// intrude links a hostile process of a number to an exchange.
+func intrude(t testing.TB, address string, number uint64) *hostile {
+	t.Helper()
+	h := &hostile{t: t}
+	binary.LittleEndian.PutUint64(h.token[:], tokens.Add(1))
+	h.conn = h.dial(address, number, kindLink)
+	return h
+}
+
+func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Conn {
+	h.t.Helper()
+	hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: number, Host: "here", Cluster: "test"}
+	conn, _, err := stream.Dial(context.Background(), address, hello, options())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		conn.Close()
+		conn.DropFiles()
+	})
+	conn.TakeFiles()
+	if err := conn.Send(kind, h.token[:]); err != nil {
+		h.t.Fatal(err)
+	}
+	if back, _, err := conn.Recv(); err != nil || back != kind {
+		h.t.Fatal(back, err)
+	}
+	return conn
+}
+
+// raw is the socket, of which this process keeps nothing else.
+func raw(t testing.TB, conn *stream.Conn) net.Conn {
+	t.Helper()
+	socket, _, err := conn.Detach(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	return socket
+}
+
+func (h *hostile) send(kind wire.Kind, payload []byte) {
+	h.t.Helper()
+	if err := h.conn.Send(kind, payload); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// until reads what the exchange says up to a message of a kind.
+func (h *hostile) until(kind wire.Kind) []byte {
+	h.t.Helper()
+	for {
+		k, payload, err := h.conn.Recv()
+		if err != nil {
+			h.t.Fatalf("waiting for a message of kind %d: %v", kind, err)
+		}
+		if k == kind {
+			return bytes.Clone(payload)
+		}
+	}
+}
+
+// neighbours are an exchange, number 1, and a good one, number 2.
+func neighbours(t testing.TB, kind string) (x, neighbour *Exchange, address string) {
+	t.Helper()
+	dir := t.TempDir()
+	x, address, err := listen(kind, dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	neighbour, other, err := listen(kind, dir, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { neighbour.Close() })
+	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}},
+		{Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
+	x.Peers(both, nil, nil)
+	neighbour.Peers(both, nil, nil)
+	return x, neighbour, address
+}
+
+var ids atomic.Uint64
+
+// well says that the neighbours still exchange blocks.
+func well(t testing.TB, x, neighbour *Exchange) {
+	t.Helper()
+	for _, size := range []int{8, 100_000} {
+		id := 1<<40 + ids.Add(1)
+		data := make([]byte, size)
+		fill(data, id)
+		done, arrived := make(chan error, 1), make(chan error, 1)
+		neighbour.PushBytes(1, key(id, 0), data, func(err error) { done <- err })
+		x.Expect(2, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
+			if err == nil {
+				if !bytes.Equal(b.Data, data) {
+					err = fmt.Errorf("other bytes came")
+				}
+				b.Release()
+			}
+			arrived <- err
+		})
+		if err := <-arrived; err != nil {
+			t.Errorf("a neighbour's block: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("a neighbour's block: %v", err)
+		}
+	}
+}
+
+// memory is a file as processes share.
+func memory(t testing.TB, size int64, sealed bool) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	if sealed {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
