@@ -14,7 +14,8 @@ import (
 type far struct {
 	mu      sync.Mutex
 	welcome *wire.Welcome
-	sent    []message // what came, where keep is set
+	sent    []message  // what came, where keep is set
+	came    *sync.Cond // more was sent
 	keep    bool
 	full    chan struct{} // Send waits until it is closed, where it is not nil
 	say     chan message
@@ -28,9 +29,21 @@ type message struct {
 }
 
 func newFar() *far {
-	return &far{say: make(chan message, 100), closed: make(chan struct{}),
+	f := &far{say: make(chan message, 100), closed: make(chan struct{}),
 		welcome: &wire.Welcome{
 			Session: 3, Process: 9, Credit: 1024, Devices: []*wire.Device{{Worker: 1}, {Number: 1, Worker: 2}}}}
+	f.came = sync.NewCond(&f.mu)
+	return f
+}
+
+// all returns the messages of a kind that were sent. The caller holds mu.
+func (f *far) all(kind wire.Kind) (all [][]byte) {
+	for _, m := range f.sent {
+		if m.kind == kind {
+			all = append(all, m.payload)
+		}
+	}
+	return all
 }
 
 func (f *far) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
@@ -50,6 +63,7 @@ func (f *far) Send(kind wire.Kind, payload []byte) error {
 	defer f.mu.Unlock()
 	if f.keep {
 		f.sent = append(f.sent, message{kind, append([]byte(nil), payload...)})
+		f.came.Broadcast()
 	}
 	return nil
 }

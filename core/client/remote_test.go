@@ -64,15 +64,20 @@ func (n *near) says(kind wire.Kind, m proto.Message) {
 }
 
 // came returns the messages of a kind that the controller got.
-func (n *near) came(kind wire.Kind) (all [][]byte) {
+func (n *near) came(kind wire.Kind) [][]byte {
 	n.far.mu.Lock()
 	defer n.far.mu.Unlock()
-	for _, m := range n.far.sent {
-		if m.kind == kind {
-			all = append(all, m.payload)
-		}
+	return n.far.all(kind)
+}
+
+// comes waits until the controller has got so many messages of a kind, and returns them.
+func (n *near) comes(kind wire.Kind, many int) [][]byte {
+	n.far.mu.Lock()
+	defer n.far.mu.Unlock()
+	for len(n.far.all(kind)) < many {
+		n.far.came.Wait()
 	}
-	return all
+	return n.far.all(kind)
 }
 
 func (n *near) end() Ended {
@@ -96,9 +101,7 @@ func (n *near) quiet() {
 		_, err := n.cluster.Compile(context.Background(), CompileSpec{})
 		done <- err
 	}()
-	for len(n.came(wire.KindCompile)) == before {
-		time.Sleep(time.Millisecond)
-	}
+	n.comes(wire.KindCompile, before+1)
 	n.says(wire.KindCompiled, &wire.Compiled{Op: uint64(before + 1), Info: &wire.ProgramInfo{}})
 	if err := <-done; err != nil {
 		n.t.Fatal(err)
@@ -346,10 +349,11 @@ func (n *near) freed() (ids []uint64) {
 // frees waits until so many were.
 func (n *near) frees(want int) {
 	n.t.Helper()
-	for end := time.Now().Add(30 * time.Second); len(n.freed()) != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			n.t.Fatalf("freed %v, want %d objects", n.freed(), want)
-		}
+	for many := 1; len(n.freed()) < want; many++ {
+		n.comes(wire.KindFree, many)
+	}
+	if got := n.freed(); len(got) != want {
+		n.t.Fatalf("freed %v, want %d objects", got, want)
 	}
 }
 
@@ -423,9 +427,7 @@ func TestCompileSlowly(t *testing.T) {
 			CompileSpec{Slow: func(worker string, since time.Duration) { said <- worker + " " + since.String() }})
 		done <- err
 	}()
-	for len(n.came(wire.KindCompile)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	n.comes(wire.KindCompile, 1)
 	n.says(wire.KindCompiling, &wire.Compiling{Op: 1, Worker: "w", SinceMs: 2500})
 	if got := <-said; got != "w 2.5s" {
 		t.Errorf("it hears of %q, want worker w and 2.5s", got)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,17 +15,11 @@ import (
 // request waits until so many requests for slices came, and returns the last.
 func (n *near) request(many int) *wire.SliceRequest {
 	n.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if all := n.came(wire.KindSliceRequest); len(all) >= many {
-			m := new(wire.SliceRequest)
-			if err := proto.Unmarshal(all[many-1], m); err != nil {
-				n.t.Fatal(err)
-			}
-			return m
-		} else if time.Now().After(end) {
-			n.t.Fatalf("%d requests came, want %d", len(all), many)
-		}
+	m := new(wire.SliceRequest)
+	if err := proto.Unmarshal(n.comes(wire.KindSliceRequest, many)[many-1], m); err != nil {
+		n.t.Fatal(err)
 	}
+	return m
 }
 
 func TestSlices(t *testing.T) {
