@@ -23,16 +23,6 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// until waits for something to come true.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never came true that %s", what)
-		}
-	}
-}
-
 // A controller that stops in order has nothing to warn of.
 func TestStopIsQuiet(t *testing.T) {
 	var said bytes.Buffer
@@ -63,8 +53,7 @@ func TestWorkerIsLost(t *testing.T) {
 	frail.mu.Unlock()
 	y := run(t, c, p, 2, x)
 	run(t, c, p, 3, y)
-	until(t, "the run is at the frail worker",
-		func() bool { frail.mu.Lock(); defer frail.mu.Unlock(); return len(frail.order) == 3 })
+	frail.until(func() bool { return len(frail.order) == 3 }) // the run is there
 	frail.conn.Close()
 	for token, err := range wait(t, ends, 2) {
 		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker frail is gone") {
@@ -145,8 +134,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 			t.Errorf("a run after the end gives %v, and Lost %v", err, c.Lost())
 		}
 		c.Close()
-		until(t, "the worker has let go of everything",
-			func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.objects)+len(a.programs) == 0 })
+		a.until(func() bool { return len(a.objects)+len(a.programs) == 0 })
 		a.mu.Lock()
 		clear(a.hold)
 		a.mu.Unlock()
@@ -170,7 +158,9 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 			}
 			begun := time.Now()
 			conn.Close()
-			until(t, "the session has ended", func() bool { return len(w.server.Report().Sessions) == 0 })
+			for len(w.server.Report().Sessions) > 0 {
+				time.Sleep(time.Millisecond) // of the bubble's time
+			}
 			if took := time.Since(begun); took < lease || took > lease+2*time.Second {
 				t.Errorf("with a lease of %v the session ended %v after its connection", lease, took)
 			}
@@ -190,28 +180,33 @@ func (d dialled) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wi
 
 // More operations than the credit wait at the client, and all end.
 func TestClientWaitsForCredit(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Credit: 4, Window: 2}})
-	w.worker("a", 1)
-	w.worker("b", 1)
-	ends := make(chan client.Ended, 1000)
-	c := w.client(ends)
-	p := compile(t, c, 1, 0, 1)
-	x := put(t, c, 0, 0, 1)
-	const n = 300
-	for i := range n {
-		y := run(t, c, p, uint64(i+1), x)
-		c.Free([]uint64{x})
-		x = y
-	}
-	for token, err := range wait(t, ends, n+1) {
-		if err != nil {
-			t.Fatalf("operation %d: %v", token, err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Credit: 4, Window: 2}})
+		w.worker("a", 1)
+		w.worker("b", 1)
+		ends := make(chan client.Ended, 1000)
+		c := w.client(ends)
+		p := compile(t, c, 1, 0, 1)
+		x := put(t, c, 0, 0, 1)
+		const n = 300
+		for i := range n {
+			y := run(t, c, p, uint64(i+1), x)
+			c.Free([]uint64{x})
+			x = y
 		}
-	}
-	if got, err := fetch(t, c, x, 1); err != nil || got != n+1 {
-		t.Errorf("got %d, %v, want %d", got, err, n+1)
-	}
-	until(t, "all but one array is freed", func() bool { return w.server.Report().Sessions[0].Objects == 1 })
+		for token, err := range wait(t, ends, n+1) {
+			if err != nil {
+				t.Fatalf("operation %d: %v", token, err)
+			}
+		}
+		if got, err := fetch(t, c, x, 1); err != nil || got != n+1 {
+			t.Errorf("got %d, %v, want %d", got, err, n+1)
+		}
+		synctest.Wait() // the last frees go by themselves
+		if left := w.server.Report().Sessions[0].Objects; left != 1 {
+			t.Errorf("%d arrays are left, want the one that was not freed", left)
+		}
+	})
 }
 
 // A compiled program outlives the controller in its cache, and a damaged file is
@@ -275,10 +270,11 @@ func TestCompileEnds(t *testing.T) {
 			Format: "number", Code: []byte("2"), Options: sim.CompileOptions([]int{0})})
 		done <- err
 	}()
-	until(t, "the program came to the worker", func() bool {
-		kind, _, err := conn.Recv()
-		return err == nil && kind == wire.KindCompile
-	})
+	for kind := wire.Kind(0); kind != wire.KindCompile; { // the program comes to the worker
+		if kind, _, err = conn.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w.server.Close()
 	if err := <-done; status.CodeOf(err) != status.Unavailable {
 		t.Errorf("compiling at the controller's end gives %v", err)

@@ -193,6 +193,7 @@ type adder struct {
 	self     uint64
 	ended    chan struct{}
 	mu       sync.Mutex
+	did      *sync.Cond // something that it was told
 	compiles int
 	order    []uint64                          // gangs, as they came
 	hold     map[uint64]bool                   // programs of which runs never end
@@ -216,12 +217,22 @@ func (w *world) worker(name string, devices int) *adder {
 	a := &adder{t: w.t, conn: conn, box: box{w.mail, m.Process}, self: m.Process, ended: make(chan struct{}),
 		hold:    map[uint64]bool{},
 		objects: map[[3]uint64][]byte{}, spans: map[uint32]map[uint32]*wire.Place{}, programs: map[[2]uint64]*wire.Load{}}
+	a.did = sync.NewCond(&a.mu)
 	go a.serve()
 	w.t.Cleanup(func() {
 		conn.Close()
 		<-a.ended
 	})
 	return a
+}
+
+// until waits for what the messages to it bring about.
+func (a *adder) until(holds func() bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for !holds() {
+		a.did.Wait()
+	}
 }
 
 func (a *adder) send(kind wire.Kind, m proto.Message) {
@@ -291,6 +302,7 @@ func (a *adder) serve() {
 				}
 			}
 		}
+		a.did.Broadcast()
 		a.mu.Unlock()
 	}
 }
