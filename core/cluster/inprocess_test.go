@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
@@ -155,60 +156,60 @@ func TestInProcess(t *testing.T) {
 // the middle of a worker's, and computes on them. Those of other such sessions come
 // last.
 func TestSessionsOfSomeDevices(t *testing.T) {
-	l, drivers := open(t, 2, 4)
-	some := func(devices int) *session {
-		return begin(t, func(n client.Notify) (client.Cluster, error) {
-			return l.ConnectTo(t.Context(), fmt.Sprint(devices), devices, n)
-		})
-	}
-	first, second := some(1), some(1)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for len(l.Report().Sessions) > 1 { // the controller has yet to hear of it
-		time.Sleep(time.Millisecond)
-	}
-	others := []*session{second, some(3), some(4), some(8)}
-	for _, c := range []struct {
-		session *session
-		want    string // worker and local device
-	}{{others[0], "1.1"}, {others[1], "1.0 1.2 1.3"}, {others[2], "2.0 2.1 2.2 2.3"},
-		{others[3], "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3"}} {
-		var got []string
-		for _, d := range c.session.Devices() {
-			got = append(got, fmt.Sprintf("%d.%d", d.Worker, d.Local))
+	synctest.Test(t, func(t *testing.T) {
+		l, drivers := open(t, 2, 4)
+		some := func(devices int) *session {
+			return begin(t, func(n client.Notify) (client.Cluster, error) {
+				return l.ConnectTo(t.Context(), fmt.Sprint(devices), devices, n)
+			})
 		}
-		if got := strings.Join(got, " "); got != c.want {
-			t.Errorf("a session has devices %s, want %s", got, c.want)
-		}
-		devices := clustertest.UpTo(len(got))
-		x := c.session.vector(devices, ramp)
-		token, y := c.session.Start(c.session.program(sumAll, devices...), x)
-		if err := c.session.Wait(token); err != nil {
+		first, second := some(1), some(1)
+		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
-		want := make([]float32, 4)
-		for _, d := range devices {
-			for i, v := range ramp(d) {
-				want[i] += v
+		synctest.Wait() // the controller hears of it
+		others := []*session{second, some(3), some(4), some(8)}
+		for _, c := range []struct {
+			session *session
+			want    string // worker and local device
+		}{{others[0], "1.1"}, {others[1], "1.0 1.2 1.3"}, {others[2], "2.0 2.1 2.2 2.3"},
+			{others[3], "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3"}} {
+			var got []string
+			for _, d := range c.session.Devices() {
+				got = append(got, fmt.Sprintf("%d.%d", d.Worker, d.Local))
 			}
-		}
-		for _, d := range devices {
-			if got, err := c.session.read(y, d); err != nil || !slices.Equal(got, want) {
-				t.Errorf("device %d of %d: %v, %v, want %v", d, len(devices), got, err, want)
+			if got := strings.Join(got, " "); got != c.want {
+				t.Errorf("a session has devices %s, want %s", got, c.want)
 			}
+			devices := clustertest.UpTo(len(got))
+			x := c.session.vector(devices, ramp)
+			token, y := c.session.Start(c.session.program(sumAll, devices...), x)
+			if err := c.session.Wait(token); err != nil {
+				t.Fatal(err)
+			}
+			want := make([]float32, 4)
+			for _, d := range devices {
+				for i, v := range ramp(d) {
+					want[i] += v
+				}
+			}
+			for _, d := range devices {
+				if got, err := c.session.read(y, d); err != nil || !slices.Equal(got, want) {
+					t.Errorf("device %d of %d: %v, %v, want %v", d, len(devices), got, err, want)
+				}
+			}
+			c.session.Free([]uint64{x, y})
 		}
-		c.session.Free([]uint64{x, y})
-	}
-	_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
-	if status.CodeOf(err) != status.ResourceExhausted ||
-		!strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
-		t.Errorf("a session of more devices than there are: %v", err)
-	}
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
-	clustertest.Free(t, drivers)
+		_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
+		if status.CodeOf(err) != status.ResourceExhausted ||
+			!strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
+			t.Errorf("a session of more devices than there are: %v", err)
+		}
+		if err := l.Check(); err != nil {
+			t.Error(err)
+		}
+		clustertest.Free(t, drivers)
+	})
 }
 
 // Sessions that submit collectives in opposite order finish.
@@ -315,50 +316,50 @@ func TestPartRefused(t *testing.T) {
 
 // What a session had queued behind another's leaves nothing when it goes.
 func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
-	l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: 20 * time.Millisecond}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
-	first, second := slow.program(addOne, 0), goes.program(addOne, 0)
-	y := goes.vector([]int{0}, ramp)
-	let := make(chan func(error), 1)
-	p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
-		Devices: []uint32{0}, Token: slow.Tokens(1),
-		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
-	if err := slow.Put(p); err != nil {
-		t.Fatal(err)
-	}
-	written := <-let
-	token, _ := slow.Start(first, p.Object)
-	for range 3 {
-		goes.Start(second, y) // behind the other's, which waits for its bytes
-	}
-	goes.Close()
-	objects := func(want uint64) {
-		t.Helper()
-		var got uint64
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	synctest.Test(t, func(t *testing.T) {
+		const heartbeat = time.Second
+		l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: heartbeat}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
+		first, second := slow.program(addOne, 0), goes.program(addOne, 0)
+		y := goes.vector([]int{0}, ramp)
+		let := make(chan func(error), 1)
+		p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+			Devices: []uint32{0}, Token: slow.Tokens(1),
+			Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
+		if err := slow.Put(p); err != nil {
+			t.Fatal(err)
+		}
+		written := <-let
+		token, _ := slow.Start(first, p.Object)
+		for range 3 {
+			goes.Start(second, y) // behind the other's, which waits for its bytes
+		}
+		goes.Close()
+		objects := func(want uint64) {
+			t.Helper()
+			time.Sleep(2 * heartbeat) // the worker tells
 			r := l.Report()
-			if got = r.Islands[0].Workers[0].Last.GetObjects(); got == want && len(r.Sessions) == 1 {
-				return
+			if got := r.Islands[0].Workers[0].Last.GetObjects(); got != want || len(r.Sessions) != 1 {
+				t.Fatalf("the worker keeps %d objects, want %d; there are %d sessions, want 1", got, want, len(r.Sessions))
 			}
 		}
-		t.Fatalf("the worker keeps %d objects, want %d", got, want)
-	}
-	objects(1)
-	written(nil)
-	if err := slow.Wait(token); err != nil {
-		t.Error(err)
-	}
-	objects(2)
-	// Those of the session that went would come now.
-	token, _ = slow.Start(first, p.Object)
-	if err := slow.Wait(token); err != nil {
-		t.Error(err)
-	}
-	objects(3)
+		objects(1)
+		written(nil)
+		if err := slow.Wait(token); err != nil {
+			t.Error(err)
+		}
+		objects(2)
+		// Those of the session that went would come now.
+		token, _ = slow.Start(first, p.Object)
+		if err := slow.Wait(token); err != nil {
+			t.Error(err)
+		}
+		objects(3)
+	})
 }
 
 // A run whose argument fails while it waits for another fails with the argument's

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"google.golang.org/protobuf/proto"
 
@@ -383,35 +383,37 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 
 // A client that goes in the middle of a play leaves nothing.
 func TestPlayOfDepartedClientIsDropped(t *testing.T) {
-	l, drivers := open(t, 2, 1)
-	s := connect(t, l, "client")
-	devices := clustertest.UpTo(2)
-	one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
-	d := draw(1)
-	y := d.run(one, d.run(sum, d.move(d.run(one, 1), devices, []int{1, 0})))
-	g := d.keeps(y)
-	id := s.define(g)
-	x, token, write := s.held(0, 1)
-	p := s.play(id, g, x)
-	s.play(id, g, x)
-	s.Close()
-	write()
-	if err := s.Wait(token); err == nil {
-		t.Error("a put whose session went succeeds")
-	}
-	for i, err := range p.wait() {
-		if err == nil {
-			t.Errorf("node %d, whose session went, succeeds", i)
+	synctest.Test(t, func(t *testing.T) {
+		l, drivers := open(t, 2, 1)
+		s := connect(t, l, "client")
+		devices := clustertest.UpTo(2)
+		one, sum := s.program(addOne, devices...), s.program(sumAll, devices...)
+		d := draw(1)
+		y := d.run(one, d.run(sum, d.move(d.run(one, 1), devices, []int{1, 0})))
+		g := d.keeps(y)
+		id := s.define(g)
+		x, token, write := s.held(0, 1)
+		p := s.play(id, g, x)
+		s.play(id, g, x)
+		s.Close()
+		write()
+		if err := s.Wait(token); err == nil {
+			t.Error("a put whose session went succeeds")
 		}
-	}
-	clustertest.Free(t, drivers)
-	deadline := time.Now().Add(time.Minute)
-	for len(l.Report().Sessions) > 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+		for i, err := range p.wait() {
+			if err == nil {
+				t.Errorf("node %d, whose session went, succeeds", i)
+			}
+		}
+		clustertest.Free(t, drivers)
+		synctest.Wait()
+		if left := l.Report().Sessions; len(left) > 0 {
+			t.Errorf("the session is still there: %v", left)
+		}
+		if err := l.Check(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A worker that is lost in the middle of a play fails the nodes that need it, by

@@ -46,30 +46,52 @@ func certificateFiles(t *testing.T) cluster.Secret {
 func controllerOf(t *testing.T, s cluster.Secret) (address string, c *served) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "c")
-	c = serve(t, func(ctx context.Context) error {
-		return cluster.ServeController(ctx, cluster.ControllerConfig{
-			Listen: []string{address}, Secret: s, Heartbeat: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
-		})
-	})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil); err == nil {
-			return address, c
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	return address, listening(t,
+		cluster.ControllerConfig{Listen: []string{address}, Secret: s, Heartbeat: 100 * time.Millisecond})
 }
 
 // text collects what a process logs.
 type text struct {
 	mu sync.Mutex
 	strings.Builder
+	more chan struct{} // closed with the next line, where somebody waits
 }
 
 func (w *text) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.more != nil {
+		close(w.more)
+		w.more = nil
+	}
 	return w.Builder.Write(b)
+}
+
+// until waits until a part is in it, and returns all.
+func (w *text) until(part string) string {
+	for {
+		w.mu.Lock()
+		all := w.String()
+		if w.more == nil {
+			w.more = make(chan struct{})
+		}
+		more := w.more
+		w.mu.Unlock()
+		if strings.Contains(all, part) {
+			return all
+		}
+		<-more
+	}
+}
+
+// listening serves a controller and returns once it listens.
+func listening(t *testing.T, c cluster.ControllerConfig) *served {
+	t.Helper()
+	var log text
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := serve(t, func(ctx context.Context) error { return cluster.ServeController(ctx, c) })
+	log.until("the controller listens")
+	return s
 }
 
 // A worker whose certificate is not for the address that it tells is refused when it joins, with what to do, also as a
