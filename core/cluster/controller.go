@@ -25,7 +25,6 @@ import (
 type ControllerConfig struct {
 	Listen     []string // addresses; at least one
 	Secret     Secret
-	Cache      string // directory of compiled programs; "" means none
 	Heartbeat  time.Duration
 	Silence    time.Duration
 	Lease      time.Duration
@@ -54,7 +53,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	defer cancel()
 	server, err := controller.NewServer(controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
-		MemoryWait: c.MemoryWait, Fair: c.Fair, Cache: c.Cache, Log: c.Log, Stopped: cancel,
+		MemoryWait: c.MemoryWait, Fair: c.Fair, Log: c.Log, Stopped: cancel,
 	})
 	if err != nil {
 		return err

@@ -81,48 +81,82 @@ func (d Directory) Make() error {
 //
 // Errors: PERMISSION_DENIED, which names the directory that is not safe; NOT_FOUND.
 func (d Directory) Check() error {
-	info, err := os.Lstat(d.Path)
+	return d.folder().check()
+}
+
+func (d Directory) folder() folder {
+	return folder{d.Path, d.Above, "the cluster's directory", "--dir"}
+}
+
+// folder is a directory whose files only this user may add or replace.
+type folder struct {
+	path  string
+	above string // a directory above it that is not checked, nor what is above that; "" means that all are
+	what  string // for people
+	flag  string // that names another one
+}
+
+// keepCache makes the directory of compiled programs, checks it, since what is in it is loaded as code, and returns its
+// path without symbolic links.
+//
+// Errors: those of Directory.Make.
+func keepCache(path string) (string, error) {
+	err := os.MkdirAll(path, 0o700)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
 	if err != nil {
-		return system.Error(err, "cannot read the cluster's directory")
+		return "", system.Error(err, "cannot make the cache of compiled programs; name another with --cache")
+	}
+	return path, folder{path, "", "the cache of compiled programs", "--cache"}.check()
+}
+
+// check implements Directory.Check.
+func (d folder) check() error {
+	info, err := os.Lstat(d.path)
+	if err != nil {
+		return system.Error(err, "cannot read %s", d.what)
 	}
 	switch owner, _ := ownerOf(info); {
 	case !info.IsDir():
-		return status.New(status.FailedPrecondition,
-			"the cluster's directory %s is not a directory; remove it, or name another with --dir", d.Path)
+		return status.New(status.FailedPrecondition, "%s %s is not a directory; remove it, or name another with %s", d.what,
+			d.path, d.flag)
 	case owner != os.Geteuid():
-		return status.New(status.PermissionDenied,
-			"the cluster's directory %s belongs to user %d, and this is user %d; name another with --dir", d.Path, owner,
-			os.Geteuid())
+		return status.New(status.PermissionDenied, "%s %s belongs to user %d, and this is user %d; name another with %s",
+			d.what, d.path, owner, os.Geteuid(), d.flag)
 	case openToOthers(info):
 		return status.New(status.PermissionDenied,
-			"other users can write to the cluster's directory %s (mode %#o); `chmod 700` it, or name another with --dir", d.Path,
-			info.Mode().Perm())
+			"other users can write to %s %s (mode %#o); `chmod 700` it, or name another with %s", d.what, d.path,
+			info.Mode().Perm(), d.flag)
 	}
-	return d.checkAbove(filepath.Dir(d.Path))
+	return d.checkAbove(filepath.Dir(d.path))
 }
 
 // checkAbove checks that only this user and root can replace a directory: no other user may be able to change one of
 // its parents, or a symbolic link on the way.
-func (d Directory) checkAbove(path string) error {
-	for ; path != d.Above; path = filepath.Dir(path) {
+func (d folder) checkAbove(path string) error {
+	for ; path != d.above; path = filepath.Dir(path) {
 		info, err := os.Lstat(path)
 		if err != nil {
-			return system.Error(err, "cannot read a directory above %s", d.Path)
+			return system.Error(err, "cannot read a directory above %s", d.path)
 		}
 		link := info.Mode().Type() == fs.ModeSymlink
 		if owner, _ := ownerOf(info); owner != os.Geteuid() && owner != 0 && !isUnmapped(owner) {
 			return status.New(status.PermissionDenied,
-				"%s belongs to user %d, who could replace the cluster's directory %s; name another with --dir", path, owner, d.Path)
+				"%s belongs to user %d, who could replace %s %s; name another with %s", path, owner, d.what, d.path, d.flag)
 		}
 		// In a sticky directory, such as /tmp, users can replace only their own files.
 		if !link && openToOthers(info) && info.Mode()&fs.ModeSticky == 0 {
-			return status.New(status.PermissionDenied, "other users can write to %s (mode %#o) and so replace the cluster's "+
-				"directory %s; `chmod go-w` it, or name another with --dir", path, info.Mode().Perm(), d.Path)
+			return status.New(status.PermissionDenied, "other users can write to %s (mode %#o) and so replace %s %s; "+
+				"`chmod go-w` it, or name another with %s", path, info.Mode().Perm(), d.what, d.path, d.flag)
 		}
 		if link {
 			to, err := os.Readlink(path)
 			if err != nil {
-				return system.Error(err, "cannot follow a link above %s", d.Path)
+				return system.Error(err, "cannot follow a link above %s", d.path)
 			}
 			if !filepath.IsAbs(to) {
 				to = filepath.Join(filepath.Dir(path), to)

@@ -21,6 +21,7 @@ type WorkerConfig struct {
 	Name    string
 	Island  string
 	Driver  device.Driver             // the caller owns it
+	Cache   string                    // directory of compiled programs; "" means none
 	Handler func(*wire.Handler) error // see worker.Config
 	// MemoryLimit bounds the bytes of arrays on each device; 0 means the driver's own limit.
 	MemoryLimit int64
@@ -71,6 +72,12 @@ func (c WorkerConfig) options() (stream.Options, error) {
 
 // serve implements ServeWorker. in is not nil if the driver is a member of an epoch.
 func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) error {
+	if c.Cache != "" {
+		var err error
+		if c.Cache, err = keepCache(c.Cache); err != nil {
+			return err
+		}
+	}
 	_, partitions := c.Driver.(device.Partitioner)
 	e := &entry{
 		WorkerConfig: c, options: o, in: in,

@@ -53,7 +53,8 @@ var options = []option{
 	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
 		"register FFI handlers"},
 	{"name", "", "`name` of this process in reports; default: host and process ID"},
-	{"cache", "", "`directory` in which compiled programs survive restarts; default: they are not kept"},
+	{"cache", "", "`directory` in which a worker keeps what it compiles, for itself after a restart and for " +
+		"others that share the directory; default: nothing is kept"},
 	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
 	{"lease", time.Duration(0),

@@ -36,7 +36,7 @@ PATHWAYS_TOKEN_FILE.`,
 			return p.serveController(cmd.Context(), settings{cmd.Flags()})
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual", "cache",
+	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
 		"heartbeat", "silence", "lease", "memory-wait", "order", "dispatch")
 	return cmd
 }
@@ -81,7 +81,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		defer held.Close()
 	}
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
-		Listen: listen, Secret: secret, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
+		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
 		Fair:     order == "fair",
 		Versions: p.Versions, Software: p.software(), Log: log,
@@ -133,8 +133,8 @@ The worker waits for the others. When one of them leaves, all restart and wait a
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // cannot fail: the flag exists
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"devices", "first-device", "memory-limit", "nodes", "driver", "island", "import", "name", "heartbeat", "silence",
-		"evict-after", "wait")
+		"devices", "first-device", "memory-limit", "nodes", "driver", "island", "import", "name", "cache", "heartbeat",
+		"silence", "evict-after", "wait")
 	return cmd
 }
 
@@ -181,8 +181,8 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	log, err := p.logger(s)
 	return cluster.WorkerConfig{
 		Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler,
-		MemoryLimit: memory, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"), Wait: s.time("wait"),
-		EvictAfter: s.time("evict-after"), Versions: p.Versions, Software: p.software(), Log: log,
+		MemoryLimit: memory, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
+		Wait: s.time("wait"), EvictAfter: s.time("evict-after"), Versions: p.Versions, Software: p.software(), Log: log,
 	}, err
 }
 

@@ -232,13 +232,13 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 	}
 	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
 		"--memory-wait", s.time("memory-wait").String(), "--order", s.text("order"),
-		"--cache", s.text("cache"), "--dispatch", s.text("dispatch"))
+		"--dispatch", s.text("dispatch"))
 	for i := 0; i < workers && err == nil; i++ {
 		name := fmt.Sprintf("worker-%d", i)
 		err = launch(name, "worker", "--address", c.address(), "--listen", "unix:"+c.path(name+".sock"), "--name", name,
 			"--devices", strconv.Itoa(devices), "--first-device", strconv.Itoa(i*devices),
 			"--memory-limit", s.text("memory-limit"),
-			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"),
+			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--cache", s.text("cache"),
 			"--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String())
 	}
 	return all, err

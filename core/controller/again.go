@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -74,8 +73,7 @@ func (st *State) compiledAgain(c *compiled, by *worker, m *wire.Compiled) {
 		st.send(by.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
 	case forgotten:
 	case err == nil:
-		st.note(by.about(wire.EventCompiled),
-			fmt.Sprintf("%s compiled %s again in %d ms", by.name, c.info.Name, (st.now-c.begun)/1e6), nil)
+		st.noteCompiled(c, by, m)
 		c.asked = nil
 		c.artifact.holders = append(c.artifact.holders, by)
 		st.give(c)

@@ -121,11 +121,7 @@ func (st *State) tryCompile(s *session, m *wire.Compile) error {
 	c = &compiled{key: key, format: m.Format, text: text, code: m.Code, options: options, handlers: m.Handlers,
 		waiting: []waiter{w}}
 	st.compiled[key], s.compiling[w.program] = c, c
-	if st.config.Cached {
-		st.out = append(st.out, Action{Kind: Read, Key: key})
-	} else {
-		st.begin(c)
-	}
+	st.begin(c)
 	return nil
 }
 
@@ -176,10 +172,6 @@ const (
 	maxOptions  = 8 << 20
 	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
-
-// Inlined is how many bytes of what was compiled may come with a worker's answer where the controller has a cache on
-// disk, which keeps what comes here and nothing else.
-const Inlined = 8 << 20
 
 // textOf returns the size and hash of a program's text. Where the text is here, they are its own, which Server has seen
 // to without its lock; otherwise they are the client's word, and the worker that gets the text compares.
@@ -287,10 +279,7 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 	c.by, c.op, c.begun, c.unwanted = by, op, st.now, false
 	st.compiles[op] = c
 	m := &wire.Compile{Op: op, Format: c.format, Code: c.code, Options: c.options, Places: at, Handlers: c.handlers,
-		Inline: wire.ContentSize}
-	if st.config.Cached {
-		m.Inline = Inlined
-	}
+		Inline: wire.ContentSize, Key: c.key}
 	if len(c.code) == 0 && c.text.Size > 0 {
 		m.Text = st.sendText(c, w)
 	}
@@ -397,20 +386,20 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 		}
 		return
 	}
-	st.note(about{kind: wire.EventCompiled},
-		fmt.Sprintf("%s compiled %s in %d ms", name, c.info.Name, (st.now-c.begun)/1e6), nil)
-	if st.config.Cached && !c.loadable.Kept && len(c.loadable.Serialized) > 0 && c.loadable.Form != wire.Loadable_JOINED {
-		from := len(st.buffer)
-		if b, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(st.buffer,
-			&wire.Compiled{Info: c.info, Loadable: c.loadable}); err == nil {
-			st.buffer = b
-			st.out = append(st.out, Action{Kind: Write, Key: c.key, Payload: b[from:]})
-		}
-	}
+	st.noteCompiled(c, by, m)
 	st.share(c)
 }
 
-// fill keeps what a worker, or the cache, says of the program, under a number of its own.
+// noteCompiled takes down how a worker came by a program.
+func (st *State) noteCompiled(c *compiled, by *worker, m *wire.Compiled) {
+	text := fmt.Sprintf("%s compiled %s in %d ms", by.name, c.info.Name, (st.now-c.begun)/1e6)
+	if m.Cached {
+		text = fmt.Sprintf("%s has %s in its cache", by.name, c.info.Name)
+	}
+	st.note(by.about(wire.EventCompiled), text, nil)
+}
+
+// fill keeps what a worker says of the program, under a number of its own.
 func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
 		return status.New(status.Internal, "the compiled program came without a description")
@@ -435,24 +424,6 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	c.collective = m.Info.Collective || m.Loadable.Collective
 	c.bytes = int64(len(c.code)+len(c.options)+proto.Size(m)) + max(m.Loadable.Bytes, 0)
 	return nil
-}
-
-// fromCache takes what the cache has of a program; nothing, or rubbish, has it
-// compiled.
-func (st *State) fromCache(key string, payload []byte) {
-	c := st.compiled[key]
-	if c == nil || c.ready || c.by != nil {
-		return
-	}
-	m := new(wire.Compiled)
-	number := st.compile + 1 // of what it was compiled to, unless there is nothing
-	if payload == nil || proto.Unmarshal(payload, m) != nil || m.Loadable.GetKept() || c.fill(m, number) != nil {
-		st.begin(c)
-		return
-	}
-	st.compile = number
-	st.note(about{kind: wire.EventCompiled}, "the cache has "+c.info.Name, nil)
-	st.share(c)
 }
 
 // share gives a program to those who wait for it.

@@ -23,7 +23,6 @@ type ServerConfig struct {
 	Sequential bool
 	Fair       bool          // as in Config
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
-	Cache      string        // folder of compiled programs; "" keeps them in memory only
 	Limits     Limits
 	Log        *slog.Logger // nil is quiet
 	// Stopped is called once where somebody has asked the cluster to stop. It must
@@ -31,12 +30,11 @@ type ServerConfig struct {
 	Stopped func()
 }
 
-// Server is State with connections, a clock and a disk.
+// Server is State with connections and a clock.
 type Server struct {
 	log     *slog.Logger
 	stopped func()
 	begun   time.Time
-	cache   *cache
 
 	running sync.WaitGroup
 	done    chan struct{}
@@ -79,17 +77,11 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s := &Server{log: c.Log, stopped: c.Stopped, begun: time.Now(), done: make(chan struct{}), conns: map[uint64]*link{},
 		due: time.NewTimer(time.Hour)}
 	s.due.Stop()
-	if c.Cache != "" {
-		var err error
-		if s.cache, err = openCache(c.Cache); err != nil {
-			return nil, err
-		}
-	}
 	var random [40]byte
 	rand.Read(random[:])
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
 		Heartbeat: int64(c.Heartbeat),
-		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential, Cached: s.cache != nil,
+		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential,
 		Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Limits: c.Limits})
 	s.running.Add(1)
@@ -389,18 +381,6 @@ func (s *Server) do(a *Action) {
 			delete(s.conns, c.number)
 			c.outbox.end()
 		}
-	case Read:
-		key := a.Key
-		s.running.Go(func() {
-			s.step(nil, Event{Kind: Cached, Key: key, Payload: s.cache.read(key)}, true)
-		})
-	case Write:
-		key, payload := a.Key, append([]byte(nil), a.Payload...)
-		s.running.Go(func() {
-			if err := s.cache.write(key, payload); err != nil {
-				s.log.Warn("a compiled program was not kept", "code", status.CodeOf(err), "error", err)
-			}
-		})
 	case Log:
 		s.say(a.Event, a.Err)
 	case Stop:

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -207,43 +206,6 @@ func TestClientWaitsForCredit(t *testing.T) {
 			t.Errorf("%d arrays are left, want the one that was not freed", left)
 		}
 	})
-}
-
-// A compiled program outlives the controller in its cache, and a damaged file is
-// compiled again.
-func TestCacheOnDisk(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "programs")
-	for i, want := range []int{1, 0, 1, 0} {
-		if i == 2 {
-			files, err := filepath.Glob(filepath.Join(folder, "*.program"))
-			if err != nil || len(files) != 1 {
-				t.Fatalf("the cache has files %v, %v", files, err)
-			}
-			b, err := os.ReadFile(files[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			b[len(b)-1]++
-			if err := os.WriteFile(files[0], b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Run("", func(t *testing.T) {
-			w := newWorld(t, controller.ServerConfig{Cache: folder})
-			a := w.worker("a", 1)
-			ends := make(chan client.Ended, 100)
-			c := w.client(ends)
-			y := run(t, c, compile(t, c, 5, 0), 1, put(t, c, 2, 0))
-			if got, err := fetch(t, c, y, 0); err != nil || got != 5 {
-				t.Errorf("got %d, %v, want 5", got, err)
-			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if a.compiles != want {
-				t.Errorf("it was compiled %d times, want %d", a.compiles, want)
-			}
-		})
-	}
 }
 
 // Compiling can be given up, and a client that waits is told when the controller

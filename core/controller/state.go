@@ -87,7 +87,6 @@ type Config struct {
 	Sequential bool
 	Fair       bool  // runs come by their sessions' shares of device time, instead of first come, first served
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
-	Cached     bool  // compiled programs are also kept by the shell, on disk
 	Limits     Limits
 }
 
@@ -101,7 +100,6 @@ const (
 	Lost                     // Conn is no more, for the reason Err
 	Tick                     // time has passed; once a heartbeat or so
 	Flush                    // no more is at hand: tell clients what has ended
-	Cached                   // Key's program was read from the cache: Payload, nil where there is none
 	Closing                  // the controller stops
 )
 
@@ -116,7 +114,6 @@ type Event struct {
 	Payload []byte // Step does not keep it
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
-	Key     string
 	Err     error
 }
 
@@ -129,8 +126,6 @@ const (
 	Welcome                   // let To in with Message
 	Refuse                    // turn To away for the reason Err
 	Close                     // close To, when what was sent has left
-	Read                      // look Key up in the cache, then report Cached
-	Write                     // keep Payload under Key
 	Log                       // Event has happened
 	Stop                      // somebody who may has asked the cluster to stop
 )
@@ -142,7 +137,6 @@ type Action struct {
 	To      []uint64
 	Payload []byte
 	Message *wire.Welcome
-	Key     string
 	Event   *wire.Report_Event
 	Err     error
 }
@@ -247,8 +241,6 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		}
 	case Tick:
 		st.tick()
-	case Cached:
-		st.fromCache(ev.Key, ev.Payload)
 	case Flush:
 		st.flush()
 	case Closing:

@@ -20,7 +20,7 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
 // and below it stand the actions that follow. A number first is a connection.
 //
-//	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [cached] [wait=seconds]
+//	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [wait=seconds]
 //	steps
 //	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c | 3 admin
 //	2 compile 1 text [on=0,1] [bytes=9]
@@ -31,11 +31,11 @@ import (
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 [took=nanoseconds,nanoseconds] | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10
-//	flush | cached text|none | 3 ask
+//	flush | 3 ask
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
 		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
-			Fair: d.HasArg("fair"), Cached: d.HasArg("cached")}
+			Fair: d.HasArg("fair")}
 		d.MaybeScanArgs(t, "window", &c.Limits.Window)
 		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 		d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)
@@ -49,7 +49,6 @@ func TestTraces(t *testing.T) {
 type tracer struct {
 	st  *State
 	now int64
-	key string // the program looked up last
 }
 
 func (tr *tracer) Event(w *strings.Builder, line string) error {
@@ -109,13 +108,6 @@ func (tr *tracer) parse(line string) (Event, error) {
 		return Event{Kind: Tick}, err
 	case "lost":
 		return Event{Kind: Lost, Conn: number(words[1]), Err: why.Err()}, bad
-	case "cached":
-		ev := Event{Kind: Cached, Key: tr.key}
-		if words[1] != "none" {
-			m := &wire.Compiled{Info: &wire.ProgramInfo{Name: words[1]}, Loadable: &wire.Loadable{Serialized: []byte(words[1])}}
-			ev.Payload, bad = proto.Marshal(m)
-		}
-		return ev, bad
 	}
 	ev := Event{Kind: Message, Conn: number(words[0])}
 	op, scalar := number("0"), &wire.Array{Dtype: uint32(shape.F32)}
@@ -269,11 +261,6 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 		fmt.Fprintf(w, "  → %s: refused, %s\n", to, said(wire.Of(a.Err)))
 	case Close:
 		fmt.Fprintf(w, "  → %s: close\n", to)
-	case Read:
-		tr.key = a.Key
-		fmt.Fprintln(w, "  look the program up")
-	case Write:
-		fmt.Fprintln(w, "  keep the program")
 	case Stop:
 		fmt.Fprintln(w, "  stop")
 	case Send:

@@ -2063,6 +2063,7 @@ type Compile struct {
 	Handlers      []*Handler `protobuf:"bytes,7,rep,name=handlers,proto3" json:"handlers,omitempty"` // of custom calls that the program may have
 	Text          *Content   `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`         // of code that does not come with the message
 	Inline        uint64     `protobuf:"varint,9,opt,name=inline,proto3" json:"inline,omitempty"`    // to a worker: so many bytes of what it makes may come with its answer
+	Key           string     `protobuf:"bytes,10,opt,name=key,proto3" json:"key,omitempty"`          // to a worker: equal for what compiles to the same, whichever controller asks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2158,6 +2159,13 @@ func (x *Compile) GetInline() uint64 {
 		return x.Inline
 	}
 	return 0
+}
+
+func (x *Compile) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
 }
 
 // Bytes that go from the process that has them to one that needs them, apart from
@@ -2721,6 +2729,7 @@ type Compiled struct {
 	Info          *ProgramInfo           `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
 	Loadable      *Loadable              `protobuf:"bytes,5,opt,name=loadable,proto3" json:"loadable,omitempty"`            // worker to controller
 	NoText        bool                   `protobuf:"varint,6,opt,name=no_text,json=noText,proto3" json:"no_text,omitempty"` // worker to controller: the error is that the text did not come, or was another
+	Cached        bool                   `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`               // worker to controller: it was not compiled, but had from the worker's disk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2793,6 +2802,13 @@ func (x *Compiled) GetLoadable() *Loadable {
 func (x *Compiled) GetNoText() bool {
 	if x != nil {
 		return x.NoText
+	}
+	return false
+}
+
+func (x *Compiled) GetCached() bool {
+	if x != nil {
+		return x.Cached
 	}
 	return false
 }
@@ -6909,7 +6925,7 @@ const file_wire_proto_rawDesc = "" +
 	"\tKeyAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\x9f\x02\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\xb1\x02\n" +
 	"\aCompile\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x16\n" +
@@ -6919,7 +6935,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x06 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x122\n" +
 	"\bhandlers\x18\a \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\x12*\n" +
 	"\x04text\x18\b \x01(\v2\x16.pathways.wire.ContentR\x04text\x12\x16\n" +
-	"\x06inline\x18\t \x01(\x04R\x06inline\"k\n" +
+	"\x06inline\x18\t \x01(\x04R\x06inline\x12\x10\n" +
+	"\x03key\x18\n" +
+	" \x01(\tR\x03key\"k\n" +
 	"\aContent\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x18\n" +
@@ -6955,14 +6973,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"5\n" +
 	"\x05Place\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
-	"\x05local\x18\x02 \x01(\rR\x05local\"\xe1\x01\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\"\xf9\x01\n" +
 	"\bCompiled\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12-\n" +
 	"\x06status\x18\x03 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12.\n" +
 	"\x04info\x18\x04 \x01(\v2\x1a.pathways.wire.ProgramInfoR\x04info\x123\n" +
 	"\bloadable\x18\x05 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\x12\x17\n" +
-	"\ano_text\x18\x06 \x01(\bR\x06noText\"N\n" +
+	"\ano_text\x18\x06 \x01(\bR\x06noText\x12\x16\n" +
+	"\x06cached\x18\a \x01(\bR\x06cached\"N\n" +
 	"\tCompiling\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n" +

@@ -107,11 +107,16 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 		l.Bytes += int64(len(l.Code))
 	}
 	l.Kept, l.Serialized, l.Code = true, nil, nil
-	w.artifacts.mu.Lock()
-	defer w.artifacts.mu.Unlock()
-	w.artifacts.kept[m.Op] = a
-	w.artifacts.bytes += a.bytes
+	w.artifacts.add(m.Op, a)
 	return true
+}
+
+// add keeps an artifact.
+func (a *artifacts) add(number uint64, k *artifact) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept[number] = k
+	a.bytes += k.bytes
 }
 
 // loadsAnywhere reports whether what is serialized of a program can be loaded by every worker that may be told to load

@@ -26,11 +26,8 @@ func (w *Worker) compile(m *wire.Compile) {
 	w.beside.Go(func() {
 		host.Behind()
 		answer := &wire.Compiled{Op: m.Op, Program: m.Program}
-		text, err := w.textOf(ctx, m)
-		if answer.NoText = err != nil; err == nil {
-			defer text.Release() // the answer may hold it
-			answer.Info, answer.Loadable, err = w.compiled(ctx, m, text)
-		}
+		text, err := w.compileOrFind(ctx, m, answer)
+		defer text.Release()
 		w.mu.Lock()
 		delete(w.giveUp, m.Op)
 		w.mu.Unlock()
@@ -38,6 +35,11 @@ func (w *Worker) compile(m *wire.Compile) {
 		if err != nil {
 			answer.Info, answer.Loadable = nil, nil
 			answer.Status = wire.Of(status.Wrap(err, "compiling on worker %s", w.config.Name))
+		}
+		var parts []*content.Memory // for the cache; the controller may have them dropped when it has the answer
+		keeps := err == nil && !answer.Cached && w.caches(m) && answer.Loadable.Form != wire.Loadable_JOINED
+		if keeps && answer.Loadable.Kept {
+			parts = w.artifacts.held(m.Op)
 		}
 		payload, err := proto.Marshal(answer)
 		if err == nil && len(payload) > wire.MaxFrame {
@@ -50,6 +52,9 @@ func (w *Worker) compile(m *wire.Compile) {
 		}
 		if err == nil {
 			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
+		}
+		if keeps {
+			w.toCache(m, answer, parts)
 		}
 	})
 }

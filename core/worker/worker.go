@@ -107,6 +107,8 @@ type Config struct {
 	// MemoryLimit is the bytes that arrays may have on each device; 0: as many as
 	// the driver has room for.
 	MemoryLimit int64
+	// Cache is a folder that only this user may write to, in which compiled programs survive this process; "": none.
+	Cache string
 	// Memory is the host memory that the exchange has, for reports. nil: it is not known.
 	Memory func() transport.Memory
 	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is

@@ -11,11 +11,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 def alone(x):
     return x * 3 + jnp.linalg.det(jnp.eye(3) * 2)  # which calls LAPACK
 
+table = np.arange(9 << 18, dtype=np.float32)  # too long for any message
+
+def long(x):
+    return x + jnp.asarray(table)[-1]
+
 def together(x):
     return x - jnp.sum(x)
 
 x = jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(Mesh(np.array(jax.devices()), ("d",)), P("d")))
 np.testing.assert_array_equal(jax.jit(together)(x), np.arange(8.0) - 28)
+np.testing.assert_array_equal(jax.jit(long)(x), np.arange(8.0, dtype=np.float32) + table[-1])
 np.testing.assert_array_equal(jax.jit(alone)(jnp.arange(3.0)), [8, 11, 14])
 """
 
@@ -26,11 +32,13 @@ def programs(folder) -> tuple[list[str], list[str]]:
         cluster.run(SCRIPT)
         cluster.run(SCRIPT)
         log = (cluster.dir / "default/controller.log").read_text()
-    return sorted(re.findall(r"worker-\d compiled (\w+) in", log)), sorted(re.findall(r"the cache has (\w+)", log))
+    return sorted(re.findall(r"worker-\d compiled (\w+) in", log)), sorted(
+        re.findall(r"worker-\d has (\w+) in its cache", log)
+    )
 
 
 def test_programs_are_compiled_once(tmp_path):
     made, had = programs(tmp_path)
-    assert made.count("jit_alone") == made.count("jit_together") == 1 and not had
+    assert all(made.count(f"jit_{name}") == 1 for name in ("alone", "together", "long")) and not had
     again, kept = programs(tmp_path)
     assert not again and kept == made

@@ -18,6 +18,7 @@ package content
 
 import (
 	"encoding/binary"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -79,6 +80,24 @@ func reserve(size int) (*Memory, error) {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for %d bytes of a program: %w", size, err)
 	}
 	return Own(data, func() { _ = unix.Munmap(data) }), nil // it was mapped
+}
+
+// Read returns a Memory with a number of bytes that it reads.
+//
+// Errors: RESOURCE_EXHAUSTED, and the reader's, io.ErrUnexpectedEOF where it has fewer.
+func Read(r io.Reader, size int) (*Memory, error) {
+	m, err := reserve(size)
+	if err != nil {
+		return nil, err
+	}
+	for at := 0; at < size; {
+		n, err := io.ReadFull(r, m.Data[at:min(at+chunkSize, size)])
+		if at += n; err != nil {
+			m.Release()
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 // Hold adds a user. The caller is one.

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/content"
+)
+
+// A file of the cache gives back what was written, whatever the size, and nothing where it is damaged, or where another
+// user may have written it.
+func TestCacheFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key.program")
+	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Kept: true, Bytes: 5}}
+	header, err := proto.Marshal(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serialized, code := bytes.Repeat([]byte("number "), 3<<20), []byte{1, 2, 3}
+	used := content.Used()
+	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}} {
+		memory := []*content.Memory{content.Bytes(parts[0]), content.Bytes(parts[1])}
+		if err := writeCached(path, header, memory); err != nil {
+			t.Fatal(err)
+		}
+		m, got, err := readCached(path)
+		if err != nil || !proto.Equal(m, said) || len(got) != 2 {
+			t.Fatalf("%v with %d parts, %v, want %v and 2 parts", m, len(got), err, said)
+		}
+		for i, part := range got {
+			if !bytes.Equal(part.Data, parts[i]) {
+				t.Errorf("part %d has %d other bytes, want the %d that were written", i, len(part.Data), len(parts[i]))
+			}
+			part.Release()
+		}
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string]func(b []byte) []byte{
+		"the sum":        func(b []byte) []byte { b[0]++; return b },
+		"a length":       func(b []byte) []byte { b[sha256.Size+7] = 0xff; return b },
+		"the message":    func(b []byte) []byte { b[sha256.Size+10]++; return b },
+		"the end":        func(b []byte) []byte { return b[:len(b)-1] },
+		"more at it":     func(b []byte) []byte { return append(b, 0) },
+		"all but a byte": func(b []byte) []byte { return b[:1] },
+	} {
+		if err := os.WriteFile(path, damage(bytes.Clone(whole)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if m, parts, err := readCached(path); status.CodeOf(err) != status.DataLoss || m != nil || parts != nil {
+			t.Errorf("%s is damaged, and it gives %v with %d parts, %v", name, m, len(parts), err)
+		}
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o622); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := readCached(path); status.CodeOf(err) != status.PermissionDenied {
+		t.Errorf("a file that others may write to gives %v", err)
+	}
+	if left := content.Used() - used; left != 0 {
+		t.Errorf("%d bytes of programs are left", left)
+	}
+	err = writeCached(filepath.Join(filepath.Dir(path), "none", "x"), header, nil)
+	if status.CodeOf(err) != status.NotFound {
+		t.Errorf("a folder that is not there gives %v", err)
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+		t.Errorf("the folder has %v, %v, want one file", files, err)
+	}
+}
+
+// A key names a file in the folder and nowhere else.
+func TestCacheKeys(t *testing.T) {
+	sum := sha256.Sum256([]byte("program"))
+	for key, want := range map[string]bool{hex.EncodeToString(sum[:]): true, "": false, "../../etc/passwd": false,
+		string(bytes.Repeat([]byte("../x"), 16)): false} {
+		w := &Worker{config: Config{Cache: t.TempDir()}}
+		if got := w.caches(&wire.Compile{Key: key, Inline: 1}); got != want {
+			t.Errorf("key %q is kept: %v, want %v", key, got, want)
+		}
+	}
+}
