@@ -148,6 +148,9 @@ func (st *State) give(c *compiled) {
 			return
 		}
 		a.wants = a.wants[1:]
+		in := st.introductions()
+		in.pair(from.slot, to.slot)
+		in.tell()
 		number := st.transferNumber()
 		a.givings = append(a.givings, giving{from, to})
 		st.send(from.to[:], wire.KindGive, &wire.Give{Artifact: c.number, To: to.process.Number, Transfer: number})

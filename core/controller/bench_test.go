@@ -70,15 +70,29 @@ func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
 // program gives the session a program that adds to an array on all devices, and
 // the array.
 func (b *bed) program(devices int) {
-	all := make([]int, devices)
+	b.install(1, devices, true)
 	on := make([]uint32, devices)
+	for i := range on {
+		on[i] = uint32(i)
+	}
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on})
+	for _, w := range b.workers {
+		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	}
+	b.step(Event{Kind: Flush})
+}
+
+// install gives the session a program on its first devices, and returns what follows from its being compiled.
+func (b *bed) install(program uint64, devices int, collective bool) []Action {
+	all := make([]int, devices)
 	for i := range all {
-		all[i], on[i] = i, uint32(i)
+		all[i] = i
 	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	var op uint64
-	for _, a := range b.say(b.client, wire.KindCompile,
-		&wire.Compile{Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}) {
+	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
+		Code: []byte(strconv.FormatUint(program, 10)), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
 			if err := proto.Unmarshal(a.Payload, m); err != nil {
@@ -87,14 +101,9 @@ func (b *bed) program(devices int) {
 			op = m.Op
 		}
 	}
-	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{
-		Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: true},
+	return b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{
+		Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: collective},
 		Loadable: &wire.Loadable{Serialized: []byte("x")}})
-	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on})
-	for _, w := range b.workers {
-		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-	}
-	b.step(Event{Kind: Flush})
 }
 
 // heap returns the bytes that are in use.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"slices"
 )
@@ -51,6 +52,36 @@ func (s set) meets(o set) bool {
 		}
 	}
 	return false
+}
+
+// keep takes out what is not in o.
+func (s set) keep(o set) {
+	for i := range s {
+		if i < len(o) {
+			s[i] &= o[i]
+		} else {
+			s[i] = 0
+		}
+	}
+}
+
+// without takes out what is in o.
+func (s set) without(o set) {
+	for i := range min(len(s), len(o)) {
+		s[i] &^= o[i]
+	}
+}
+
+// key returns the set as a map's key, the same for sets with the same numbers.
+func (s set) key() string {
+	for len(s) > 0 && s[len(s)-1] == 0 {
+		s = s[:len(s)-1]
+	}
+	b := make([]byte, 0, 8*len(s))
+	for _, w := range s {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return string(b)
 }
 
 func (s *set) union(o set) {

@@ -25,6 +25,7 @@ func (st *State) dispatchParts(g *gang) {
 		own = st.ownDevices(g.s, m.Devices)
 	case *wire.Transfer:
 		head = encoded(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array})
+		st.introduceEnds(g.s, m.Moves)
 		own = st.ownMoves(g.s, m.Moves)
 	}
 	_, isPut := g.message.(*wire.Put) // whose parts need no indices
@@ -85,6 +86,11 @@ func (st *State) ownMoves(s *session, moves []*wire.Move) [][]byte {
 
 // sendGraph sends a graph, which was checked, to its workers.
 func (st *State) sendGraph(s *session, g *graph, m *wire.Graph, payload []byte) {
+	for _, n := range m.Nodes {
+		if n.Transfer != nil && len(g.all.conns) > 1 {
+			st.introduceEnds(s, n.Transfer.Moves)
+		}
+	}
 	var whole []uint64 // those that are sent all of it
 	g.all.workers.each(func(slot int) {
 		w := st.workers[slot]

@@ -280,6 +280,9 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 	st.compiles[op] = c
 	m := &wire.Compile{Op: op, Format: c.format, Code: c.code, Options: c.options, Places: at, Handlers: c.handlers,
 		Inline: wire.ContentSize, Key: c.key}
+	if by.process.Epoch != 0 { // its devices' names
+		st.introduceTo(by, at)
+	}
 	if len(c.code) == 0 && c.text.Size > 0 {
 		m.Text = st.sendText(c, w)
 	}
@@ -488,6 +491,9 @@ func (st *State) load(s *session, p *program, at *place) {
 	}
 	st.tell(s, at.workers)
 	p.loaded.union(at.workers)
+	if p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED {
+		st.introduce(at.workers)
+	}
 	loadable, where := p.of.loadable, places(s, at.rows)
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.

@@ -24,7 +24,7 @@ func (w *twin) joinWorker() {
 	}
 	protocols := []uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}
 	protocol := rapid.SampledFrom(protocols).Draw(w.t, "protocol")
-	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts,
+	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts, met: map[uint64]bool{},
 		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
@@ -186,7 +186,8 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 		m := &wire.Compiled{Op: op, Status: bad}
 		if rapid.IntRange(0, 5).Draw(w.t, "luck") < 5 {
 			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2]}
-			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x"),
+				Collective: op%3 > 0}}
 		}
 		w.say(number, wire.KindCompiled, m)
 		return

@@ -16,21 +16,23 @@ import (
 // twin drives a State with peers that do what they like, and knows what must hold
 // whatever they do.
 type twin struct {
-	t       *rapid.T
-	st      *State
-	config  Config
-	now     int64
-	conns   uint64
-	workers map[uint64]*twinWorker // by connection
-	clients map[uint64]*twinClient
-	gangs   map[uint64]string           // operation and session by gang
-	sent    map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
-	memory  int64                       // of each device of workers
-	first   map[uint64]uint64           // session's last operation dispatched, by session
+	t        *rapid.T
+	st       *State
+	config   Config
+	now      int64
+	conns    uint64
+	workers  map[uint64]*twinWorker // by connection
+	clients  map[uint64]*twinClient
+	gangs    map[uint64]string           // operation and session by gang
+	isWorker map[uint64]bool             // processes that are workers, or were
+	sent     map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
+	memory   int64                       // of each device of workers
+	first    map[uint64]uint64           // session's last operation dispatched, by session
 }
 
 type twinWorker struct {
-	old      bool // it does not speak ProtocolParts
+	old      bool            // it does not speak ProtocolParts
+	met      map[uint64]bool // processes of workers that it was told of
 	process  uint64
 	devices  map[uint32][]uint64 // workers of a session's virtual devices
 	graphs   map[[2]uint64]*wire.Graph
@@ -99,6 +101,7 @@ func (w *twin) see(a Action) {
 		}
 		if x := w.workers[a.To[0]]; x != nil {
 			x.process = a.Message.Process
+			w.isWorker[x.process] = true
 		}
 		return
 	case Refuse:
@@ -131,6 +134,21 @@ func (w *twin) into(a Action, m proto.Message) {
 
 func (w *twin) workerSees(worker *twinWorker, a Action) {
 	switch a.Wire {
+	case wire.KindPeers:
+		m := new(wire.Peers)
+		w.into(a, m)
+		for _, p := range m.Come {
+			if worker.met[p.Number] {
+				w.t.Fatalf("process %d is told of process %d twice", worker.process, p.Number)
+			}
+			worker.met[p.Number] = true
+		}
+		for _, gone := range m.Gone {
+			if w.isWorker[gone] && !worker.met[gone] {
+				w.t.Fatalf("process %d is told that process %d is lost, of which it was not told", worker.process, gone)
+			}
+			delete(worker.met, gone)
+		}
 	case wire.KindSession:
 		m := new(wire.Session)
 		w.into(a, m)
@@ -154,6 +172,12 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
 		}
 		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+		for _, p := range m.Places {
+			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
+				w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
+					p.Worker)
+			}
+		}
 	case wire.KindDispatch:
 		m := new(wire.Dispatch)
 		w.into(a, m)
@@ -275,6 +299,7 @@ func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
 	case *wire.Transfer:
 		own := proto.CloneOf(m)
 		own.Moves = worker.ownMoves(on, m.Moves)
+		w.knowsEnds(worker, on, own.Moves)
 		got, want = new(wire.Transfer), own
 	default:
 		w.t.Fatalf("operation %d of session %d, which nobody submitted, is dispatched", op, d.Session)
@@ -301,6 +326,28 @@ func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire
 	return own
 }
 
+// isStranger reports whether a worker, which is still there, is one that another was not told of.
+func (w *twin) isStranger(worker *twinWorker, process uint64) bool {
+	for _, other := range w.workers {
+		if other.process == process {
+			return other != worker && !worker.met[process]
+		}
+	}
+	return false
+}
+
+// knowsEnds checks that a worker was told of those that it exchanges bytes with.
+func (w *twin) knowsEnds(worker *twinWorker, on []uint64, moves []*wire.Move) {
+	for _, m := range moves {
+		for _, end := range []uint64{on[m.From], on[m.To]} {
+			mine := on[m.From] == worker.process || on[m.To] == worker.process
+			if mine && w.isStranger(worker, end) {
+				w.t.Fatalf("process %d is sent a move of process %d, of which it was not told", worker.process, end)
+			}
+		}
+	}
+}
+
 // ownNodes checks that a worker is sent of a graph what concerns it.
 func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 	on := worker.devices[got.Session]
@@ -323,6 +370,7 @@ func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 			case all:
 			case n.Transfer != nil:
 				n.Transfer.Moves = worker.ownMoves(on, n.Transfer.Moves)
+				w.knowsEnds(worker, on, n.Transfer.Moves)
 				for i, m := range n.Transfer.Moves {
 					m.Index = uint32(i + 1) // also where this node has no other worker
 				}
@@ -404,7 +452,8 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
-			gangs: map[uint64]string{}, first: map[uint64]uint64{}, sent: map[[2]uint64]proto.Message{}}
+			gangs: map[uint64]string{}, first: map[uint64]uint64{}, sent: map[[2]uint64]proto.Message{},
+			isWorker: map[uint64]bool{}}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()

@@ -28,6 +28,7 @@ type worker struct {
 	gone     error // why it is not there any more
 	views    int   // sessions that have devices of it; the slot is free when they and it have gone
 	users    int   // sessions that it was told of: they have begun to use it
+	knows    set   // slots of workers that it was told of, and that were told of it
 	spot     spot
 	last     *wire.Heartbeat
 	heard    int64
@@ -84,7 +85,6 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.out = append(st.out, Action{
 		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
 			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
-	st.introduce(w)
 	st.stir()
 	st.workers[w.slot] = w
 	st.present = append(st.present, number)
@@ -156,20 +156,6 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 		st.workers = append(st.workers, nil)
 	}
 	return w, board, nil
-}
-
-// introduce tells a new worker of the others, and them of it.
-func (st *State) introduce(w *worker) {
-	others := new(wire.Peers)
-	for _, o := range st.workers {
-		if o != nil && o.gone == nil {
-			others.Come = append(others.Come, o.process)
-		}
-	}
-	if len(others.Come) > 0 {
-		st.send(w.to[:], wire.KindPeers, others)
-		st.send(slices.Clone(st.present), wire.KindPeers, &wire.Peers{Come: []*wire.Process{w.process}})
-	}
 }
 
 // apart returns the name of a worker that joins: its own, or one with its process
@@ -244,13 +230,14 @@ func (st *State) workerLost(w *worker, err error) {
 	st.layout.Leave(w.process.Number)
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })
 	// Peers first: what waits for its bytes ends with its name.
-	to := slices.Clone(st.present)
+	to := st.connsOf(w.knows)
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s.conn != 0 {
+		if s := st.sessions[id]; s.conn != 0 && slices.Contains(s.slots, w.slot) {
 			to = append(to, s.conn)
 		}
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
+	w.knows.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
 	// What waits for its place and would run there, before the places of what ran there become free.
 	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
 		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {

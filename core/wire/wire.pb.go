@@ -5051,8 +5051,9 @@ func (x *Abort) GetStatus() *Status {
 	return nil
 }
 
-// Controller to workers: processes that came. To workers and clients: numbers of
-// those that went.
+// Controller to a worker: processes that it is to exchange bytes with, before the message that has it do so; itself may
+// be among them. To workers that were told of them, and to clients that have devices of theirs: numbers of those that
+// went.
 type Peers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Come  []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`

@@ -1,0 +1,83 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// peersIn writes which connections are told of which processes, a line a message.
+func peersIn(t *testing.T, actions []Action) (lines []string) {
+	t.Helper()
+	for _, a := range actions {
+		if a.Kind != Send || a.Wire != wire.KindPeers {
+			continue
+		}
+		m := new(wire.Peers)
+		if err := proto.Unmarshal(a.Payload, m); err != nil {
+			t.Fatal(err)
+		}
+		line := fmt.Sprint(a.To)
+		for _, p := range m.Come {
+			line += fmt.Sprintf(" +%d", p.Number)
+		}
+		for _, n := range m.Gone {
+			line += fmt.Sprintf(" -%d", n)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// Workers hear of each other when they first exchange bytes, and of the loss of those that they have heard of.
+func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
+	b := newBed(t, Config{}, 4, 1) // connections and processes 1 to 4, and the client 5
+	want := func(what string, actions []Action, lines ...string) {
+		t.Helper()
+		if got := peersIn(t, actions); !slices.Equal(got, lines) {
+			t.Errorf("%s: %q, want %q", what, got, lines)
+		}
+	}
+	worker := func(name string) []Action {
+		b.conns++
+		return b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name,
+			ProtocolMax: wire.ProtocolMax, Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}},
+				Platform: &wire.Platform{Name: "sim"}}}})
+	}
+	want("a worker joins", worker("late"))
+	array := &wire.Array{Dtype: uint32(shape.F32)}
+	want("a put", b.say(b.client, wire.KindPut,
+		&wire.Put{Op: 1, Object: 1, Array: array, Devices: []uint32{0, 1, 2, 3}}))
+	transfer := func(op uint64, ends ...uint32) []Action {
+		m := &wire.Transfer{Op: op, Object: op, Array: array}
+		for i := range len(ends) - 1 {
+			m.Moves = append(m.Moves, &wire.Move{Source: 1, From: ends[i], To: ends[i+1]})
+		}
+		return b.say(b.client, wire.KindTransfer, m)
+	}
+	want("a transfer within a worker", transfer(2, 0, 0))
+	want("a transfer", transfer(3, 0, 1, 2), "[1] +1 +2", "[2] +1 +2 +3", "[3] +2 +3")
+	want("the same again", transfer(4, 0, 1, 2))
+	want("one pair more", transfer(5, 0, 2), "[1] +3", "[3] +1")
+	lose := func(conn uint64) []Action {
+		return b.step(Event{Kind: Lost, Conn: conn, Err: status.New(status.Unavailable, "it fell over")})
+	}
+	want("the loss of one that was needed", lose(2), "[1 3 5] -2")
+	want("the loss of one that was not", lose(4), "[5] -4")
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+
+	// The workers of a collective program are told of all of them, by one message for all.
+	b = newBed(t, Config{}, 3, 2)
+	want("a collective program", b.install(1, 4, true), "[1 2] +1 +2")
+	want("one on more workers", b.install(2, 6, true), "[1 2] +3", "[3] +1 +2 +3")
+	b = newBed(t, Config{}, 3, 2)
+	want("a program whose devices do not wait for each other", b.install(1, 6, false))
+}
