@@ -2,10 +2,12 @@ package controller
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -20,7 +22,8 @@ import (
 //
 // The ledger has an object for each array of a session, from the admission of the gang that makes it until the client
 // has freed it and all gangs of the session that were dispatched before the free have ended: only they can still read
-// it. An array that a run donates goes when the run is dispatched, since the outputs take its memory over. A gang also
+// it. Of an array that a run donates those bytes go when the run is dispatched that its results take over, as the
+// compiler says, and the rest when it has ended. What a session leaves behind goes as its last gangs end. A gang also
 // takes the temporary memory of its program from its admission to its end; of the gangs on a device the one that takes
 // most counts, since a device runs one after the other.
 //
@@ -29,12 +32,13 @@ import (
 // A held gang that does not fit waits
 //
 //	for itself       while gangs under way end, or arrays leave that were freed before: both happen by themselves
-//	for its elders   while a gang that is held longer wants one of its devices: see behind
+//	for its elders   while a gang that is held longer wants one of its devices: see precedes
 //	for others       while a session that does not wait itself has arrays there: for Config.MemoryWait at most
 //
-// Otherwise all that have arrays there wait for one another, or the session itself has them all and nothing of it is
-// under way. Then, after a moment in which clients may have freed something that they have not said yet, the one that
-// was held last fails, and the others are looked at again.
+// Otherwise all that it waits for are held and wait for one another, or the session itself has all arrays there and
+// nothing of it is under way. Then, after a moment in which clients may have freed something that they have not said
+// yet, one goes on that waits for its elders alone, or else the one that was held last fails, and the others are looked
+// at again.
 //
 // Held gangs are looked at in the order in which they came, and only when something has happened that may let one go
 // on.
@@ -47,6 +51,7 @@ const freesCome = 100e6
 type hold struct {
 	puts     []uint64 // gangs whose bytes have yet to come from the client; nil: it waits for memory
 	since    int64    // when it was held
+	message  any      // the operation; nil of a node of a play
 	others   int64    // since when it waits for other sessions, 0 where it does not
 	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
 }
@@ -69,23 +74,25 @@ func (st *State) roomFor(g *gang, n int) bool {
 	case n > 0 && st.behind(g, n):
 		return false
 	}
+	return st.fits(g)
+}
+
+// fits reports whether there is memory for a gang.
+func (st *State) fits(g *gang) bool {
 	return st.ledger.Fits(st.needOf(g, false), g.temp) || g.donates() && st.ledger.Fits(st.needOf(g, true), g.temp)
 }
 
-// behind reports whether one of the first n held gangs has to come first: it waits for memory of the same devices, and
-// the gang's session has none there. One that has some goes on, since the others may wait for what it will free.
+// behind reports whether one of the first n held gangs has to come first, see precedes.
 func (st *State) behind(g *gang, n int) bool {
-	for _, h := range st.held[:n] {
-		if st.precedes(h, g) && !st.ledger.Has(ledger.Owner(g.s.id), g.place.numbers) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(st.held[:n], func(h *gang) bool { return st.precedes(h, g) })
 }
 
-// precedes reports whether a gang that was held before another waits for memory of the same devices.
+// precedes reports whether a gang that was held before another has to come first: it waits for memory of the same
+// devices, and the other's session has none on any of its own. One that has some goes on, since the elder may wait for
+// what it will free.
 func (st *State) precedes(h, g *gang) bool {
-	return h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place)
+	return h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place) &&
+		!st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers)
 }
 
 // overlaps reports whether two places, of any sessions, have a device in common.
@@ -106,9 +113,9 @@ func (p *place) overlaps(o *place) bool {
 func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
 	st.need = append(st.need[:0], ledger.Spec{ShardBytes: g.bytes, Placement: g.place.memory})
 	if donated {
-		st.donations(g, func(o *object) {
-			if o.charge != 0 {
-				st.need = append(st.need, ledger.Spec{ShardBytes: -o.counted, Placement: o.place.memory})
+		st.donations(g, func(o *object, taken int64) {
+			if o.charge != 0 && taken > 0 {
+				st.need = append(st.need, ledger.Spec{ShardBytes: -taken, Placement: o.place.memory})
 			}
 		})
 	}
@@ -120,12 +127,21 @@ func (g *gang) donates() bool {
 		g.play != nil && len(g.play.g.nodes[g.node].donates) > 0)
 }
 
-// donations calls each for the objects whose memory a run takes over.
-func (st *State) donations(g *gang, each func(*object)) {
+// donations calls each for the objects that a run donates, with the bytes of their shards that its results take over.
+func (st *State) donations(g *gang, each func(o *object, taken int64)) {
+	if !g.donates() {
+		return
+	}
+	left := g.program.of.takesOver()
+	take := func(o *object) (taken int64) {
+		taken = min(left, o.counted)
+		left -= taken
+		return taken
+	}
 	if g.play != nil {
 		for _, object := range g.play.g.nodes[g.node].donates {
 			if o := g.s.objects[g.play.object(object)]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
-				each(o)
+				each(o, take(o))
 			}
 		}
 		return
@@ -138,27 +154,42 @@ func (st *State) donations(g *gang, each func(*object)) {
 			continue
 		}
 		if o := g.s.objects[g.run.Inputs[i]]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
-			each(o)
+			each(o, take(o))
 		}
 	}
 	for _, m := range g.run.Mixed {
 		if !slices.Contains(g.program.of.info.Donated, m.Argument) || slices.Contains(g.run.NotDonated, m.Argument) {
 			continue
 		}
+		taken := int64(-1) // the same of all pieces, which are on different devices
 		for _, p := range m.Pieces {
 			// One of which the run takes some rows alone keeps the others.
 			if o := g.s.objects[p.Object]; o != nil && !o.donated && len(o.place.rows) == int(p.Rows) {
-				each(o)
+				if taken < 0 {
+					taken = take(o)
+				}
+				each(o, min(taken, o.counted))
 			}
 		}
 	}
 }
 
-// takeOver ends the account of what a run that starts donates.
+// takesOver returns how many bytes of what a run donates its results take over on each device, as the compiler says;
+// all where it does not.
+func (c *compiled) takesOver() int64 {
+	if cost := c.info.GetCost(); cost.GetArgumentBytes() > 0 && cost.GetAliasBytes() >= 0 {
+		return cost.GetAliasBytes()
+	}
+	return math.MaxInt64
+}
+
+// takeOver ends the account of what a run that starts donates: at once of what its results take over, which are
+// counted already, and of the rest when it has ended.
 func (st *State) takeOver(g *gang) {
 	if g.donates() {
-		st.donations(g, func(o *object) {
-			st.ledger.Free(o.charge)
+		st.donations(g, func(o *object, taken int64) {
+			st.ledger.Shrink(o.charge, taken)
+			st.ledger.Retire(o.charge, g.s.entered+1) // its own place among the session's gangs, see list
 			o.charge = 0
 			st.stir()
 		})
@@ -252,6 +283,35 @@ func (st *State) unlist(g *gang) {
 	}
 }
 
+// outlive keeps a gang whose session ends on the session's account until its workers have reported it.
+func (st *State) outlive(g *gang) {
+	delete(st.gangs, g.number)
+	st.leaving[g.number] = g
+	g.s.out--
+	if g.island != nil {
+		st.feed(g.island, schedule.Event{Kind: schedule.Completed, ID: g.ticket, Time: st.charge(g)})
+	}
+}
+
+// outlived is the end of a worker's part of a gang whose session has ended, if it has one.
+func (st *State) outlived(g *gang, w *worker) {
+	if g == nil || !g.waits.has(w.slot) {
+		return
+	}
+	g.waits.remove(w.slot)
+	if g.left--; g.left > 0 {
+		return
+	}
+	delete(st.leaving, g.number)
+	st.computed(g)
+	st.unlist(g)
+	if g.s.firstGang == nil {
+		st.ledger.DropOwner(ledger.Owner(g.s.id))
+	}
+	st.stir()
+	st.recycle(g)
+}
+
 // proceedWith is what follows admission.
 func (st *State) proceedWith(g *gang) {
 	switch {
@@ -271,7 +331,7 @@ func (st *State) proceedWith(g *gang) {
 
 // hold has a gang wait, and its session's later operations behind it.
 func (st *State) hold(g *gang) {
-	g.held = &hold{since: st.now}
+	g.held = &hold{since: st.now, message: st.performed}
 	if len(st.awaits) > 0 {
 		g.held.puts = slices.Clone(st.awaits)
 	}
@@ -309,16 +369,21 @@ func (st *State) lookAtHeld() {
 			i++
 			continue
 		}
-		s := g.s
-		st.unhold(g)
-		st.book(g)
-		st.proceedWith(g)
-		if s.waiting == nil {
-			st.wake(s)
-		}
+		st.letGoOn(g)
 	}
 	if len(st.held) > 0 && !st.stirred {
 		st.judge()
+	}
+}
+
+// letGoOn admits a gang that was held.
+func (st *State) letGoOn(g *gang) {
+	s := g.s
+	st.unhold(g)
+	st.book(g)
+	st.proceedWith(g)
+	if s.waiting == nil {
+		st.wake(s)
 	}
 }
 
@@ -375,6 +440,12 @@ func (st *State) judge() {
 			st.remind(end)
 			return
 		}
+		for _, h := range st.held { // one that waits for its turn alone may pass those before it rather than have one fail
+			if _, is := lost[h]; is && st.fits(h) {
+				st.letGoOn(h)
+				return
+			}
+		}
 		why := "and nothing that is under way will free any"
 		if len(holders) > 0 {
 			why = "and all that have it wait for memory themselves"
@@ -384,15 +455,22 @@ func (st *State) judge() {
 	}
 }
 
-// prospectOf looks at what could let the held gang of index i go on. For a hopeless one it returns the other sessions
-// that have what it wants, all of which wait for memory themselves.
+// prospectOf looks at what could let the held gang of index i go on. For one that is hopeless if they are, it returns
+// the other sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 	need := st.needOf(g, true)
 	switch {
 	case !st.ledger.Possible(need, g.temp):
 		st.giveUp(g, st.noRoom(g, "which is more than there is"))
 		return nil, changed
-	case st.behind(g, i) || st.ledger.WillFit(need, g.temp):
+	case st.behind(g, i):
+		for _, h := range st.held[:i] {
+			if st.precedes(h, g) {
+				holders = append(holders, h.s)
+			}
+		}
+		return holders, hopeless
+	case st.ledger.WillFit(need, g.temp):
 		return nil, hopeful
 	case st.freeAhead(g):
 		return nil, changed
@@ -426,9 +504,7 @@ func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 func (st *State) freeAhead(g *gang) (freed bool) {
 	s := g.s
 	used := map[uint64]bool{}
-	if g.run != nil {
-		useOf(g.run, used)
-	}
+	useOf(g.held.message, used)
 	first, end := g.first, g.first+uint64(g.makes) // what is made where the client has its name already
 	if p := s.play; p != nil {
 		first, end = p.first, p.first+uint64(p.g.made)

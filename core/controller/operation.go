@@ -107,7 +107,7 @@ func invalid(format string, args ...any) error {
 // perform carries out the session's next operation, or gives a run to its
 // island's schedule. q.payload is the caller's, which may use it again: what keeps it makes a copy.
 func (st *State) perform(s *session, q *queued) {
-	st.awaits = st.awaits[:0]
+	st.awaits, st.performed = st.awaits[:0], q.message
 	switch m := q.message.(type) {
 	case *wire.Run:
 		st.run(s, m, q)
@@ -334,7 +334,7 @@ func (st *State) refused(g *gang, err error) {
 	st.computed(g)
 	st.stir()
 	if g.play != nil {
-		g.play.skipped = true
+		g.play.skipped, g.play.missed = true, true
 	}
 	if st.sessions[s.id] == s {
 		for i := range uint64(g.makes) {

@@ -16,6 +16,7 @@ type play struct {
 	inputs    []uint64
 	next      int  // node
 	skipped   bool // a node was not dispatched, and what it would have freed is there
+	missed    bool // the node that was performed last was not
 	cancelled cancelled
 }
 
@@ -73,7 +74,9 @@ func (st *State) proceed(s *session) {
 		if p.next > 0 {
 			for _, object := range p.g.nodes[p.next-1].frees { // workers do so by themselves
 				if object > uint64(p.g.inputs) {
-					st.remove(s, p.object(object))
+					if !p.missed { // otherwise they keep it until tidy
+						st.remove(s, p.object(object))
+					}
 				} else if o := s.objects[p.object(object)]; o != nil {
 					o.donated = true // what is left of it the client frees
 				}
@@ -84,6 +87,7 @@ func (st *State) proceed(s *session) {
 			st.tidy(p)
 			return
 		}
+		p.missed = false
 		p.next++
 		st.performNode(s, p, p.next-1)
 	}
@@ -96,13 +100,14 @@ func (st *State) tidy(p *play) {
 	}
 	var all []uint64
 	for _, object := range p.g.intermediate {
+		st.remove(p.s, p.object(object))
 		all = append(all, p.object(object))
 	}
 	st.letGo(p.s, all, p.g.all.workers)
 }
 
 func (st *State) performNode(s *session, p *play, i int) {
-	st.awaits = st.awaits[:0]
+	st.awaits, st.performed = st.awaits[:0], nil
 	n := &p.g.nodes[i]
 	op := p.op + uint64(i)
 	err := p.cancelled[op]
@@ -128,7 +133,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		err = status.Wrap(e, "node %d, %s", i, n.name)
 	}
 	if err != nil {
-		p.skipped = true
+		p.skipped, p.missed = true, true
 		st.end(s, op, err)
 		return
 	}

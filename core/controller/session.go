@@ -251,7 +251,7 @@ func (st *State) drop(s *session, why error) {
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g.s == s {
-			st.forget(g)
+			st.outlive(g)
 		}
 	}
 	for _, program := range slices.Sorted(maps.Keys(s.compiling)) {
@@ -277,7 +277,11 @@ func (st *State) drop(s *session, why error) {
 			st.release(w)
 		}
 	}
-	st.ledger.DropOwner(ledger.Owner(s.id))
+	if s.firstGang != nil { // computations that still run have its memory
+		st.ledger.Leave(ledger.Owner(s.id))
+	} else {
+		st.ledger.DropOwner(ledger.Owner(s.id))
+	}
 	st.stir()
 	s.waiting, s.play, s.queue, s.head, s.objects, s.programs, s.graphs = nil, nil, nil, 0, nil, nil, nil
 }

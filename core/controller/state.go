@@ -163,7 +163,8 @@ type State struct {
 	waiting  []waiting // for devices, those that asked last at the end
 
 	gangs   map[uint64]*gang
-	gang    uint64 // number given last
+	leaving map[uint64]*gang // of sessions that have ended, until their workers have reported them
+	gang    uint64           // number given last
 	tickets uint64
 
 	compiled  map[string]*compiled // by key
@@ -178,15 +179,16 @@ type State struct {
 	events   []occurrence // the newest; number n is at (n-1) % keepsEvents
 
 	// Admission.
-	ledger   *ledger.Ledger
-	held     []*gang       // that wait for admission, those that came last at the end
-	stirred  bool          // something has happened that may let one of them go on
-	due      int64         // when one of them has to be looked at
-	numbered int           // devices that have numbers in the ledger
-	numbers  map[int][]int // first numbers of so many devices, of workers that have gone
-	need     []ledger.Spec // scratch of needOf
-	awaits   []uint64      // puts whose bytes the operation that is performed has to wait for
-	blocked  []int         // scratch of judge
+	ledger    *ledger.Ledger
+	held      []*gang       // that wait for admission, those that came last at the end
+	stirred   bool          // something has happened that may let one of them go on
+	due       int64         // when one of them has to be looked at
+	numbered  int           // devices that have numbers in the ledger
+	numbers   map[int][]int // first numbers of so many devices, of workers that have gone
+	need      []ledger.Spec // scratch of needOf
+	awaits    []uint64      // puts whose bytes the operation that is performed has to wait for
+	performed any           // that operation, nil of a node of a play
+	blocked   []int         // scratch of judge
 
 	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
@@ -211,7 +213,8 @@ type conn struct {
 func New(c Config) *State {
 	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
 		boards: map[string]*wire.Board{},
-		gangs:  map[uint64]*gang{}, compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
+		gangs:  map[uint64]*gang{}, leaving: map[uint64]*gang{},
+		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
 		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{}}
 }
 

@@ -24,7 +24,7 @@ import (
 //	steps
 //	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c | 3 admin
 //	2 compile 1 text [on=0,1] [bytes=9]
-//	1 compiled 1 [cancelled|kept|notext] [donated=0] [temp=bytes] [form=joined] [error=…]
+//	1 compiled 1 [cancelled|kept|notext] [donated=0 [alias=bytes]] [temp=bytes] [form=joined] [error=…]
 //	1 want 1 | 1 have 1 [no]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
@@ -150,8 +150,11 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "compiled":
 		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
 			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"]),
-			Cost: &wire.Cost{TempBytes: int64(number(args["temp"]))}}, Loadable: &wire.Loadable{
-			Serialized: []byte("x")}}
+			Cost: &wire.Cost{TempBytes: int64(number(args["temp"])), AliasBytes: int64(number(args["alias"]))}},
+			Loadable: &wire.Loadable{Serialized: []byte("x")}}
+		if args["alias"] != "" { // otherwise the compiler has said nothing of it
+			m.Info.Cost.ArgumentBytes = 4
+		}
 		if args["form"] == "joined" {
 			m.Loadable.Form = wire.Loadable_JOINED
 		}

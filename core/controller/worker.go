@@ -254,6 +254,9 @@ func (st *State) workerLost(w *worker, err error) {
 			st.through(g, w, 0, w.gone)
 		}
 	}
+	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {
+		st.outlived(st.leaving[n], w)
+	}
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
 			delete(st.compiles, op)
@@ -290,6 +293,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 					spent = m.Busy[i]
 				}
 				st.through(g, w, spent, nil)
+			} else {
+				st.outlived(st.leaving[n], w)
 			}
 		}
 		for _, f := range m.Failed {
@@ -304,6 +309,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 						"worker "+w.name+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
 				}
 				st.through(g, w, f.GetBusy(), err)
+			} else {
+				st.outlived(st.leaving[f.GetNumber()], w)
 			}
 		}
 	case *wire.Compiled:

@@ -18,7 +18,11 @@
 // A Ledger has no lock, clock or goroutine: its caller serialises the calls.
 package ledger
 
-import "github.com/openpathways/pathways/core/status"
+import (
+	"math"
+
+	"github.com/openpathways/pathways/core/status"
+)
 
 // ID names an object of a Ledger. The zero ID names none.
 type ID = uint64
@@ -193,6 +197,33 @@ func (l *Ledger) Retire(id ID, horizon uint64) {
 	}
 	a.lastRetired = i
 	s.extent.leaving += s.bytes
+	l.verify()
+}
+
+// Leave has all that an owner has leave, whatever still refers to it, when all of its gangs have ended, of which
+// DropOwner tells. An owner that leaves makes nothing any more.
+func (l *Ledger) Leave(o Owner) {
+	a := l.owners[o]
+	if a == nil {
+		return
+	}
+	for i := a.first; i != none; i = a.first {
+		s := l.slot(i)
+		s.refs = 1
+		l.Retire(s.id(i), math.MaxUint64)
+	}
+}
+
+// Shrink takes bytes off each shard of an object: something else has taken their memory over. An ID that names none, or
+// an object that stands for several arrays, does nothing.
+func (l *Ledger) Shrink(id ID, bytes int64) {
+	s := l.find(id)
+	if s == nil || s.refs != 1 {
+		return
+	}
+	bytes = min(bytes, s.bytes)
+	s.bytes -= bytes
+	l.space.charge(s.extent, -bytes)
 	l.verify()
 }
 

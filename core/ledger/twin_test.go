@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -156,9 +157,11 @@ func twinProperty(t *rapid.T) {
 	}
 	horizon := uint64(0)
 	calls := []string{"create", "create", "create", "charge", "free", "free", "hold", "retire", "retire", "passed",
-		"begin", "end", "fits", "fits", "owner", "drop", "limits"}
+		"begin", "end", "fits", "fits", "owner", "drop", "limits", "leave", "shrink"}
 	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
 		if len(places) == 0 {
+			l.DropOwner(3) // it may be leaving
+			w.drop(3)
 			begin(3)
 		}
 		switch rapid.SampledFrom(calls).Draw(t, "call") {
@@ -240,6 +243,21 @@ func twinProperty(t *rapid.T) {
 			l.DropOwner(o)
 			w.drop(o)
 			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
+		case "leave":
+			o := drawOwner()
+			l.Leave(o)
+			for _, x := range w.objects {
+				if w.places[x.spec.Placement].owner == o && x.refs > 0 {
+					x.refs, x.horizon = 0, math.MaxUint64
+				}
+			}
+			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
+		case "shrink":
+			id, bytes := drawID(), rapid.Int64Range(0, 20).Draw(t, "bytes")
+			l.Shrink(id, bytes)
+			if o := w.objects[id]; o != nil && o.refs == 1 {
+				o.spec.ShardBytes -= min(bytes, o.spec.ShardBytes)
+			}
 		case "limits":
 			limits()
 		}
@@ -268,13 +286,14 @@ func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 				t.Fatalf("holders of device %d have %d bytes, want %d", d, held, bytes)
 			}
 			for o := range Owner(4) {
-				want := false
+				want := int64(0)
 				for _, x := range w.objects {
-					p := w.places[x.spec.Placement]
-					want = want || p.owner == o && x.refs > 0 && x.spec.ShardBytes > 0 && slices.Contains(p.devices, d)
+					if p := w.places[x.spec.Placement]; p.owner == o && x.refs > 0 && slices.Contains(p.devices, d) {
+						want += x.spec.ShardBytes
+					}
 				}
-				if got := l.Has(o, []int{d}); got != want {
-					t.Fatalf("owner %d has bytes on device %d: %t, want %t", o, d, got, want)
+				if got, has := l.On(o, d), l.Has(o, []int{d}); got != want || has != (want > 0) {
+					t.Fatalf("owner %d has %d bytes on device %d, any: %t, want %d", o, got, d, has, want)
 				}
 			}
 		}
