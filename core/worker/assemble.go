@@ -52,12 +52,12 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move) {
 
 // make hands a shard all of whose pieces have come to the driver.
 func (q *queue) make(g *gang, t *transfer, l *leg) {
-	if l.shard.Freed() {
-		q.giveUp(g, t, l, nil)
-		return
-	}
-	buf := l.copied
+	buf := l.copied // which the driver may still be writing: its end is that of the part, even if the shard was freed
 	if buf == nil {
+		if l.shard.Freed() {
+			q.giveUp(g, t, l, nil)
+			return
+		}
 		q.landing(g, t, l) // pieces may all be empty
 		block := l.landing.block
 		l.landing.block = transport.Block{} // the driver's from here on

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -213,23 +214,36 @@ func (q *queue) push(
 }
 
 // pushBuffer is push by a copy that the driver makes. The shard is being read; copied is
-// called when it has been, perhaps more than once.
+// called when it has been, perhaps more than once. Done is called when the driver is through
+// with the copy, also where that has become of no use before: until then the copy keeps the
+// shard's memory.
 func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, copied func(),
 	done func(error)) {
 	buf := bufferOf(s)
 	read := sync.OnceFunc(func() { q.soon(func() { q.state.Unpin(s) }) })
+	var pushed error // the end of Push
+	var left atomic.Int32
+	left.Store(1) // that, and the copy
+	through := func() {
+		if left.Add(-1) == 0 {
+			q.soon(func() { done(pushed) })
+		}
+	}
 	q.w.config.Exchange.Push(to, key, buf.Shape().HostBytes(), func(dst []byte, written func(error)) {
+		left.Add(1)
 		e, err := buf.ToHost(dst)
 		read()
 		if err != nil {
 			copied()
 			written(err)
+			through()
 			return
 		}
 		e.Then(func(err error) {
 			copied()
 			if err == nil {
 				written(nil)
+				through()
 				return
 			}
 			q.soon(func() {
@@ -237,12 +251,14 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 					err = why
 				}
 				written(err)
+				through()
 			})
 		})
 	}, func(err error) {
 		read() // where it was never filled
 		copied()
-		q.soon(func() { done(err) })
+		pushed = err
+		through()
 	})
 	if err := g.failure(); err != nil { // it failed before Push did know
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)

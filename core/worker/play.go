@@ -137,7 +137,7 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 			t.add(g, legs, v)
 		}
 	}
-	return g.queues, t.lay(g)
+	return g.queues, t.lay(w, g)
 }
 
 // play makes a run of a node, of the objects that it gives the gang.
@@ -168,7 +168,7 @@ func (n *node) playTransfer(g *gang, d *wire.Played) error {
 		moves[i].source, moves[i].local = graphs.Number(v.source, d.Inputs, d.First), nil
 		t.add(g, legs, &moves[i])
 	}
-	return t.lay(g)
+	return t.lay(g.w, g)
 }
 
 // postAfter is how many nodes are taken apart before their devices may begin.

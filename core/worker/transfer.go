@@ -93,7 +93,7 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 		}
 		t.add(g, legs, v)
 	}
-	return t.lay(g)
+	return t.lay(w, g)
 }
 
 // route finds the devices of a move.
@@ -127,7 +127,7 @@ func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 }
 
 // lay makes the transfer, which has all its moves, the work of a gang.
-func (t *transfer) lay(g *gang) error {
+func (t *transfer) lay(w *Worker, g *gang) error {
 	for _, l := range t.parts {
 		if len(l.gets) > 1 && slices.ContainsFunc(l.gets, func(v *move) bool { return v.whole }) {
 			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
@@ -145,7 +145,7 @@ func (t *transfer) lay(g *gang) error {
 		t.size[0] = g.queues[0].size(t.shape, t.memory)
 	}
 	t.recipe = devicequeue.Recipe{Kind: devicequeue.Transfer, Name: "a transfer", Makes: 1, Sizes: t.size[:],
-		Bytes: t.size[0], Announced: true}
+		Bytes: t.size[0], Announced: w.limited}
 	but := &devicequeue.Exceptions{Reads: make([][]uint64, len(t.parts)), MakesNone: make([]bool, len(t.parts))}
 	for part, l := range t.parts {
 		but.MakesNone[part] = len(l.gets) == 0
@@ -234,10 +234,11 @@ func (q *queue) moved(g *gang, t *transfer, l *leg, err error) {
 	q.step(g, t, l, assembly.Event{Kind: assembly.Ended, Err: err})
 }
 
-// full is 1 more than the device here that has yet to have room for a shard which the
-// driver copies to it whole, 0 where there is none: what the driver copies is there at once.
+// full is 1 more than the device here that has yet to come to a transfer in which the driver copies a whole shard to
+// it, 0 where there is none. What the driver copies is there at once, so the device has to be through with the frees
+// that were sent before, in whose place the transfer was admitted.
 func (q *queue) full(l *leg) int {
-	if q.w.config.MemoryLimit == 0 {
+	if !q.w.limited {
 		return 0
 	}
 	for _, v := range l.sends {

@@ -145,6 +145,7 @@ type Worker struct {
 	report   report
 	recorder observe.Recorder
 	since    time.Time // when it was made, for elapsed
+	limited  bool      // the memory of some device has a limit
 
 	artifacts artifacts
 	host      hostMemory
@@ -226,7 +227,11 @@ func New(c Config) (*Worker, error) {
 		w.island.Bound(threadWindow)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	w.limited = c.MemoryLimit > 0
 	for i := range c.Driver.Devices() {
+		if s, err := c.Driver.MemoryStats(i); err == nil && s.Limit > 0 {
+			w.limited = true
+		}
 		w.queues = append(w.queues, newQueue(w, i))
 	}
 	return w, nil

@@ -222,7 +222,7 @@ func (q *Queue) Next(f Facts) Action {
 			return q.fail(p, err, true)
 		case w.For != Nothing:
 			return Action{Kind: Waiting, Part: p, Wait: w, Arm: arm}
-		case g.Recipe.Announced && q.room.limit > 0:
+		case g.Recipe.Announced:
 			// The room stays: nothing behind this part begins before it does.
 			q.admitted = true
 			return Action{Kind: Admit, Part: p}

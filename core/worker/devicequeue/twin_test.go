@@ -210,7 +210,7 @@ func (w *twin) next(f Facts) Action {
 			return fail(errTwin, true)
 		}
 	}
-	if r.Announced && g.makes(p.Index) && w.config.MemoryLimit > 0 && w.told != p {
+	if r.Announced && g.makes(p.Index) && w.told != p {
 		w.told = p
 		return Action{Kind: Admit, Part: p}
 	}
