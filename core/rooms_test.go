@@ -40,8 +40,8 @@ var rooms = []room{
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
-		"core/controller", "core/client", "core/epoch", "core/worker", "core/cluster", "core/command", "core/sharded",
-		"capi/ffi", "capi/cluster"}},
+		"core/controller", "core/client", "core/epoch", "core/watch", "core/worker", "core/cluster", "core/command",
+		"core/sharded", "capi/ffi", "capi/cluster"}},
 
 	// Decides: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
@@ -91,6 +91,7 @@ var rooms = []room{
 	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster",
 		"capi/slices", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
+	{"core/watch", []string{"core/cluster"}},
 	{"core/worker", []string{"core/cluster"}},
 	{"core/embedded", []string{"capi/embedded"}},
 

@@ -31,7 +31,9 @@ type ControllerConfig struct {
 	Sequential bool
 	MemoryWait time.Duration
 	// Fair has runs come by their sessions' shares of device time, instead of first come, first served.
-	Fair     bool
+	Fair bool
+	// HTTP is the address of the web page, such as "127.0.0.1:8080"; "" means that there is none.
+	HTTP     string
 	Versions map[string]string
 	Software string
 	Log      *slog.Logger
@@ -40,7 +42,8 @@ type ControllerConfig struct {
 // ServeController runs a controller until ctx ends or an operator asks it to stop, and
 // then ends all processes that are connected to it.
 //
-// Errors: those of listening; INVALID_ARGUMENT if the token is that of a role.
+// Errors: those of listening; INVALID_ARGUMENT if the token is that of a role, or if the web page would be open to
+// other machines without TLS.
 func ServeController(ctx context.Context, c ControllerConfig) error {
 	if err := transport.IsOwn(c.Secret.Token); err != nil {
 		return err
@@ -82,6 +85,13 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		defer l.Close()
 		c.Log.Info("the controller listens", "address", l.Address())
 		accepting.Go(func() { adm.accept(ctx, l) })
+	}
+	if c.HTTP != "" {
+		site, err := serveHTTP(c, secure, server)
+		if err != nil {
+			return err
+		}
+		defer site.close()
 	}
 	<-ctx.Done()
 	c.Log.Info("the controller stops")

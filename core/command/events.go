@@ -84,7 +84,7 @@ const maxEvents = 1 << 20
 func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 	at := time.Now().Add(-time.Duration(e.AgeMs) * time.Millisecond)
 	if asJSON {
-		all := plain(e.ProtoReflect())
+		all := wire.Plain(e.ProtoReflect())
 		delete(all, "age_ms")
 		all["time"] = at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 		b, err := json.Marshal(all)

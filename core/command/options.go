@@ -66,6 +66,8 @@ var options = []option{
 		"fair, each session gets the same device time"},
 	{"memory-wait", time.Minute,
 		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
+	{"http", "", "`address` of a web page that shows the cluster, and of metrics for Prometheus, such as " +
+		"127.0.0.1:8080; default: none"},
 	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, " +
 		"which restarts them"},
 	{"dispatch", "parallel",

@@ -37,7 +37,7 @@ PATHWAYS_TOKEN_FILE.`,
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"heartbeat", "silence", "lease", "memory-wait", "order", "dispatch")
+		"heartbeat", "silence", "lease", "memory-wait", "order", "dispatch", "http")
 	return cmd
 }
 
@@ -83,7 +83,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
-		Fair:     order == "fair",
+		Fair: order == "fair", HTTP: s.text("http"),
 		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }

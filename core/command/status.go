@@ -40,7 +40,7 @@ func (p *program) status() *cobra.Command {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {
-				b, err := json.MarshalIndent(plain(report.ProtoReflect()), "", "  ")
+				b, err := json.MarshalIndent(wire.Plain(report.ProtoReflect()), "", "  ")
 				if err != nil {
 					return err
 				}

@@ -45,7 +45,7 @@ With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes t
 		},
 	}
 	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat",
-		"silence", "lease", "memory-wait", "order", "evict-after", "no-restart", "dispatch", "wait")
+		"silence", "lease", "memory-wait", "order", "evict-after", "no-restart", "dispatch", "wait", "http")
 	return cmd
 }
 
@@ -232,7 +232,7 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 	}
 	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
 		"--memory-wait", s.time("memory-wait").String(), "--order", s.text("order"),
-		"--dispatch", s.text("dispatch"))
+		"--dispatch", s.text("dispatch"), "--http", s.text("http"))
 	for i := 0; i < workers && err == nil; i++ {
 		name := fmt.Sprintf("worker-%d", i)
 		err = launch(name, "worker", "--address", c.address(), "--listen", "unix:"+c.path(name+".sock"), "--name", name,

@@ -458,6 +458,7 @@ func (st *State) charge(g *gang) int64 {
 		return 0
 	}
 	g.s.spent += g.spent
+	st.spent += g.spent
 	time := int64(g.spent) / int64(len(g.place.rows))
 	if g.err == nil {
 		g.ran.took(max(1, time)) // 0 would say that it is not known

@@ -48,7 +48,7 @@ func (st *State) Answer(ask *wire.Ask) *wire.Report {
 
 func (st *State) summary() *wire.Report {
 	return &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
-		NewestEvent: st.happened}
+		NewestEvent: st.happened, DeviceNs: int64(st.spent)}
 }
 
 // Report tells who is there and what they have. It looks at everything.
@@ -148,6 +148,9 @@ func hideLines(r *wire.Report) {
 	}
 	for _, is := range r.Islands {
 		for _, w := range is.Workers {
+			if w.Last == nil { // it has only just joined
+				continue
+			}
 			w.Last = proto.CloneOf(w.Last)
 			w.Last.Waits = nil
 			for _, c := range w.Last.Running {

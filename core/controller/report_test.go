@@ -42,6 +42,8 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 		}
 		return report, err
 	}
+	b.step(Event{Kind: Join, Conn: 900, Message: &wire.Hello{ // of which nothing was heard since
+		Role: wire.Role_ROLE_WORKER, Name: "late", Worker: &wire.WorkerOffer{}}})
 	for conn, lines := range map[uint64]bool{operator: true, tenant: false} {
 		b.step(Event{Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}, Tenant: conn == tenant})
 		r, err := ask(conn, false)

@@ -314,13 +314,17 @@ func leave(full []*link) {
 }
 
 // Report tells who is there and what they have.
-func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask)) }
+func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
 
-// Answer answers a question as an operator gets it, except that it never stops the cluster.
-func (s *Server) Answer(ask *wire.Ask) *wire.Report {
+// Answer answers a question as an operator gets it, or a tenant. It never stops the cluster.
+func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.Answer(ask)
+	r := s.state.Answer(ask)
+	if tenant {
+		hideLines(r)
+	}
+	return r
 }
 
 // Close says goodbye to all, ends their connections, and waits until that is done.

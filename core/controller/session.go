@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"slices"
 
@@ -233,13 +234,20 @@ func (s *session) to() []uint64 {
 	return s.address[:]
 }
 
+// errLeft is why there is nothing any more of a client that has said goodbye.
+var errLeft = status.New(status.Cancelled, "it said goodbye")
+
 // drop ends a session: all it had goes everywhere.
 func (st *State) drop(s *session, why error) {
 	if st.sessions[s.id] != s {
 		return
 	}
 	delete(st.sessions, s.id)
-	st.note(s.about(wire.EventEnded), s.owner()+" ended", why)
+	if errors.Is(why, errLeft) {
+		st.note(s.about(wire.EventEnded), s.owner()+" ended", nil)
+	} else {
+		st.note(s.about(wire.EventEnded), s.owner()+" ended", why)
+	}
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
 	st.layout.Retire(s.view)

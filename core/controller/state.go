@@ -175,6 +175,7 @@ type State struct {
 	idle      []*compiled          // programs nobody has, oldest first
 	kept      int64                // bytes of all that are compiled
 
+	spent    uint64       // device time of all sessions so far
 	happened uint64       // number of an event given last
 	events   []occurrence // the newest; number n is at (n-1) % keepsEvents
 
@@ -305,7 +306,7 @@ func (st *State) refuse(number uint64, err error) {
 
 func (st *State) message(c *conn, ev *Event) {
 	if ev.Wire == wire.KindGoodbye {
-		why := status.New(status.Cancelled, "it said goodbye")
+		why := errLeft
 		if c.w != nil {
 			why = errStopped
 		}

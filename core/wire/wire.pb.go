@@ -5753,6 +5753,7 @@ type Report struct {
 	ArtifactBytes int64                   `protobuf:"varint,8,opt,name=artifact_bytes,json=artifactBytes,proto3" json:"artifact_bytes,omitempty"` // what the workers that compiled them keep of them
 	Events        []*Report_Event         `protobuf:"bytes,9,rep,name=events,proto3" json:"events,omitempty"`                                     // of `pathways events`, oldest first
 	NewestEvent   uint64                  `protobuf:"varint,10,opt,name=newest_event,json=newestEvent,proto3" json:"newest_event,omitempty"`      // its number
+	DeviceNs      int64                   `protobuf:"varint,11,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`               // device time that computations have taken, of all devices and sessions so far
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5855,6 +5856,13 @@ func (x *Report) GetEvents() []*Report_Event {
 func (x *Report) GetNewestEvent() uint64 {
 	if x != nil {
 		return x.NewestEvent
+	}
+	return 0
+}
+
+func (x *Report) GetDeviceNs() int64 {
+	if x != nil {
+		return x.DeviceNs
 	}
 	return 0
 }
@@ -7230,7 +7238,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
-	"onlyEvents\"\xbb\x12\n" +
+	"onlyEvents\"\xd8\x12\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -7242,7 +7250,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eartifact_bytes\x18\b \x01(\x03R\rartifactBytes\x123\n" +
 	"\x06events\x18\t \x03(\v2\x1b.pathways.wire.Report.EventR\x06events\x12!\n" +
 	"\fnewest_event\x18\n" +
-	" \x01(\x04R\vnewestEvent\x12@\n" +
+	" \x01(\x04R\vnewestEvent\x12\x1b\n" +
+	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x12@\n" +
 	"\n" +
 	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
 	"supervisor\x1ap\n" +

@@ -1,13 +1,13 @@
-package command
+package wire
 
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// plain converts a message to values for encoding/json that programs can read easily: every field is there, under its
+// Plain converts a message to values for encoding/json that programs can read easily: every field is there, under its
 // name in the protocol, even if it is empty, and numbers are JSON numbers, while protojson writes 64-bit ones as texts.
 // docs/guides/status.schema.json describes the result for a Report. The message's type must not contain itself.
-func plain(m protoreflect.Message) map[string]any {
+func Plain(m protoreflect.Message) map[string]any {
 	fields := m.Descriptor().Fields()
 	out := make(map[string]any, fields.Len())
 	for i := range fields.Len() {
@@ -17,28 +17,28 @@ func plain(m protoreflect.Message) map[string]any {
 		case f.IsMap():
 			all := map[string]any{}
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				all[k.String()] = plainValue(f.MapValue(), v)
+				all[k.String()] = plainOf(f.MapValue(), v)
 				return true
 			})
 			out[string(f.Name())] = all
 		case f.IsList():
 			all := make([]any, v.List().Len())
 			for j := range all {
-				all[j] = plainValue(f, v.List().Get(j))
+				all[j] = plainOf(f, v.List().Get(j))
 			}
 			out[string(f.Name())] = all
 		default:
-			out[string(f.Name())] = plainValue(f, v)
+			out[string(f.Name())] = plainOf(f, v)
 		}
 	}
 	return out
 }
 
-// plainValue converts a value of a field, or one element of a repeated field.
-func plainValue(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
+// plainOf converts a value of a field, or one element of a repeated field.
+func plainOf(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	switch f.Kind() {
 	case protoreflect.MessageKind:
-		return plain(v.Message())
+		return Plain(v.Message())
 	case protoreflect.EnumKind:
 		return int32(v.Enum())
 	default:

@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/core/watch"
+	"github.com/openpathways/pathways/transport"
+)
+
+// site is a controller's web page, being served.
+type site struct {
+	server  *http.Server
+	watch   *watch.Site
+	running sync.WaitGroup
+}
+
+// closeSite bounds the time that a controller's end waits for requests under way.
+const closeSite = time.Second
+
+// serveHTTP serves a controller's web page at its address.
+//
+// Errors: INVALID_ARGUMENT for an address that is none, or that other machines reach without TLS; those of listening.
+func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server) (*site, error) {
+	host, _, err := net.SplitHostPort(c.HTTP)
+	if err != nil {
+		return nil, status.New(status.InvalidArgument, "--http is %q; expected host:port, such as 127.0.0.1:8080", c.HTTP)
+	}
+	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	if !local && (secure == nil || len(secure.Certificates) == 0) {
+		return nil, status.New(status.InvalidArgument, "--http %s is open to other machines, and tokens would cross the "+
+			"network unprotected; name a certificate and its key (--tls-cert, --tls-key, --tls-ca), or an address such as "+
+			"127.0.0.1:8080", c.HTTP)
+	}
+	if !local && c.Secret.Token == "" {
+		return nil, status.New(status.InvalidArgument,
+			"--http %s is open to other machines, and there is no token to ask for; name one by --token-file", c.HTTP)
+	}
+	l, err := net.Listen("tcp", c.HTTP)
+	if err != nil {
+		return nil, system.Error(err, "the web page cannot be served at %s", c.HTTP)
+	}
+	l = &bounded{Listener: l, free: make(chan struct{}, maxPages)}
+	address := "http://" + l.Addr().String() + "/"
+	if !local {
+		// Browsers have no certificate of the cluster's; they show a token.
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: secure.Certificates,
+			NextProtos: []string{"http/1.1"}})
+		address = "https://" + l.Addr().String() + "/"
+	}
+	own := watch.Config{Source: source, Open: local, Log: c.Log, Operator: c.Secret.Token}
+	if own.Operator != "" {
+		own.Tenant = transport.Tenant.Token(own.Operator)
+	}
+	s := &site{watch: watch.New(own)}
+	s.server = &http.Server{Handler: s.watch, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelWarn)}
+	s.running.Go(func() {
+		if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			c.Log.Warn("the web page is no longer served", "error", err)
+		}
+	})
+	c.Log.Info("the controller shows the cluster", "page", address)
+	return s, nil
+}
+
+// maxPages bounds the connections of a web page; others wait until one of them ends.
+const maxPages = 256
+
+// bounded is a listener that has at most so many connections as free has room for.
+type bounded struct {
+	net.Listener
+	free chan struct{}
+}
+
+func (l *bounded) Accept() (net.Conn, error) {
+	l.free <- struct{}{} // a connection ends by itself: all of the server's waits are bounded
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.free
+		return nil, err
+	}
+	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.free })}, nil
+}
+
+// counted is a connection of a bounded listener.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+func (c *counted) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+func (s *site) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeSite)
+	defer cancel()
+	if s.server.Shutdown(ctx) != nil {
+		_ = s.server.Close() // requests that have not ended
+	}
+	s.running.Wait()
+	s.watch.Close()
+}

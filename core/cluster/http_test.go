@@ -1,0 +1,115 @@
+package cluster_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// logged hands on a part of the first line of a log that has it.
+type logged struct {
+	slog.Handler
+	key   string
+	found chan string
+}
+
+func (l logged) Handle(ctx context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == l.key {
+			l.found <- a.Value.String()
+		}
+		return true
+	})
+	return nil
+}
+
+// A controller's web page shows a cluster as it is, and ends with its controller.
+func TestWebPage(t *testing.T) {
+	dir := t.TempDir()
+	address := "unix:" + filepath.Join(dir, "c")
+	log := logged{slog.NewTextHandler(io.Discard, nil), "page", make(chan string, 1)}
+	c := serve(t, func(ctx context.Context) error {
+		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, HTTP: "127.0.0.1:0",
+			Heartbeat: 100 * time.Millisecond, Log: slog.New(log)})
+	})
+	page := <-log.found
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	get := func(path string) string {
+		r, err := (&http.Client{Transport: transport}).Get(page + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	if got := get("readyz"); !strings.Contains(got, "no worker") {
+		t.Errorf("without workers readyz answers %q", got)
+	}
+	driver := simulatedOn(t, 1, sim.Options{Devices: 2, Island: sim.NewIsland(sim.Real, 1)})[0]
+	defer driver.Close()
+	w := serve(t, func(ctx context.Context) error {
+		return cluster.ServeWorker(ctx, cluster.WorkerConfig{
+			Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")}, Name: "w", Driver: driver,
+			Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
+	})
+	workers(t, address, 1)
+	s := begin(t, func(n client.Notify) (client.Cluster, error) {
+		return cluster.Connect(t.Context(), cluster.ClientConfig{
+			Address: address, Name: "notebook", Heartbeat: 100 * time.Millisecond}, n)
+	})
+	x := s.vector([]int{0, 1}, ramp)
+	s.expect(x, 1, ramp(1)...)
+	for path, parts := range map[string][]string{
+		"":            {"<title>Open Pathways</title>"},
+		"healthz":     {"ok"},
+		"readyz":      {"ok"},
+		"api/status":  {`"name":"notebook"`, `"name":"w"`},
+		"api/events":  {`"kind":"joined"`, `"kind":"began"`},
+		"api/history": {`"gangs_per_second":`},
+		"metrics": {"pathways_gangs_total ", `pathways_devices{island="default",platform="sim",worker="w"} 2`,
+			`pathways_session_objects{client="notebook",`},
+	} {
+		for _, part := range parts {
+			if got := get(path); !strings.Contains(got, part) {
+				t.Errorf("/%s lacks %s:\n%s", path, part, got)
+			}
+		}
+	}
+	s.Close()
+	for _, ends := range []*served{w, c} {
+		if err := ends.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if r, err := (&http.Client{Transport: transport}).Get(page + "healthz"); err == nil {
+		r.Body.Close()
+		t.Error("the page outlives its controller")
+	}
+}
+
+// A page that other machines can open needs TLS and a token.
+func TestWebPageForOthersIsProtected(t *testing.T) {
+	for http, part := range map[string]string{"0.0.0.0:0": "--tls-cert", ":0": "--tls-cert", "8080": "host:port"} {
+		err := cluster.ServeController(t.Context(), cluster.ControllerConfig{
+			Listen: []string{"unix:" + filepath.Join(t.TempDir(), "c")}, HTTP: http, Secret: cluster.Secret{Token: "own"},
+			Log: slog.New(slog.DiscardHandler)})
+		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), part) {
+			t.Errorf("--http %s: %v, which does not say %q", http, err, part)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package watch
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// remembers is how many samples a history has: ten minutes of them.
+const remembers = 600
+
+// history is what a cluster did in the last minutes.
+type history struct {
+	mu      sync.Mutex
+	samples []sample           // oldest first
+	names   map[uint32]session // of those that are in a sample
+	last    *wire.Report
+	at      time.Time
+}
+
+// sample is what happened between one look at the cluster and the next.
+type sample struct {
+	at      float64            // seconds since 1970
+	gangs   float64            // a second
+	use     map[uint32]float64 // devices that each session kept busy, such as 1.5
+	devices int
+	memory  int64 // bytes in use on all devices
+}
+
+type session struct {
+	Session uint32    `json:"session"`
+	Client  string    `json:"client"`
+	User    string    `json:"user"`
+	Host    string    `json:"host"`
+	Use     []float64 `json:"use"`
+}
+
+func newHistory() *history { return &history{names: map[uint32]session{}} }
+
+// add takes a look at the cluster.
+func (h *history) add(now time.Time, r *wire.Report) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last, passed := h.last, now.Sub(h.at).Seconds()
+	h.last, h.at = r, now
+	if last == nil || passed <= 0 {
+		return
+	}
+	s := sample{at: float64(now.UnixMilli()) / 1e3, gangs: float64(r.Gangs-last.Gangs) / passed, use: map[uint32]float64{}}
+	for _, is := range r.Islands {
+		for _, w := range is.Workers {
+			s.devices += len(w.Devices)
+			for _, bytes := range w.Last.GetMemoryInUse() {
+				s.memory += max(bytes, 0)
+			}
+		}
+	}
+	before := map[uint32]int64{}
+	for _, one := range last.Sessions {
+		before[one.Session] = one.DeviceNs
+	}
+	for _, one := range r.Sessions {
+		h.names[one.Session] = session{Session: one.Session, Client: one.Name, User: one.User, Host: one.Host}
+		if busy := one.DeviceNs - before[one.Session]; busy > 0 {
+			s.use[one.Session] = float64(busy) / 1e9 / passed
+		}
+	}
+	h.samples = append(h.samples, s)
+	if len(h.samples) > remembers {
+		h.samples = append(h.samples[:0], h.samples[1:]...)
+		h.forget(r)
+	}
+}
+
+// forget drops the names of sessions that no sample shows any more.
+func (h *history) forget(r *wire.Report) {
+	shown := map[uint32]bool{}
+	for _, one := range r.Sessions {
+		shown[one.Session] = true
+	}
+	for _, s := range h.samples {
+		for id := range s.use {
+			shown[id] = true
+		}
+	}
+	for id := range h.names {
+		if !shown[id] {
+			delete(h.names, id)
+		}
+	}
+}
+
+// past is a history for a page: columns of equal length.
+type past struct {
+	At       []float64 `json:"at"`
+	Gangs    []float64 `json:"gangs_per_second"`
+	Devices  []int     `json:"devices"`
+	Memory   []int64   `json:"memory"`
+	Sessions []session `json:"sessions"`
+}
+
+// plain returns the history.
+func (h *history) plain() past {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(h.samples)
+	p := past{At: make([]float64, n), Gangs: make([]float64, n), Devices: make([]int, n), Memory: make([]int64, n),
+		Sessions: []session{}}
+	used := map[uint32]bool{}
+	for i, s := range h.samples {
+		p.At[i], p.Gangs[i], p.Devices[i], p.Memory[i] = s.at, s.gangs, s.devices, s.memory
+		for id := range s.use {
+			used[id] = true
+		}
+	}
+	for id := range used {
+		one := h.names[id]
+		one.Use = make([]float64, n)
+		for i, s := range h.samples {
+			one.Use[i] = s.use[id]
+		}
+		p.Sessions = append(p.Sessions, one)
+	}
+	slices.SortFunc(p.Sessions, func(a, b session) int { return cmp.Compare(a.Session, b.Session) })
+	return p
+}

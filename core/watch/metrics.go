@@ -1,0 +1,190 @@
+package watch
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// metric is a metric with how to read it from a report.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(r *wire.Report, tell func(value float64, labels ...string))
+}
+
+func gauge(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
+	return metric{prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.GaugeValue, read}
+}
+
+func counter(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
+	return metric{prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.CounterValue, read}
+}
+
+// Labels of what is told for each worker, and for each session.
+var (
+	ofWorker  = []string{"island", "worker"}
+	ofSession = []string{"session", "client", "user", "host"}
+)
+
+// each calls f for each worker of a report.
+func each(r *wire.Report, f func(island string, w *wire.Report_Worker)) {
+	for _, is := range r.Islands {
+		for _, w := range is.Workers {
+			f(is.Name, w)
+		}
+	}
+}
+
+// perWorker tells one number of each worker.
+func perWorker(number func(*wire.Report_Worker) float64) func(*wire.Report, func(float64, ...string)) {
+	return func(r *wire.Report, tell func(float64, ...string)) {
+		each(r, func(island string, w *wire.Report_Worker) { tell(number(w), island, w.Process.GetName()) })
+	}
+}
+
+// perSession tells one number of each session.
+func perSession(number func(*wire.Report_SessionReport) float64) func(*wire.Report, func(float64, ...string)) {
+	return func(r *wire.Report, tell func(float64, ...string)) {
+		for _, s := range r.Sessions {
+			tell(number(s), sessionLabels(s)...)
+		}
+	}
+}
+
+// whole tells one number of the cluster.
+func whole(number func(*wire.Report) float64) func(*wire.Report, func(float64, ...string)) {
+	return func(r *wire.Report, tell func(float64, ...string)) { tell(number(r)) }
+}
+
+var all = []metric{
+	gauge("uptime_seconds", "Seconds since the controller started.", nil,
+		whole(func(r *wire.Report) float64 { return float64(r.UptimeMs) / 1e3 })),
+	counter("gangs_total", "Operations that got a place in the order.", nil,
+		whole(func(r *wire.Report) float64 { return float64(r.Gangs) })),
+	counter("device_seconds_total", "Device time that computations have taken, of all devices and sessions.", nil,
+		whole(func(r *wire.Report) float64 { return float64(r.DeviceNs) / 1e9 })),
+	counter("events_total", "Events of the cluster; see pathways events.", nil,
+		whole(func(r *wire.Report) float64 { return float64(r.NewestEvent) })),
+	gauge("compiled_programs", "Compiled programs that can be used again.", nil,
+		whole(func(r *wire.Report) float64 { return float64(r.Compiled) })),
+	gauge("compiled_bytes", "Bytes of compiled programs, by who keeps them.", []string{"kept_by"},
+		func(r *wire.Report, tell func(float64, ...string)) {
+			tell(float64(r.CompiledBytes), "controller")
+			tell(float64(r.ArtifactBytes), "workers")
+		}),
+	gauge("num_active_users", "Users who have a session.", nil, whole(users)),
+
+	gauge("devices", "Devices that are there.", []string{"island", "platform", "worker"},
+		func(r *wire.Report, tell func(float64, ...string)) {
+			for _, is := range r.Islands {
+				for _, w := range is.Workers {
+					tell(float64(len(w.Devices)), is.Name, is.Platform, w.Process.GetName())
+				}
+			}
+		}),
+	gauge("worker_silence_seconds", "Seconds since a worker was last heard of.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) float64 { return float64(w.SilentMs) / 1e3 })),
+	gauge("worker_gangs", "Operations under way on a worker.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) float64 { return float64(w.Gangs) })),
+	gauge("worker_objects", "Arrays that have shards on a worker.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) float64 { return float64(w.Last.GetObjects()) })),
+	gauge("worker_unreachable_peers", "Processes that a worker cannot reach.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) float64 { return float64(len(w.Last.GetApart())) })),
+	counter("worker_memory_faults_total", "Operations that were admitted and got no memory all the same.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) float64 { return float64(w.Refused) })),
+	gauge("worker_memory_bytes", "Bytes of device memory in use, of all devices of a worker.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) (sum float64) {
+			for _, bytes := range w.Last.GetMemoryInUse() {
+				sum += float64(max(bytes, 0))
+			}
+			return sum
+		})),
+	gauge("worker_memory_limit_bytes", "Bytes of device memory that arrays may take, of all devices of a worker; 0 where "+
+		"no limit is known.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) (sum float64) {
+			for _, d := range w.Devices {
+				sum += float64(d.MemoryLimit)
+			}
+			return sum
+		})),
+	gauge("worker_host_memory_bytes", "Bytes of its machine's memory that a worker has for arrays and programs on their "+
+		"way, by kind.", append(ofWorker[:2:2], "kind"), hostMemory),
+
+	gauge("session_age_seconds", "Seconds since a session began.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.AgeMs) / 1e3 })),
+	gauge("session_devices", "Devices that a session sees.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) float64 { return float64(len(s.Bytes)) })),
+	gauge("session_objects", "Arrays of a session.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.Objects) })),
+	gauge("session_operations", "Operations of a session that have not ended.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.UnderWay) })),
+	gauge("session_memory_bytes", "Bytes of device memory of a session's arrays.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) (sum float64) {
+			for _, bytes := range s.Bytes {
+				sum += float64(bytes)
+			}
+			return sum
+		})),
+	gauge("session_host_memory_bytes", "Bytes of workers' machines' memory for a session's arrays on their way.",
+		ofSession, perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.HostBytes) })),
+	counter("session_device_seconds_total", "Device time that a session's computations have taken.", ofSession,
+		perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.DeviceNs) / 1e9 })),
+}
+
+func users(r *wire.Report) float64 {
+	names := map[[2]string]bool{}
+	for _, s := range r.Sessions {
+		names[[2]string{s.User, s.Host}] = true
+	}
+	return float64(len(names))
+}
+
+func hostMemory(r *wire.Report, tell func(float64, ...string)) {
+	each(r, func(island string, w *wire.Report_Worker) {
+		m := w.Last.GetHost()
+		for _, k := range []struct {
+			kind  string
+			bytes int64
+		}{{"arrays", m.GetBlocks()}, {"collectives", m.GetCollectives()}, {"transfers", m.GetAssembling()},
+			{"programs", m.GetPrograms()}, {"free", m.GetFree()}, {"lent", m.GetLent()}} {
+			tell(float64(k.bytes), island, w.Process.GetName(), k.kind)
+		}
+	})
+}
+
+// collector tells what one report says. A scrape has one of its own, so that all its numbers are of one moment.
+type collector struct{ report *wire.Report }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range all {
+		out <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	for _, m := range all {
+		m.read(c.report, func(value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+		})
+	}
+}
+
+func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(collector{s.answer(r, new(wire.Ask))}); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}
+
+func sessionLabels(s *wire.Report_SessionReport) []string {
+	return []string{strconv.FormatUint(uint64(s.Session), 10), s.Name, s.User, s.Host}
+}

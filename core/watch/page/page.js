@@ -1,0 +1,181 @@
+"use strict";
+// The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as HTML.
+
+const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f", "#7c9c34", "#8c5a3c"];
+const colour = session => colours[session % colours.length];
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let u = 0;
+  for (; bytes >= 1024 && u < units.length - 1; u++) bytes /= 1024;
+  return bytes.toFixed(u ? 1 : 0) + " " + units[u];
+}
+
+function time(ms) {
+  if (ms < 60e3) return (ms / 1e3).toFixed(1) + " s";
+  const s = Math.round(ms / 1e3);
+  if (s < 3600) return Math.floor(s / 60) + " min " + s % 60 + " s";
+  return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
+}
+
+const sum = all => all.reduce((a, b) => a + Math.max(b, 0), 0);
+const byId = id => document.getElementById(id);
+
+function make(tag, text, className) {
+  const e = document.createElement(tag);
+  if (text !== undefined) e.textContent = text;
+  if (className) e.className = className;
+  return e;
+}
+
+// table fills a table: columns are [head, isNumber], rows are lists of texts or elements. Without rows its section hides.
+function table(id, columns, rows) {
+  const t = byId(id);
+  t.closest("section").hidden = rows.length === 0;
+  const head = make("tr");
+  for (const [text, isNumber] of columns) head.append(make("th", text, isNumber ? "number" : ""));
+  const body = rows.map(row => {
+    const tr = make("tr");
+    row.forEach((cell, i) => {
+      const td = make("td", undefined, columns[i][1] ? "number" : "");
+      td.append(cell instanceof Node ? cell : String(cell));
+      tr.append(td);
+    });
+    return tr;
+  });
+  t.replaceChildren(head, ...body);
+}
+
+function sessionName(s) {
+  const e = make("span");
+  const swatch = make("i", "", "swatch");
+  swatch.style.background = colour(s.session);
+  e.append(swatch, String(s.session));
+  return e;
+}
+
+const workers = report => report.islands.flatMap(is => is.workers.map(w => ({ island: is, ...w })));
+
+function showNow(report, past) {
+  const all = workers(report), devices = all.reduce((n, w) => n + w.devices.length, 0), last = past.at.length - 1;
+  const busy = last < 0 ? 0 : past.sessions.reduce((n, s) => n + s.use[last], 0);
+  const cards = [
+    [devices, devices === 1 ? "device" : "devices"], [all.length, all.length === 1 ? "worker" : "workers"],
+    [report.sessions.length, report.sessions.length === 1 ? "session" : "sessions"],
+    [devices && last >= 0 ? Math.min(100, 100 * busy / devices).toFixed(0) + " %" : "–", "of devices busy"],
+    [last < 0 ? "–" : Math.round(past.gangs_per_second[last]).toLocaleString("en"), "gangs a second"],
+    [size(sum(all.flatMap(w => w.last.memory_in_use))), "device memory"],
+  ];
+  byId("cards").replaceChildren(...cards.map(([value, name]) => {
+    const card = make("div", undefined, "card");
+    card.append(make("b", value), make("span", name));
+    return card;
+  }));
+  byId("cluster").textContent = `cluster ${report.cluster}, up ${time(report.uptime_ms)}`;
+}
+
+function showTables(report) {
+  const all = workers(report), names = new Map(all.map(w => [w.process.number, w.process.name]));
+  table("workers", [["island"], ["worker"], ["devices"], ["memory in use", 1], ["limit", 1], ["host memory", 1],
+    ["objects", 1], ["gangs", 1], ["last heard", 1]], all.map(w => [
+    w.island.name, w.process.name, `${w.devices.length} × ${w.devices[0]?.kind ?? ""}`, size(sum(w.last.memory_in_use)),
+    sum(w.devices.map(d => d.memory_limit)) ? size(sum(w.devices.map(d => d.memory_limit))) : "–",
+    size(w.last.host_bytes), w.last.objects, w.gangs, time(w.silent_ms) + " ago"]));
+  table("sessions", [["session"], ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
+    ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
+    sessionName(s), s.name, s.user || "?", s.host || "?", s.bytes.length, s.objects, size(sum(s.bytes)), s.under_way,
+    time(s.device_ns / 1e6), time(s.age_ms)]));
+  table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
+    all.flatMap(w => w.last.running.map(r => [
+      w.process.name, r.devices.join(", "), sessionName(r), r.program + (r.line ? ", called at " + r.line : "") +
+        (r.behind ? ` (and ${r.behind} queued)` : "") + (r.gone ? " – its client has left" : ""),
+      time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"])));
+  table("slices", [["session"], ["slice"], ["devices"]], report.sessions.flatMap(s => s.slices.map(slice => [
+    sessionName(s), slice.slice, slice.devices.map(span => `${names.get(span.worker) ?? "a lost worker"}/${span.local}` +
+      (span.count > 1 ? `-${span.local + span.count - 1}` : "")).join(", ")])));
+  table("waits", [["worker"], ["what its devices wait for"]],
+    all.flatMap(w => w.last.waits.map(text => [w.process.name, text])));
+}
+
+const shown = []; // events, newest first
+function showEvents(answer) {
+  const now = Date.now();
+  for (const e of answer.events) shown.unshift({ at: new Date(now - e.age_ms), ...e });
+  shown.length = Math.min(shown.length, 200);
+  if (answer.events.length === 0 && byId("events").rows.length) return;
+  table("events", [["when"], ["kind"], ["what"]], shown.map(e => {
+    const text = make("span", e.text, e.warn ? "warn" : "");
+    if (e.reason) text.append(make("span", e.reason, "reason"));
+    return [e.at.toLocaleTimeString("en-GB"), e.kind, text];
+  }));
+}
+
+const plots = {};
+// plot draws series over time, up to their highest value and at least up to one; what they are may change, and then the
+// plot is made anew. The values of a series are where it is drawn, its own are what the legend says.
+function plot(id, at, series, least) {
+  const key = series.map(s => s.label).join("\n") + least, data = [at, ...series.map(s => s.values)], into = byId(id);
+  if (plots[id]?.key === key) {
+    plots[id].chart.series.slice(1).forEach((s, i) => s.own = series[i].own);
+    plots[id].chart.setData(data);
+    return;
+  }
+  plots[id]?.chart.destroy();
+  const axis = { stroke: getComputedStyle(document.body).color, grid: { stroke: "#8883" } };
+  const clock = (u, splits) => splits.map(at => new Date(at * 1e3).toLocaleTimeString("en-GB"));
+  plots[id] = { key, chart: new uPlot({
+    width: into.clientWidth, height: 200, axes: [{ ...axis, values: clock }, { ...axis, size: 60 }],
+    scales: { y: { range: (u, low, high) => [0, Math.max(high, least) || 1] } },
+    series: [{ value: (u, at) => at == null ? "–" : clock(u, [at])[0] }, ...series.map(s => ({
+      label: s.label, stroke: s.colour, fill: s.colour, width: 1, points: { show: false },
+      own: s.own, value: (u, v, i, at) => at == null ? "–" : u.series[i].own[at].toFixed(2) }))],
+  }, data, into) };
+}
+
+addEventListener("resize", () => {
+  for (const [id, { chart }] of Object.entries(plots)) chart.setSize({ width: byId(id).clientWidth, height: 200 });
+});
+
+function showPlots(past) {
+  // Stacked: each series is drawn up to the sum of itself and those below, the tallest first.
+  let below = past.at.map(() => 0);
+  const stacked = past.sessions.map(s => {
+    below = below.map((v, i) => v + s.use[i]);
+    return { label: `session ${s.session}, ${s.client}`, colour: colour(s.session), values: below, own: s.use };
+  }).reverse();
+  const idle = { label: "no session", colour: "#888888", values: below, own: below };
+  plot("use", past.at, stacked.length ? stacked : [idle], Math.max(0, ...past.devices));
+  const gangs = past.gangs_per_second;
+  plot("gangs", past.at, [{ label: "gangs a second", colour: colours[0], values: gangs, own: gangs }], 0);
+}
+
+async function ask(path) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+
+let newest = 0;
+async function look() {
+  const state = byId("state");
+  try {
+    const [report, past, events] =
+      await Promise.all([ask("api/status"), ask("api/history"), ask("api/events?after=" + newest)]);
+    if (events.newest_event < newest) { // another controller
+      newest = 0, shown.length = 0;
+    } else {
+      newest = events.newest_event;
+      showEvents(events);
+    }
+    showNow(report, past);
+    showTables(report);
+    showPlots(past);
+    state.textContent = "";
+    state.className = "";
+  } catch (error) {
+    state.textContent = "the controller does not answer: " + error.message;
+    state.className = "warn";
+  }
+  setTimeout(look, document.hidden ? 10000 : 1000);
+}
+look();

@@ -1,0 +1,236 @@
+// Package watch shows a cluster to people and to their monitoring, over HTTP: a web page, metrics for Prometheus,
+// health, and the report and events as JSON.
+//
+// It only asks: nothing that it serves changes the cluster. It asks the controller for a report once a second, for its
+// history, and once for each request that needs one.
+//
+// # Who sees what
+//
+// A request with the token of an operator sees everything. One with a tenant's token, or without a token where that is
+// allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions, and no lines of code.
+// /healthz and /readyz need no token, and tell nothing else.
+package watch
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"embed"
+	"encoding/json"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Source answers questions about a cluster, as a controller does.
+type Source interface {
+	// Answer returns what an operator is told, or a tenant.
+	Answer(ask *wire.Ask, tenant bool) *wire.Report
+}
+
+// Config is what a Site is made from.
+type Config struct {
+	Source Source
+	// Operator and Tenant are the tokens that open the site; "" is none.
+	Operator, Tenant string
+	// Open lets requests without a token see what a tenant sees, if they name this machine as their host. It is meant
+	// for loopback addresses.
+	Open bool
+	Log  *slog.Logger
+}
+
+// Site is the pages of a cluster. It is an http.Handler.
+type Site struct {
+	config  Config
+	mux     *http.ServeMux
+	history *history
+	done    chan struct{}
+	running sync.WaitGroup
+}
+
+// sampleEvery is the time between two points of the history.
+const sampleEvery = time.Second
+
+// New makes a site, and begins to keep its history. Close ends that.
+func New(c Config) *Site {
+	s := &Site{config: c, mux: http.NewServeMux(), history: newHistory(), done: make(chan struct{})}
+	s.mux.HandleFunc("GET /healthz", s.healthy)
+	s.mux.HandleFunc("GET /readyz", s.ready)
+	s.mux.HandleFunc("GET /metrics", s.metrics)
+	s.mux.HandleFunc("GET /api/status", s.status)
+	s.mux.HandleFunc("GET /api/events", s.events)
+	s.mux.HandleFunc("GET /api/history", s.past)
+	s.mux.Handle("GET /", http.FileServerFS(files()))
+	s.running.Go(s.sample)
+	return s
+}
+
+// Close ends the history.
+func (s *Site) Close() {
+	close(s.done)
+	s.running.Wait()
+}
+
+//go:embed page
+var page embed.FS
+
+func files() fs.FS {
+	f, err := fs.Sub(page, "page")
+	if err != nil {
+		panic(err) // the name is no path
+	}
+	return f
+}
+
+func (s *Site) sample() {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		s.history.add(time.Now(), s.config.Source.Answer(new(wire.Ask), false))
+		select {
+		case <-s.done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ServeHTTP serves a request.
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	token := r.URL.Query().Get("token")
+	if token != "" && r.URL.Path == "/" { // from here on the browser remembers it, and its address bar does not show it
+		http.SetCookie(w, &http.Cookie{Name: cookie, Value: token, Path: "/", HttpOnly: true, Secure: r.TLS != nil,
+			SameSite: http.SameSiteStrictMode})
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	view := s.viewOf(r)
+	if view == nothing {
+		h.Set("WWW-Authenticate", "Bearer")
+		http.Error(w, "Open this page with ?token= and a token of the cluster (pathways token tenant, or operator), or "+
+			"send it as Authorization: Bearer.", http.StatusUnauthorized)
+		return
+	}
+	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), viewKey{}, view)))
+}
+
+// view is what a request may see.
+type view int
+
+const (
+	nothing view = iota
+	tenants
+	operators
+)
+
+type viewKey struct{}
+
+const cookie = "pathways_token"
+
+// viewOf says what a request may see.
+func (s *Site) viewOf(r *http.Request) view {
+	token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if c, err := r.Cookie(cookie); !given && err == nil {
+		token, given = c.Value, true
+	}
+	if given {
+		return max(s.opens(token, s.config.Tenant, tenants), s.opens(token, s.config.Operator, operators))
+	}
+	// A page of elsewhere can have a name of its own stand for this machine, and so ask from the user's browser; but it
+	// cannot change the name that the browser sends.
+	if s.config.Open && isThisMachine(r.Host) {
+		return tenants
+	}
+	return nothing
+}
+
+func (s *Site) opens(token, want string, v view) view {
+	if want != "" && subtle.ConstantTimeCompare([]byte(token), []byte(want)) == 1 {
+		return v
+	}
+	return nothing
+}
+
+// isThisMachine reports whether a request's host is a name of the machine that no other machine has.
+func isThisMachine(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// answer asks the controller for what a request may see.
+func (s *Site) answer(r *http.Request, ask *wire.Ask) *wire.Report {
+	return s.config.Source.Answer(ask, r.Context().Value(viewKey{}) != operators)
+}
+
+func (s *Site) healthy(w http.ResponseWriter, r *http.Request) {
+	s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, true) // it has the lock, or waits for it as everybody does
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
+	devices := 0
+	for _, is := range s.config.Source.Answer(new(wire.Ask), true).Islands {
+		for _, k := range is.Workers {
+			devices += len(k.Devices)
+		}
+	}
+	if devices == 0 {
+		http.Error(w, "no worker has brought a device yet", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+func (s *Site) status(w http.ResponseWriter, r *http.Request) {
+	s.write(w, wire.Plain(s.answer(r, new(wire.Ask)).ProtoReflect()))
+}
+
+// events writes the events after the one that the request has heard of.
+func (s *Site) events(w http.ResponseWriter, r *http.Request) {
+	after, err := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
+	if err != nil && r.URL.Query().Has("after") {
+		http.Error(w, "after is the number of an event", http.StatusBadRequest)
+		return
+	}
+	report := s.answer(r, &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
+	all := make([]map[string]any, len(report.Events))
+	for i, e := range report.Events {
+		all[i] = wire.Plain(e.ProtoReflect())
+	}
+	s.write(w, map[string]any{"events": all, "newest_event": report.NewestEvent})
+}
+
+// pageEvents is how many events a page shows.
+const pageEvents = 200
+
+func (s *Site) past(w http.ResponseWriter, r *http.Request) { s.write(w, s.history.plain()) }
+
+func (s *Site) write(w http.ResponseWriter, value any) {
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(value); err != nil {
+		s.config.Log.Warn("an answer could not be encoded", "error", err)
+		http.Error(w, "the answer could not be encoded", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b.Bytes()) // who has left does not hear it
+}

@@ -1,0 +1,155 @@
+package watch
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixed is a cluster that does not change.
+type fixed struct{ devices int }
+
+func (f fixed) Answer(ask *wire.Ask, tenant bool) *wire.Report {
+	w := &wire.Report_Worker{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
+		MemoryInUse: []int64{5}, Host: &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
+	for range f.devices {
+		w.Devices = append(w.Devices, &wire.LocalDevice{Kind: "cpu", MemoryLimit: 100})
+	}
+	if !tenant {
+		w.Last.Running[0].Line = "secret.py:3"
+	}
+	return &wire.Report{Cluster: "c", NewestEvent: 1, Events: []*wire.Report_Event{{Number: 1, Text: "it began"}},
+		Islands: []*wire.Report_Island{{Name: "default", Platform: "cpu", Workers: []*wire.Report_Worker{w}}},
+		Sessions: []*wire.Report_SessionReport{{Session: 3, Name: "node:1", User: "ada", Host: "node", DeviceNs: 2e9,
+			Bytes: []int64{4}}}}
+}
+
+// serve returns a function that asks a site at a host, with a token if there is one.
+func serve(t *testing.T, c Config) func(host, path, token string) (int, string) {
+	t.Helper()
+	c.Log = slog.New(slog.DiscardHandler)
+	site := New(c)
+	t.Cleanup(site.Close)
+	return func(host, path, token string) (int, string) {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = host
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		site.ServeHTTP(w, r)
+		body, err := io.ReadAll(w.Result().Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Code, string(body)
+	}
+}
+
+// A token opens what its role may see; without one only this machine sees something, by its own name, and no lines of
+// code.
+func TestWhoSeesWhat(t *testing.T) {
+	get := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team", Open: true})
+	closed := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team"})
+	without := serve(t, Config{Source: fixed{1}})
+	for _, c := range []struct {
+		name        string
+		get         func(host, path, token string) (int, string)
+		host, token string
+		code        int
+		lines       bool
+	}{
+		{"an operator", get, "example.org", "own", 200, true},
+		{"a tenant", get, "example.org", "team", 200, false},
+		{"a wrong token", get, "localhost:80", "other", 401, false},
+		{"nobody, here", get, "localhost:80", "", 200, false},
+		{"nobody, by this machine's address", get, "[::1]:80", "", 200, false},
+		{"nobody, by a name that stands for this machine", get, "rebind.example.org", "", 401, false},
+		{"nobody, where others can ask", closed, "127.0.0.1", "", 401, false},
+		{"an operator, where others can ask", closed, "127.0.0.1", "own", 200, true},
+		{"nobody, where there are no tokens", without, "127.0.0.1", "", 401, false},
+	} {
+		for _, path := range []string{"/", "/page.js", "/api/status", "/api/events", "/api/history", "/metrics"} {
+			code, body := c.get(c.host, path, c.token)
+			if code != c.code {
+				t.Errorf("%s: %s answers %d, want %d", c.name, path, code, c.code)
+			}
+			if path == "/api/status" && code == 200 && strings.Contains(body, "secret.py") != c.lines {
+				t.Errorf("%s: lines of code are shown: %v, in %s", c.name, !c.lines, body)
+			}
+		}
+		for _, path := range []string{"/healthz", "/readyz"} {
+			if code, body := c.get(c.host, path, c.token); code != 200 || body != "ok\n" {
+				t.Errorf("%s: %s answers %d %q", c.name, path, code, body)
+			}
+		}
+	}
+	for _, path := range []string{"/nothing", "/api/events?after=x"} {
+		if code, _ := get("localhost", path, ""); code != 404 && code != 400 {
+			t.Errorf("%s answers %d", path, code)
+		}
+	}
+}
+
+// A cluster without devices is healthy, and not ready.
+func TestReadyWithADevice(t *testing.T) {
+	get := serve(t, Config{Source: fixed{0}})
+	if code, _ := get("x", "/healthz", ""); code != 200 {
+		t.Errorf("/healthz answers %d", code)
+	}
+	if code, body := get("x", "/readyz", ""); code != 503 || !strings.Contains(body, "device") {
+		t.Errorf("/readyz answers %d %q", code, body)
+	}
+}
+
+// A token in the address moves to a cookie that only this site gets.
+func TestTokenInAddress(t *testing.T) {
+	site := New(Config{Source: fixed{1}, Operator: "own"})
+	defer site.Close()
+	w := httptest.NewRecorder()
+	site.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?token=own", nil))
+	set := w.Result().Cookies()
+	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/" || len(set) != 1 || !set[0].HttpOnly ||
+		set[0].SameSite != http.SameSiteStrictMode {
+		t.Fatalf("it answers %d %v", w.Code, w.Header())
+	}
+	r := httptest.NewRequest(http.MethodGet, "/api/status", nil)
+	r.AddCookie(set[0])
+	w = httptest.NewRecorder()
+	if site.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "secret.py") {
+		t.Errorf("with the cookie it answers %d %s", w.Code, w.Body)
+	}
+}
+
+// The metrics follow Prometheus' conventions, and say what the report says.
+func TestMetrics(t *testing.T) {
+	c := collector{fixed{2}.Answer(new(wire.Ask), true)}
+	problems, err := testutil.CollectAndLint(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	want := `# HELP pathways_session_device_seconds_total Device time that a session's computations have taken.
+# TYPE pathways_session_device_seconds_total counter
+pathways_session_device_seconds_total{client="node:1",host="node",session="3",user="ada"} 2
+# HELP pathways_worker_memory_limit_bytes Bytes of device memory that arrays may take, of all devices of a worker; 0 where no limit is known.
+# TYPE pathways_worker_memory_limit_bytes gauge
+pathways_worker_memory_limit_bytes{island="default",worker="w0"} 200
+`
+	if err := testutil.CollectAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
+		"pathways_worker_memory_limit_bytes"); err != nil {
+		t.Error(err)
+	}
+}
