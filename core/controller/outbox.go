@@ -43,6 +43,7 @@ type outbox struct {
 type frame struct {
 	kind    wire.Kind
 	payload []byte
+	late    *late // in place of payload, or nil
 }
 
 func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
@@ -53,24 +54,28 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	o.later, _ = in.Conn.(transport.Batcher)
 }
 
-// put sends a copy of payload, and says whether it waits for a flush of the
-// connection. What goes wrong is for the connection's reader to find. A payload that
-// no frame holds ends the connection, whose peer is told.
-func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
+// put sends a copy of payload, or a message in its place that the goroutine encodes, and says whether it waits for a
+// flush of the connection. What goes wrong is for the connection's reader to find. A message that no frame holds ends
+// the connection, whose peer is told.
+func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
 		return false
 	}
-	if len(payload) > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
-		why, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, len(payload)),
+	size := len(payload)
+	if l != nil {
+		size = l.size
+	}
+	if size > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
+		why, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size),
 			"the controller cannot answer"))})
 		if err == nil {
-			kind, payload = wire.KindGoodbye, why
+			kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
 			defer o.finish()
 		}
 	}
-	if !o.busy && o.pending != nil && o.pending() < directBytes {
+	if l == nil && !o.busy && o.pending != nil && o.pending() < directBytes {
 		if o.later != nil {
 			_ = o.later.Later(kind, payload)
 			return true
@@ -78,12 +83,12 @@ func (o *outbox) put(kind wire.Kind, payload []byte) (waits bool) {
 		_ = o.conn.Send(kind, payload)
 		return false
 	}
-	if o.bytes += len(payload); o.bytes > maxOutbox {
+	if o.bytes += size; o.bytes > maxOutbox {
 		o.frames = nil
 		o.finish()
 		return false
 	}
-	o.frames = append(o.frames, frame{kind, append([]byte(nil), payload...)})
+	o.frames = append(o.frames, lasting(kind, payload, l))
 	if !o.busy {
 		o.busy = true
 		o.running.Go(o.drain)
@@ -110,7 +115,12 @@ func (o *outbox) drain() {
 		}
 		o.mu.Unlock()
 		for _, f := range frames {
-			if o.conn.Send(f.kind, f.payload) != nil {
+			payload, err := f.bytes()
+			if err != nil { // its peer would wait for good
+				o.end()
+				break
+			}
+			if o.conn.Send(f.kind, payload) != nil {
 				break
 			}
 		}

@@ -20,7 +20,7 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		o.open(&transport.Incoming{Conn: ours}, &running)
 		payload := make([]byte, 1<<20)
 		for range 4 {
-			o.put(wire.KindDispatch, payload)
+			o.put(wire.KindDispatch, payload, nil)
 		}
 		begun := time.Now()
 		o.end()

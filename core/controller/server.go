@@ -364,7 +364,7 @@ func (s *Server) do(a *Action) {
 	switch a.Kind {
 	case Send:
 		for _, number := range a.To {
-			if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload) && !c.full {
+			if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
 				c.full = true
 				s.full = append(s.full, c)
 			}

@@ -136,6 +136,7 @@ type Action struct {
 	Wire    wire.Kind
 	To      []uint64
 	Payload []byte
+	late    *late // of Send: in place of Payload
 	Message *wire.Welcome
 	Event   *wire.Report_Event
 	Err     error
@@ -454,7 +455,15 @@ func (st *State) flush() {
 // send encodes a message for some connections.
 func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	from := len(st.buffer)
-	b, err := proto.MarshalOptions{}.MarshalAppend(st.buffer, m)
+	size := proto.Size(m)
+	if size >= lateSize {
+		st.deliver(to, kind, nil)
+		if len(to) > 0 {
+			st.out[len(st.out)-1].late = &late{message: m, size: size}
+		}
+		return
+	}
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(st.buffer, m)
 	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
 		st.warn(about{kind: wire.EventDropped}, "a message does not encode", err)
 		return

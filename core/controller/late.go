@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// lateSize is from how many bytes on a message is encoded when it leaves, by a goroutine that sends, and not in Step,
+// where all other sessions would wait for it. Encoding less takes some tens of microseconds.
+const lateSize = 128 << 10
+
+// late is a long message that is yet to be encoded. Nothing that it refers to changes any more.
+type late struct {
+	message proto.Message
+	size    int
+	once    sync.Once // several connections may be sent it
+	payload []byte
+	err     error
+}
+
+// bytes returns the encoded message, which stays as it is.
+func (l *late) bytes() ([]byte, error) {
+	l.once.Do(func() {
+		l.payload, l.err = proto.Marshal(l.message)
+		l.message = nil
+	})
+	return l.payload, l.err
+}
+
+// bytes returns what is sent.
+func (f *frame) bytes() ([]byte, error) {
+	if f.late != nil {
+		return f.late.bytes()
+	}
+	return f.payload, nil
+}
+
+// lasting returns a frame of a message. Payload is copied, as it may change.
+func lasting(kind wire.Kind, payload []byte, l *late) frame {
+	if l == nil {
+		payload = append([]byte(nil), payload...)
+	}
+	return frame{kind, payload, l}
+}
