@@ -336,7 +336,7 @@ func (st *State) hold(g *gang) {
 		g.held.puts = slices.Clone(st.awaits)
 	}
 	g.payload = slices.Clone(g.payload)
-	g.s.waiting = g
+	g.s.waiting, g.s.ahead = g, true
 	st.held = append(st.held, g)
 	st.stir()
 }
@@ -370,6 +370,14 @@ func (st *State) lookAtHeld() {
 			continue
 		}
 		st.letGoOn(g)
+	}
+	for _, g := range st.held {
+		if s := g.s; s.ahead {
+			s.ahead = false
+			if s.fetches > 0 {
+				st.fetchAhead(s)
+			}
+		}
 	}
 	if len(st.held) > 0 && !st.stirred {
 		st.judge()

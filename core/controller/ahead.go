@@ -1,6 +1,10 @@
 package controller
 
-import "github.com/openpathways/pathways/core/wire"
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // freeAhead lets go of what the client has freed behind a gang that is held, where nothing before the free uses it. It
 // reports whether there was any. It changes no result, since no operation in between could name these objects.
@@ -71,8 +75,59 @@ func useOf(message any, used map[uint64]bool) {
 	}
 }
 
-// passes reports whether a fetch goes past a gang of its session that is held: the array was there before.
-func (st *State) passes(s *session, m *wire.Fetch) bool {
+// consumed calls each for the objects whose contents are not there for what comes after an operation: those that it
+// donates or frees. It may be called more than once for one.
+func (st *State) consumed(s *session, message any, each func(id uint64)) {
+	switch m := message.(type) {
+	case *wire.Run:
+		p := s.programs[m.Program]
+		if p == nil {
+			return
+		}
+		for _, i := range p.of.info.GetDonated() {
+			if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
+				each(m.Inputs[i])
+				for _, x := range m.Mixed {
+					for _, piece := range x.GetPieces() {
+						each(piece.GetObject())
+					}
+				}
+			}
+		}
+	case *wire.Free:
+		for _, id := range m.Objects {
+			each(id)
+		}
+		for _, r := range m.Rows {
+			each(r.GetObject())
+		}
+	case *wire.Play:
+		if g := s.graphs[m.Graph]; g != nil {
+			g.consumes(0, func(local uint64) {
+				if local > 0 && local <= uint64(len(m.Inputs)) {
+					each(m.Inputs[local-1])
+				}
+			})
+		}
+	}
+}
+
+// consumes calls each for the inputs that nodes of a graph donate or free, from one of them on.
+func (g *graph) consumes(from int, each func(local uint64)) {
+	for i := range g.nodes[from:] {
+		for _, objects := range [][]uint64{g.nodes[from+i].donates, g.nodes[from+i].frees} {
+			for _, local := range objects {
+				if local <= uint64(g.inputs) {
+					each(local)
+				}
+			}
+		}
+	}
+}
+
+// isThere reports whether a fetch may go past a gang of its session that is held, as far as that and the play that it
+// may be of are concerned: the array was there before, and they leave it there.
+func (st *State) isThere(s *session, m *wire.Fetch) bool {
 	g := s.waiting
 	if g == nil || g.held == nil || m.Object >= g.first && m.Object < g.first+uint64(g.makes) {
 		return false
@@ -81,5 +136,46 @@ func (st *State) passes(s *session, m *wire.Fetch) bool {
 	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil {
 		return false
 	}
-	return s.play == nil || m.Object < s.play.first || m.Object >= s.play.first+uint64(s.play.g.made)
+	stays := true
+	goes := func(id uint64) { stays = stays && id != m.Object }
+	st.consumed(s, g.held.message, goes)
+	if p := s.play; p != nil {
+		stays = stays && (m.Object < p.first || m.Object >= p.first+uint64(p.g.made))
+		p.g.consumes(max(0, p.next-1), func(local uint64) { goes(p.object(local)) })
+	}
+	return stays
+}
+
+// passes reports whether a fetch that comes now goes past what its session has queued.
+func (st *State) passes(s *session, m *wire.Fetch) bool {
+	stays := st.isThere(s, m)
+	for i := s.head; i < len(s.queue) && stays; i++ {
+		st.consumed(s, s.queue[i].message, func(id uint64) { stays = stays && id != m.Object })
+	}
+	return stays
+}
+
+// fetchAhead performs the fetches that were queued behind a gang which is held now and that may go past it.
+func (st *State) fetchAhead(s *session) {
+	var ready []queued
+	gone := map[uint64]bool{}
+	kept := s.queue[s.head:s.head]
+	for i := s.head; i < len(s.queue); i++ {
+		item := s.queue[i]
+		if m, ok := item.message.(*wire.Fetch); ok && item.err == nil && !gone[m.Object] && st.isThere(s, m) {
+			ready = append(ready, item)
+			continue
+		}
+		st.consumed(s, item.message, func(id uint64) { gone[id] = true })
+		kept = append(kept, item)
+	}
+	if len(ready) == 0 {
+		return
+	}
+	clear(s.queue[s.head+len(kept):])
+	s.queue = s.queue[:s.head+len(kept)]
+	s.fetches -= len(ready)
+	for i := range ready {
+		st.perform(s, &ready[i])
+	}
 }

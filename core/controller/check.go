@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // Check looks for what does not fit together: parties that have gone and are still
@@ -91,6 +93,15 @@ func (a *audit) session(s *session) {
 	if told := len(s.ok) + len(s.failed); s.underWay < told+a.untold[s] {
 		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay,
 			a.untold[s], told)
+	}
+	fetches := 0
+	for _, q := range s.queue[s.head:] {
+		if q.kind == wire.KindFetch {
+			fetches++
+		}
+	}
+	if fetches != s.fetches {
+		a.say("session %d has %d fetches queued, %d by its count", s.id, fetches, s.fetches)
 	}
 	a.graphs(s)
 	a.memory(s)

@@ -435,6 +435,7 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
+	g.s.ahead = g.s.ahead || g.kind == wire.KindPut // fetches may have waited for its bytes
 	st.computed(g)
 	st.unlist(g)
 	st.stir()

@@ -50,6 +50,8 @@ type session struct {
 	queue    []queued
 	head     int
 	freeing  int   // objects named in the queue
+	fetches  int   // fetches in the queue
+	ahead    bool  // some of these may be able to go past what is held
 	waiting  *gang // a run that waits for its place; the queue stays behind it
 	play     *play // of which nodes are yet to be performed; the queue stays behind it
 	ready    bool  // in State.ready
@@ -568,6 +570,9 @@ func (st *State) enqueue(s *session, item *queued, payload []byte) {
 		st.stir()
 	}
 	item.payload = slices.Clone(payload)
+	if item.kind == wire.KindFetch {
+		s.fetches++
+	}
 	s.queue = append(s.queue, *item)
 }
 
@@ -595,6 +600,9 @@ func (st *State) pump(s *session) {
 		item := s.queue[s.head]
 		s.queue[s.head] = queued{}
 		s.head++
+		if item.kind == wire.KindFetch {
+			s.fetches--
+		}
 		st.perform(s, &item)
 	}
 	switch n := len(s.queue) - s.head; {
