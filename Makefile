@@ -225,12 +225,12 @@ soak: soak-go soak-python ## run the checks that do random things for long: SOAK
 soak-go: check-go
 	@for file in $$(git grep -l 'rapid\.Check' -- '*_test.go'); do \
 		names=$$(awk '/^func Test/ { sub(/\(.*/, "", $$2); name = $$2 } /rapid\.Check/ { print name }' $$file | \
-			grep -E '$(or $(ONLY),.)' | sort -u | paste -sd '|'); test -n "$$names" || continue; \
+			{ grep -E '$(or $(ONLY),.)' || true; } | sort -u | paste -sd '|'); test -n "$$names" || continue; \
 		echo "== $$file $$names"; \
 		$(call plugins,$(VENV)) $(GO) test -run "^($$names)\$$" -timeout 1h ./$$(dirname $$file) -rapid.checks $$(($(SOAK) * 30)); \
 	done
-	$(GO) test -run '$(or $(ONLY),TestSimulation)' -timeout 1h ./core/cluster \
-		-simulations $$(($(SOAK) * 2)) -simulations-of-many $$(($(SOAK) / 20 + 1))
+	$(GO) test -run '$(or $(ONLY),TestSimulation|TestThingsOfRandomSizes)' -timeout 1h ./core/cluster \
+		-simulations $$(($(SOAK) * 2)) -simulations-of-many $$(($(SOAK) / 20 + 1)) -sizes $$(($(SOAK) * 30))
 
 soak-python: $(VENV)/.installed
 	PATHWAYS_SOAK_SECONDS=$(SOAK) $(VENV)/bin/python -m pytest -m soak -s tests $(if $(ONLY),-k $(ONLY))

@@ -1,0 +1,178 @@
+package cluster_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+var (
+	sizes     = flag.Int("sizes", usually(6, 100), "how many things of random sizes are sent")
+	sizesFrom = flag.Uint64("sizes-from", 1, "the seed of the first of them")
+)
+
+// largest is the size of the longest of them.
+const largest = 200 << 20
+
+// sizeOf returns a size from 0 to largest: near one where something else is done than below, or as often of each order
+// of magnitude.
+func sizeOf(r *rand.Rand) int {
+	at := []int{0, 16 << 10, 128 << 10, 256 << 10, 1 << 20, 8 << 20, 32 << 20, 64 << 20, 65 << 20, largest}
+	if r.IntN(3) == 0 {
+		return min(max(at[r.IntN(len(at))]+r.IntN(3)-1, 0), largest)
+	}
+	return int(math.Exp2(r.Float64()*math.Log2(largest))) - 1
+}
+
+// sender is a session that sends things of random sizes.
+type sender struct {
+	*session
+	r   *rand.Rand
+	run *client.Remote
+	in  uint64
+}
+
+// Things of random sizes are sent by several sessions at the same time: arrays, programs, and messages. All arrive as
+// they were, or their operation fails with a sentence, and no other. `make soak` sends more.
+func TestThingsOfRandomSizes(t *testing.T) {
+	const sessions = 2
+	l, _ := countedCluster(t, 2, nil)
+	var all sync.WaitGroup
+	for i := range uint64(sessions) {
+		s := &sender{session: connect(t, l, fmt.Sprint("sender ", i))}
+		s.run, s.in = s.program(addOne, 0), s.vector([]int{0}, ramp)
+		all.Go(func() {
+			for seed := *sizesFrom + i; seed < *sizesFrom+uint64(*sizes); seed += sessions {
+				s.r = rand.New(rand.NewPCG(seed, 0))
+				what, err := s.send()
+				if err != nil {
+					t.Errorf("%s: %.300v; it does so again with -sizes-from %d -sizes 1", what, err, seed)
+				}
+			}
+			s.adds(s.run, 0)
+		})
+	}
+	all.Wait()
+}
+
+// send sends something, and returns what it was and what was wrong.
+func (s *sender) send() (string, error) {
+	size := sizeOf(s.r)
+	kinds := []struct {
+		name string
+		send func(size int) error
+	}{{"array", s.array}, {"program", s.text}, {"line", s.line}, {"options", s.options}, {"inputs", s.inputs}}
+	kind := kinds[s.r.IntN(len(kinds))]
+	return fmt.Sprintf("%s of %d bytes", kind.name, size), kind.send(size)
+}
+
+// array puts an array on one worker, moves it to the other, and reads it there.
+func (s *sender) array(size int) error {
+	sent := make([]byte, size)
+	for i := 0; i < size; i += 1 + size/5000 {
+		sent[i] = byte(s.r.Uint32())
+	}
+	bytesOf := shape.Shape{DType: shape.U8, Dims: []int64{int64(size)}}
+	x := s.Array(bytesOf, []int{0}, func(int) []byte { return sent })
+	m := &wire.Transfer{Object: s.Objects(1), Array: &wire.Array{Dtype: uint32(bytesOf.DType), Dims: bytesOf.Dims},
+		Moves: []*wire.Move{{Source: x, From: 0, To: 1}}}
+	token := s.Tokens(1)
+	if err := s.Transfer(m, token); err != nil {
+		return err
+	}
+	if err := s.Wait(token); err != nil {
+		return err
+	}
+	got, err := s.Read(m.Object, 1, int64(size))
+	if err == nil && !bytes.Equal(got, sent) {
+		err = fmt.Errorf("other bytes arrive")
+	}
+	s.Free([]uint64{x, m.Object})
+	return err
+}
+
+// text compiles a program for both workers, and runs it.
+func (s *sender) text(size int) error {
+	r, err := s.Compile(s.T.Context(), padded(size, 0, 1))
+	if err != nil {
+		return err
+	}
+	s.adds(r, 0, 1)
+	s.Forget(r.ID)
+	return nil
+}
+
+// bounded checks the end of an operation whose message may be too long.
+func bounded(size int, err error) error {
+	code := status.CodeOf(err)
+	switch refused := code == status.InvalidArgument || code == status.ResourceExhausted; {
+	case err == nil && size > wire.MaxFrame:
+		return fmt.Errorf("it was taken, and no frame holds it")
+	case err != nil && (size < 1<<20 || !refused || !strings.Contains(err.Error(), "at most")):
+		return err
+	}
+	return nil
+}
+
+// runs runs a program, and waits for its end.
+func (s *sender) runs(change func(*client.RunSpec)) error {
+	spec := &client.RunSpec{Program: s.run.ID, FirstOutput: s.Objects(1), Inputs: []uint64{s.in}, Only: -1,
+		Token: s.Tokens(1)}
+	change(spec)
+	err := s.Run(spec)
+	if err == nil {
+		err = s.Wait(spec.Token)
+	}
+	s.Free([]uint64{spec.FirstOutput})
+	return err
+}
+
+// line runs a program with a line of so many bytes.
+func (s *sender) line(size int) error {
+	return bounded(size, s.runs(func(r *client.RunSpec) { r.Trace = bytes.Repeat([]byte("l"), size) }))
+}
+
+// inputs runs a program with so many bytes of inputs, which it does not take.
+func (s *sender) inputs(size int) error {
+	err := s.runs(func(r *client.RunSpec) {
+		for range size / 5 {
+			r.Inputs = append(r.Inputs, s.in|1<<34)
+		}
+	})
+	if size/5 == 0 {
+		return err
+	}
+	if code := status.CodeOf(err); code != status.InvalidArgument && code != status.ResourceExhausted {
+		return fmt.Errorf("a run with inputs that are not there ended with %w", err)
+	}
+	return nil
+}
+
+// options compiles a program with options that nothing reads.
+func (s *sender) options(size int) error {
+	spec := padded(100+s.r.IntN(1000), 0)
+	unread := []byte{0xfa, 0x7f} // field 2047, which holds bytes
+	for n := uint64(size); ; n >>= 7 {
+		if n < 1<<7 {
+			unread = append(unread, byte(n))
+			break
+		}
+		unread = append(unread, byte(n)|1<<7)
+	}
+	spec.Options = append(append(spec.Options, unread...), make([]byte, size)...)
+	r, err := s.Compile(s.T.Context(), spec)
+	if err == nil {
+		s.Forget(r.ID)
+	}
+	return bounded(size, err)
+}
