@@ -114,6 +114,35 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// A report on a cluster whose client has many arrays. Everything else waits for it.
+func BenchmarkReport(b *testing.B) {
+	const workers, devices, objects, burst = 16, 128, 100_000, 500
+	d := newBed(b, Config{}, workers, devices)
+	all := make([]uint32, workers*devices)
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	var gangs []uint64
+	for op := uint64(1); op <= objects; op++ {
+		d.say(d.client, wire.KindPut, &wire.Put{Op: op, Object: op, Devices: all,
+			Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{10}}})
+		if gangs = append(gangs, d.st.gang); len(gangs) == burst {
+			for _, w := range d.workers {
+				d.say(w, wire.KindCompleted, &wire.Completed{Ok: gangs})
+			}
+			gangs = gangs[:0]
+			d.step(Event{Kind: Flush})
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		d.st.Report()
+	}
+	if got := d.st.Report().Sessions[0].Bytes[7]; got != 40*objects {
+		b.Errorf("device 7 has %d bytes", got)
+	}
+}
+
 // One run of a gang over all devices, from the client's frame to its end: decoding,
 // State, and encoding of all that is sent, with a report of each worker by itself. MiB is
 // what the State takes with all its workers, and a program on them.

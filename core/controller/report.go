@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -51,7 +52,8 @@ func (st *State) summary() *wire.Report {
 		NewestEvent: st.happened, DeviceNs: int64(st.spent)}
 }
 
-// Report tells who is there and what they have. It looks at everything.
+// Report tells who is there and what they have. It takes time in proportion to devices, sessions, programs and the
+// operations under way, not to arrays.
 func (st *State) Report() *wire.Report {
 	r := st.summary()
 	for _, c := range st.compiled {
@@ -101,16 +103,7 @@ func (st *State) Report() *wire.Report {
 			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 			Programs: uint64(len(s.programs)),
 			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, DeviceNs: int64(s.spent),
-			HostBytes: host[id], Held: st.heldOf(s), Bytes: make([]int64, len(s.slots))}
-		for _, o := range s.objects {
-			if o.err == nil && !o.donated {
-				o.place.has.each(func(d int) {
-					if !o.freed.has(d) {
-						rs.Bytes[d] += o.bytes
-					}
-				})
-			}
-		}
+			HostBytes: host[id], Held: st.heldOf(s), Bytes: st.bytesOf(s)}
 		for _, slice := range st.layout.Slices(id) {
 			rs.Slices = append(rs.Slices, &wire.Report_Slice{
 				Slice: slice.Number, Devices: spans(placement.Spans(slice.Behind()))})
@@ -118,6 +111,22 @@ func (st *State) Report() *wire.Report {
 		r.Sessions = append(r.Sessions, rs)
 	}
 	return r
+}
+
+// bytesOf returns the device memory of a session's arrays, by virtual device. It takes no time for each of them.
+func (st *State) bytesOf(s *session) []int64 {
+	bytes, virtual := make([]int64, len(s.slots)), make(map[int]int, len(s.slots)) // by number in the ledger
+	for d, slot := range s.slots {
+		if w := st.workers[slot]; w.gone == nil {
+			virtual[w.base+int(s.view.Device(d).Local)] = d
+		}
+	}
+	st.ledger.Spread(ledger.Owner(s.id), func(number int, n int64) {
+		if d, ok := virtual[number]; ok {
+			bytes[d] += n
+		}
+	})
+	return bytes
 }
 
 // said is what a worker said last, with what the controller knows of it: how long such a computation usually

@@ -178,6 +178,22 @@ func (l *Ledger) On(o Owner, device int) (bytes int64) {
 	return bytes
 }
 
+// Spread calls f with the bytes of an owner that do not leave by themselves, device by device; a device may come
+// several times. It takes time in proportion to the owner's placements that have something on them, not to its objects.
+func (l *Ledger) Spread(o Owner, f func(device int, bytes int64)) {
+	a := l.owners[o]
+	if a == nil {
+		return
+	}
+	for e := a.extents; e != nil; e = e.next {
+		if bytes := e.bytes - e.leaving; bytes > 0 {
+			for _, d := range e.devices {
+				f(int(d), bytes)
+			}
+		}
+	}
+}
+
 func labelOn(specs []Spec, d int) string {
 	for i := range specs {
 		if specs[i].Placement.has(d) {

@@ -6127,7 +6127,7 @@ type Report_SessionReport struct {
 	Programs      uint64                 `protobuf:"varint,4,opt,name=programs,proto3" json:"programs,omitempty"`
 	UnderWay      uint64                 `protobuf:"varint,5,opt,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	AgeMs         int64                  `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
-	Bytes         []int64                `protobuf:"varint,7,rep,packed,name=bytes,proto3" json:"bytes,omitempty"` // by virtual device
+	Bytes         []int64                `protobuf:"varint,7,rep,packed,name=bytes,proto3" json:"bytes,omitempty"` // of device memory, by virtual device
 	Slices        []*Report_Slice        `protobuf:"bytes,20,rep,name=slices,proto3" json:"slices,omitempty"`
 	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"` // as the client says; empty where it does not
 	Host          string                 `protobuf:"bytes,22,opt,name=host,proto3" json:"host,omitempty"`
