@@ -65,6 +65,10 @@ def pytest_report_header():
     return f"PATHWAYS_SEED={SEED}"
 
 
+def pytest_collection_finish():
+    gc.freeze()  # modules live as long as the process; each collection would look through all of theirs again
+
+
 def pytest_collection_modifyitems(items):
     if GPU:
         for item in items:
