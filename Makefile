@@ -87,6 +87,8 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 	$(VENV)/bin/python -m pip install --quiet "jax[cuda13]==$$($(VENV)/bin/python -c 'import jax; print(jax.__version__)')"
 	$(VENV)/bin/python -m pytest tests/gpu
 
+# As tests/conftest.py says of the tests' own process.
+unoptimized := $(if $(PATHWAYS_TEST_THOROUGH),,XLA_FLAGS=--xla_backend_optimization_level=0)
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 of_newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
@@ -119,7 +121,7 @@ pytest-newest-on-2:
 # In an environment, on so many workers or on the process's own devices, with these options.
 pytest = echo; echo "== $@: $$($(1)/bin/python -V), jax $$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))')"; \
 	$(if $(2),$(call on_cluster,$(1),$(2),$(3)),$(1)/bin/python -m pytest $(3))
-on_cluster = $(1)/bin/pathways up --cluster test$(patsubst $(VENV)%,%,$(1))-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
+on_cluster = $(unoptimized) $(1)/bin/pathways up --cluster test$(patsubst $(VENV)%,%,$(1))-$(2) --workers $(2) --devices $$((8 / $(2))) -- \
 	sh -c 'PATHWAYS_TEST_ADDRESS=$$PATHWAYS_ADDRESS exec $(1)/bin/python -m pytest --ignore tests/cluster --ignore tests/gpu --ignore tests/python $(3)'
 
 .PHONY: lint check-format vet staticcheck ruff

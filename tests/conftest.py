@@ -18,7 +18,7 @@ mark says where else a test runs:
 - `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.
 
 `make test-all` runs every test everywhere. It sets PATHWAYS_TEST_THOROUGH, with which tests of rare faults repeat more
-often what may fail.
+often what may fail, and XLA optimizes what it compiles for all tests. Else it does so for test_bits.py and the notebooks.
 
 A test that needs another interpreter starts one with `fresh.run`. What a test made must be gone at its end: the library
 counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
@@ -28,6 +28,8 @@ import gc
 import os
 import time
 from pathlib import Path
+
+import fresh
 
 # Before the import, which reads them: settings of the user who runs the tests must not affect them.
 os.environ["PATHWAYS_DEVICES"] = "8"
@@ -43,6 +45,8 @@ if GPU:  # all that are there; some of their memory, since tests start processes
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", "0.3")
 if ADDRESS:
     os.environ["PATHWAYS_ADDRESS"] = ADDRESS
+if not GPU and not THOROUGH:  # optimizing is a third of what XLA takes to compile, and no test is about what it does
+    fresh.flags = os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 import pathways  # isort: skip
 import jax  # isort: skip

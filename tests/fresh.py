@@ -21,6 +21,8 @@ from pathlib import Path
 DEVICES = 8
 # A guard against hanging processes: much longer than any script here takes, so that only a hang reaches it.
 HANG_SECONDS = 600
+# XLA_FLAGS of scripts, and of the workers that tests start: those of the tests' own process.
+flags = ""
 
 _BACKENDS = {
     "pathways": "import pathways\n",
@@ -58,6 +60,8 @@ def environment(backend: str = "pathways", devices: int = DEVICES, env: dict[str
     out = dict(os.environ)
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "PATHWAYS_VIRTUAL_DEVICES"):
         out.pop(name, None)
+    if flags:
+        out["XLA_FLAGS"] = flags
     out["TEST_DEVICES"] = out["PATHWAYS_DEVICES"] = str(devices)
     out["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [out.get("PYTHONPATH")])])
     out["PYTHONUNBUFFERED"] = "1"

@@ -28,7 +28,8 @@ def results(tmp_path_factory, request):
     # That process is begun only where a test that reads its results runs.
     if not ADDRESS and any(item.path == request.path and "name" in item.fixturenames for item in request.session.items):
         backends.append("jaxlib")
-    processes = {backend: fresh.start(SCRIPT, backend) for backend in backends}
+    optimized = {} if ADDRESS else {"XLA_FLAGS": ""}
+    processes = {backend: fresh.start(SCRIPT, backend, optimized) for backend in backends}
     try:
         for backend, process in processes.items():
             process.stdin.write(f"{folder / backend}.npz\n")
