@@ -53,14 +53,16 @@ test-all: export PATHWAYS_TEST_THOROUGH = 1
 test-all: test-go test-python ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
 
 # Each test runs once, as strictly as can be; vet is part of lint. Beside it runs only what that cannot show: that steps
-# do not allocate (the invariants do); the newest plugin, in the packages whose tests open one; and that what may not
+# do not allocate (the invariants do); shares of seconds of simulated time, in one goroutine, which take four times as
+# long so strictly; the newest plugin, in the packages whose tests open one; and that what may not
 # use cgo compiles without it, which is all there is to try, since core/rules_test.go keeps cgo out of its tests too.
 .PHONY: test-go
 test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, and with the plugins of every Python found
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
 	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/embedded)
-	$(call say,go test of what allocates nothing)
+	$(call say,go test of what allocates nothing$(comma) and in simulated time)
 	CGO_ENABLED=0 $(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/ledger ./core/wire
+	CGO_ENABLED=0 $(GO) test -vet=off -run Fair ./core/schedule
 	$(call say,go build without cgo)
 	CGO_ENABLED=0 $(GO) build $(pure)
 	$(if $(PATHWAYS_TEST_THOROUGH),$(call say,go test$(comma) also without cgo))
@@ -135,7 +137,7 @@ check-format: check-generated
 vet: check-generated
 	$(call say,go vet)
 	$(strictly) $(GO) vet $(strict) ./...
-	CGO_ENABLED=0 $(GO) vet $(addprefix ./,$(dir $(shell git grep -l '^//go:build !invariants' -- '*.go')))
+	CGO_ENABLED=0 $(GO) vet $(addprefix ./,$(dir $(shell git grep -lE '^//go:build !(race|invariants)' -- '*.go')))
 
 staticcheck: vet # which compiles what this reads
 	$(call say,staticcheck)
