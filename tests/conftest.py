@@ -18,7 +18,7 @@ mark says where else a test runs:
 - `again(where)`: the tests at `where` show the same at a lower level, so that `make test` leaves it out.
 
 `make test-all` runs every test everywhere. It sets PATHWAYS_TEST_THOROUGH, with which tests of rare faults repeat more
-often what may fail, and XLA optimizes what it compiles for all tests. Else it does so for test_bits.py and the notebooks.
+often what may fail, and XLA optimizes what it compiles. Otherwise it does so for test_bits.py and the notebooks alone.
 
 A test that needs another interpreter starts one with `fresh.run`. What a test made must be gone at its end: the library
 counts what is alive, and nothing but what JAX keeps for the life of the process may be left.
