@@ -30,7 +30,8 @@ type InProcess struct {
 	Drivers []device.Driver
 	// Islands names each worker's island; nil puts all of them into one.
 	Islands    []string
-	Window     int           // see worker.Config
+	Window     int           // see worker.Config, as what follows
+	Memory     int64         // MemoryLimit there; the controller admits by the drivers' own limits
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Lease      time.Duration
 	Sequential bool
@@ -145,7 +146,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	}
 	m.exchange = exchange
 	config := worker.Config{
-		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, Log: c.Log,
+		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, MemoryLimit: c.Memory, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
 		Threads:   Threads(d), EvictAfter: c.EvictAfter, Apart: m.exchange.Apart,
 	}

@@ -79,10 +79,11 @@ func tight(t *testing.T, seed uint64) {
 		return time.Duration(r.Int64N(int64(2 * time.Millisecond)))
 	}
 	workers, each := 1+r.IntN(2), 1+r.IntN(2)
+	memory := int64(64 + 16*r.IntN(12))
 	drivers := simulatedOn(t, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Real, seed),
-		Memory: int64(64 + 16*r.IntN(12)), Cost: time.Duration(r.Int64N(int64(3 * time.Millisecond))),
+		Memory: memory, Cost: time.Duration(r.Int64N(int64(3 * time.Millisecond))),
 		Jitter: time.Millisecond, Latency: time.Duration(r.Int64N(int64(time.Millisecond)))})
-	l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, MemoryWait: 2 * time.Second,
+	l, err := cluster.InProcess{Drivers: drivers, Memory: memory, Heartbeat: silence / 4, MemoryWait: 2 * time.Second,
 		Sequential: r.IntN(8) == 0, Network: &inproc.Conditions{Delay: delay, Silence: silence}, Patience: apartFor,
 	}.Start(t.Context())
 	if err != nil {

@@ -3,9 +3,7 @@ package worker_test
 import (
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -88,31 +86,6 @@ func TestArraysAboveTheLimitAreRefused(t *testing.T) {
 
 var vector4 = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 
-// A run waits for room as long as what is in flight makes some, and for arrays that
-// are freed further back.
-func TestRoomComes(t *testing.T) {
-	for _, island := range []func() sim.Options{
-		func() sim.Options { return sim.Options{} },
-		func() sim.Options { return sim.Options{Island: sim.NewIsland(sim.Real, 1), Cost: 2e6} }, // 2 ms
-	} {
-		for _, n := range []struct{ workers, each int }{{1, 1}, {2, 2}} {
-			w := limited(t, n.workers, n.each, 3, island(), addOne())
-			gangs := []uint64{w.put(1, 1, 1, w.devices, ramp)}
-			const steps = 40
-			for i := uint64(2); i < steps; i++ { // a client that runs ahead: at most three are there at a time
-				gangs = append(gangs, w.run(1, i, 1, i, i-1))
-				w.free(i - 1)
-			}
-			w.must(gangs...)
-			if got, err := w.fetch(1, steps, steps-1, 0, 4); err != nil || got[0] != steps-2 {
-				t.Errorf("after %d steps it is %v, %v", steps-2, got, err)
-			}
-			w.free(steps - 1)
-			w.empty()
-		}
-	}
-}
-
 // A donated array's memory is its result's.
 func TestDonationTakesNoRoom(t *testing.T) {
 	step := addOne()
@@ -125,63 +98,5 @@ func TestDonationTakesNoRoom(t *testing.T) {
 	}
 	w.must(gangs...)
 	w.free(19)
-	w.empty()
-}
-
-// stands waits until the first device stands at something.
-func (w *world) stands(what string) {
-	w.t.Helper()
-	for end := time.Now().Add(far); ; time.Sleep(time.Millisecond) {
-		if waits := w.workers[0].Waits(); len(waits) == 1 && strings.Contains(waits[0].For, what) || what == "" &&
-			len(waits) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("the device stands at %v, want %q", w.workers[0].Waits(), what)
-		}
-	}
-}
-
-// What a computation under way reads and writes takes room until it is done, also
-// where it was freed; runs and puts wait that long. Bytes of a put come only then.
-func TestWaitsForComputations(t *testing.T) {
-	island := sim.NewIsland(sim.Manual, 1)
-	long := addOne()
-	hour := time.Hour
-	long.Cost = &hour
-	w := limited(t, 1, 1, 4, sim.Options{Island: island}, long, addOne())
-	stop := make(chan struct{})
-	var ticks sync.WaitGroup
-	ticks.Go(func() { // what takes no time needs the clock to go on all the same
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-				island.Advance(time.Nanosecond)
-			}
-		}
-	})
-	defer ticks.Wait()
-	defer close(stop)
-	var puts []uint64
-	for i := uint64(1); i <= 3; i++ {
-		puts = append(puts, w.put(1, i, i, w.devices, ramp))
-	}
-	w.must(puts...)
-	run := w.run(1, 4, 1, 4, 1) // for an hour; now all is full
-	next := w.run(1, 5, 2, 5, 2)
-	w.stands("room for add_one, which makes 16 bytes")
-	w.free(1, 4) // in use by the run
-	w.stands("room for add_one")
-	w.free(3) // further back, and nobody reads it
-	w.stands("")
-	put := w.put(1, 6, 6, w.devices, ramp)
-	w.stands("room for device_put")
-	island.Advance(2 * time.Hour)
-	w.must(run, put)
-	island.Advance(time.Hour)
-	w.must(next)
-	w.free(2, 5, 6)
 	w.empty()
 }

@@ -18,10 +18,10 @@ import (
 //
 // After tasks were applied, the owner calls advance before it gives up the queue. advance asks
 // the machine until that has nothing to do, or waits. So nothing that can begin is left behind,
-// as long as every change of what the machine goes by comes as a task. There are three kinds of
-// change: calls of the machine's methods, which only tasks and advance make; facts that other
+// as long as every change of what the machine goes by comes as a task. There are two kinds of
+// change: calls of the machine's methods, which only tasks and advance make; and facts that other
 // goroutines change, each of which posts a task behind the change (look: a gang has failed, a
-// program was loaded, another device has room); and time, for which a timer posts one.
+// program was loaded, another device has come to a transfer).
 //
 // A deputy applies tasks and does not advance. The owner that has lent the queue is within
 // advance, and asks the machine again when it has the queue back.
@@ -145,7 +145,7 @@ func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 			f.Failed = q.explain(work.program.err, work.program.Name+" could not be loaded", work.trace)
 		}
 	case *transfer:
-		f.Full = q.full(work.parts[p.Index])
+		f.Absent = q.absent(work.parts[p.Index])
 	}
 	return f
 }
@@ -200,14 +200,7 @@ func (q *queue) stand(a devicequeue.Action) {
 	if s := q.stands.Load(); s == nil || s.gang != gang || s.reason != a.Wait.For {
 		q.stands.Store(&standing{gang, a.Wait.For, a.Wait.Text(a.Part), time.Now()})
 	}
-	if a.Arm {
-		time.AfterFunc(freesCome, func() { q.soon(func() { q.state.Impatient(gang) }) })
-	}
 }
-
-// Clients tell of what they let go of in batches, behind what they submit next. A part for
-// which there is no room waits so long for that.
-const freesCome = 100 * time.Millisecond
 
 // goesOn forgets what the queue waited for.
 func (q *queue) goesOn() {

@@ -234,10 +234,10 @@ func (q *queue) moved(g *gang, t *transfer, l *leg, err error) {
 	q.step(g, t, l, assembly.Event{Kind: assembly.Ended, Err: err})
 }
 
-// full is 1 more than the device here that has yet to come to a transfer in which the driver copies a whole shard to
+// absent is 1 more than the device here that has yet to come to a transfer in which the driver copies a whole shard to
 // it, 0 where there is none. What the driver copies is there at once, so the device has to be through with the frees
 // that were sent before, in whose place the transfer was admitted.
-func (q *queue) full(l *leg) int {
+func (q *queue) absent(l *leg) int {
 	if !q.w.limited {
 		return 0
 	}
@@ -249,7 +249,7 @@ func (q *queue) full(l *leg) int {
 	return 0
 }
 
-// admit tells the other devices of a transfer that there is room for its shard here.
+// admit tells the other devices of a transfer that this one has come to it.
 func (q *queue) admit(g *gang) {
 	part := slices.Index(g.queues, q)
 	g.work.(*transfer).parts[part].admitted.Store(true)

@@ -17,15 +17,9 @@ import (
 // computation donates is the exception: its outputs take the same memory over, so it is
 // deducted when they are added, and it is not counted as read.
 //
-// A part that does not fit waits in these cases, and in no other, since nothing else can make
-// room without a part behind it beginning first:
-//
-//   - a computation is under way: its end may let bytes go;
-//   - bytes are leaving: whatever still uses them ends by itself;
-//   - its client may have freed arrays and not said so yet: until Impatient, once a gang.
-//
-// Frees that stand behind it in the queue would be a fourth, and a circle. So freeAhead does
-// them now, if no part in between names the array.
+// That is a check: the controller has admitted what comes here, and knows that there is room, since it counts an array
+// until its last user has ended. A part for which there is none all the same, bytes that are leaving put aside, fails:
+// nothing that the device could wait for is sure to make any.
 
 // memory counts the bytes of arrays, where Config.MemoryLimit bounds them.
 type memory struct {
@@ -33,11 +27,6 @@ type memory struct {
 	used    int64
 	leaving int64   // of used: bytes that go as soon as what is under way is through with them
 	arrays  charges // that make up used
-
-	// A part for which there is no room, and for which nothing under way makes any, waits
-	// for frees: clients tell of what they let go of in batches, behind what they submit next.
-	hopeful  uint64 // the gang of such a part
-	hopeless bool   // Impatient was called for it
 }
 
 type charges map[*Charge]struct{}
@@ -50,7 +39,7 @@ type Charge struct {
 	session uint32
 	what    string // made it
 	users   int    // computations and copies under way that read or write it
-	going   bool   // its shard is in no table, or has failed
+	going   bool   // its shard is in no table, has failed, or is being donated
 	gone    bool   // its buffer was let go of
 }
 
@@ -95,6 +84,14 @@ func (c *Charge) leaves() {
 	}
 }
 
+// stays takes back leaves, of a shard that was not donated after all.
+func (c *Charge) stays() {
+	if c != nil && c.going && !c.gone {
+		c.going = false
+		c.of.leaving -= c.bytes
+	}
+}
+
 // goes takes note that a shard's buffer was let go of.
 func (c *Charge) goes() {
 	if c != nil && !c.gone {
@@ -113,14 +110,13 @@ func (c *Charge) settle() {
 	}
 }
 
-// fits decides whether there is room for what the first part makes, in place of what it
-// donates. Otherwise the part waits, or fails where nothing can make room.
+// fits is nil if there is room for what the first part makes, in place of what it donates.
 //
 // Errors: RESOURCE_EXHAUSTED.
-func (q *Queue) fits(p Part) (w Wait, arm bool, err error) {
+func (q *Queue) fits(p Part) error {
 	m, r := &q.room, p.Gang.Recipe
 	if m.limit == 0 || r.Bytes == 0 {
-		return Wait{}, false, nil
+		return nil
 	}
 	more := r.Bytes
 	for _, in := range q.inputs {
@@ -128,62 +124,13 @@ func (q *Queue) fits(p Part) (w Wait, arm bool, err error) {
 			more -= in.Shard.charge.bytes
 		}
 	}
-	if m.used+more <= m.limit {
-		return Wait{}, false, nil
+	if m.used-m.leaving+more <= m.limit {
+		return nil
 	}
-	if more <= m.limit { // otherwise nothing helps
-		if q.freeAhead(); m.used+more <= m.limit {
-			return Wait{}, false, nil
-		}
-		fresh := m.hopeful != p.Gang.ID
-		switch {
-		case q.flying > 0 || m.leaving > 0:
-			return Wait{For: Room}, false, nil
-		case fresh || !m.hopeless:
-			m.hopeful, m.hopeless = p.Gang.ID, false
-			return Wait{For: Room}, fresh, nil
-		}
-	}
-	return Wait{}, false, status.New(status.ResourceExhausted,
+	return status.New(status.ResourceExhausted,
 		"%s makes %s, and the arrays of a device may have %s, of which %s are in use%s; "+
 			"free arrays that are no longer needed, or start the worker with a larger --memory-limit",
-		r.Name, shape.BytesText(more), shape.BytesText(m.limit), shape.BytesText(m.used), m.holders(q.config.Owner))
-}
-
-// Impatient tells that the time of Action.Arm is over for a gang.
-func (q *Queue) Impatient(gang uint64) {
-	if q.room.hopeful == gang {
-		q.room.hopeless = true
-	}
-}
-
-// freeAhead lets go of what parts further back free and nothing before them names. It
-// changes no result, since nothing else could name these arrays in between.
-func (q *Queue) freeAhead() {
-	type name struct {
-		session uint32
-		object  uint64
-	}
-	named := map[name]bool{}
-	for _, p := range q.parts[q.head:] {
-		g := p.Gang
-		switch g.Recipe.Kind {
-		case Free:
-			t := q.table(g.Session)
-			for _, object := range g.Objects {
-				if !named[name{g.Session, object}] {
-					q.release(t, object)
-				}
-			}
-		case Run, Transfer:
-			for _, object := range g.reads(p.Index) {
-				named[name{g.Session, object}] = true
-			}
-			for k := range g.Recipe.Makes {
-				named[name{g.Session, g.First + uint64(k)}] = true
-			}
-		}
-	}
+		r.Name, shape.BytesText(more), shape.BytesText(m.limit), shape.BytesText(m.used-m.leaving), m.holders(q.config.Owner))
 }
 
 // holders names those that have the most bytes, and whose they are.
@@ -194,6 +141,9 @@ func (m *memory) holders(owner func(session uint32) string) string {
 	}
 	bytes, count := map[holder]int64{}, map[holder]int{}
 	for c := range m.arrays {
+		if c.going {
+			continue
+		}
 		h := holder{c.session, c.what}
 		bytes[h] += c.bytes
 		count[h]++

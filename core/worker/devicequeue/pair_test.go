@@ -104,16 +104,10 @@ func (s *pair) event() {
 		f := s.facts[p.Gang.ID]
 		may("the first part's gang fails", func() { f.Failed = fmt.Errorf("gang %d has failed", p.Gang.ID) })
 		may("its program is loaded", func() { f.Loading = false })
-		may("others have room", func() { f.Full = 0 })
+		may("others have come", func() { f.Absent = 0 })
 		if w.gathers != nil {
 			may("it is being launched", func() { f.Launched = true })
 		}
-		may("its client had time to free", func() {
-			q.Impatient(p.Gang.ID)
-			if w.armed == p.Gang.ID {
-				w.late = true
-			}
-		})
 	}
 	// In the order of the gangs, so that a seed always says the same.
 	var begun []Part
@@ -307,8 +301,8 @@ func (s *pair) submit() {
 	}
 	p := Part{Gang: g, Index: rapid.IntRange(0, 1).Draw(t, "part")}
 	s.facts[g.ID] = &Facts{Loading: flag("loading")}
-	if flag("others have no room") {
-		s.facts[g.ID].Full = 3
+	if flag("others have yet to come") {
+		s.facts[g.ID].Absent = 3
 	}
 	s.q.Submit(p)
 	s.w.waiting = append(s.w.waiting, p)
@@ -330,7 +324,7 @@ func (s *pair) advance() {
 		f.Defer = s.busy && !s.quiet
 		a, b := s.q.Next(f), s.w.next(f)
 		sameError := a.Err == b.Err || b.Err == errTwin && a.Err != nil
-		if a.Kind != b.Kind || a.Own != b.Own || a.Arm != b.Arm || a.Wait != b.Wait || !sameError {
+		if a.Kind != b.Kind || a.Own != b.Own || a.Wait != b.Wait || !sameError {
 			s.t.Fatalf("the queue says %s, the twin %s", describe(a), describe(b))
 		}
 		s.t.Log(describe(a))
@@ -419,7 +413,7 @@ func describe(a Action) string {
 		fmt.Fprintf(&b, " %d", a.Part.Gang.ID)
 	}
 	if a.Kind == Waiting {
-		fmt.Fprintf(&b, " for %s, arm: %t", a.Wait.Text(a.Part), a.Arm)
+		fmt.Fprintf(&b, " for %s", a.Wait.Text(a.Part))
 	}
 	if a.Err != nil {
 		fmt.Fprintf(&b, ": %v, own: %t", a.Err, a.Own)

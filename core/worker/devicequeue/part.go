@@ -3,8 +3,6 @@ package devicequeue
 import (
 	"fmt"
 	"slices"
-
-	"github.com/openpathways/pathways/core/shape"
 )
 
 // Kind says what a part is.
@@ -36,7 +34,7 @@ type Recipe struct {
 	// Calls: the computation calls its client, which may submit what stands behind the next
 	// computation. So no other part waits for its end.
 	Calls bool
-	// Announced: other devices of the gang wait until this one has room for what it makes.
+	// Announced: other devices of the gang wait until this one has come to it.
 	Announced bool
 }
 
@@ -162,15 +160,14 @@ type Reason uint8
 
 // The reasons.
 const (
-	Nothing       Reason = iota
-	Loading              // its program is being loaded
-	Bytes                // the bytes of object N have yet to come
-	Readers              // object N is to be read before it is donated
-	Window               // all N computations that may be under way are
-	Before               // what began before it has to end
-	Room                 // there is no memory for what it makes
-	RoomElsewhere        // device N has no memory for what it makes
-	OtherDevices         // the gang's other devices have yet to come
+	Nothing      Reason = iota
+	Loading             // its program is being loaded
+	Bytes               // the bytes of object N have yet to come
+	Readers             // object N is to be read before it is donated
+	Window              // all N computations that may be under way are
+	Before              // what began before it has to end
+	Elsewhere           // device N has yet to come to its part
+	OtherDevices        // the gang's other devices have yet to come
 )
 
 // Wait is what a part waits for.
@@ -197,10 +194,8 @@ func (w Wait) Text(p Part) string {
 		return fmt.Sprintf("one of %d computations under way to end", w.N)
 	case Before:
 		return "what began before " + r.Name + " to end"
-	case Room:
-		return fmt.Sprintf("room for %s, which makes %s", r.Name, shape.BytesText(r.Bytes))
-	case RoomElsewhere:
-		return fmt.Sprintf("room on device %d", w.N)
+	case Elsewhere:
+		return fmt.Sprintf("device %d to come to %s", w.N, r.Name)
 	case OtherDevices:
 		return "the other devices of " + r.Name
 	}

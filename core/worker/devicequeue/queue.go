@@ -24,17 +24,16 @@
 //	an array that it donates is still being read    it waits
 //	the window of computations is full              it waits, if it is one
 //	it must be alone, and another is under way      it waits
-//	there is no room for what it makes              it waits, while there may be; then it fails
-//	another device of the gang has no room          it waits
+//	there is no room for what it makes              it fails
+//	another device of the gang has yet to come      it waits
 //
 // Arrays: what a part makes is known from the moment it begins, and pending until the
 // caller says what came of it. An array that failed keeps its error, and whatever reads it
 // fails with the same one. A buffer is handed out for closing once: when its array cannot
 // be named any more, or has failed, and nothing that was begun has yet to read it.
 //
-// Memory: the bytes of the arrays that are there, and of those that something under way
-// still reads or writes, are at most Config.MemoryLimit, but while a part that donates is
-// being launched.
+// Memory: the bytes of the arrays that are there, without those that are leaving, are at most
+// Config.MemoryLimit.
 //
 // # Why nothing waits without end
 //
@@ -42,8 +41,7 @@
 // ends by itself; bytes come or their sender is lost, and the caller is told either; a copy
 // or a computation under way ends, since it waits for gangs before it in the order at most;
 // the other devices of a gang come to it, since all of them have the gangs before it in the
-// same order, or the gang fails. Room is waited for only while something is under way that
-// may make some, or until the caller calls Impatient, which it is asked to do (Action.Arm).
+// same order, or the gang fails.
 //
 // The caller's duty is to ask Next again after each call that tells of something, and
 // whenever a fact may have changed.
@@ -75,7 +73,7 @@ type Queue struct {
 	// gathering has begun and holds back parts[head:]: the gang's other devices have yet to
 	// come, or its launch to return.
 	gathering *Flight
-	admitted  bool // there is room for what the first part makes, and others were told so
+	admitted  bool // the gang's other devices were told that this one has come to the first part
 
 	flying int // computations that have begun and not ended; at most config.Window
 	// begun counts what another worker may wait for: computations, and copies to it.
@@ -113,9 +111,9 @@ type Facts struct {
 	// Launched: the gang of a part that gathers is being launched, so that it is too late
 	// to fail the part here.
 	Launched bool
-	// Full is 1 more than the local number of a device of the gang that has yet to come to
-	// have room for its part; 0: there is none.
-	Full int
+	// Absent is 1 more than the local number of a device of the gang that has yet to come to
+	// its part; 0: there is none.
+	Absent int
 	// Defer: the caller has no time to begin the part. Where it could begin, Next returns
 	// Ready and changes nothing.
 	Defer bool
@@ -128,8 +126,7 @@ type ActionKind uint8
 const (
 	// Idle: there is nothing to do until the next Submit.
 	Idle ActionKind = iota
-	// Waiting: the first part waits for Wait. Arm: call Impatient with its gang's number,
-	// after a time in which the client may have freed arrays.
+	// Waiting: the first part waits for Wait.
 	Waiting
 	// Ready: the first part can begin. Only in answer to Facts.Defer.
 	Ready
@@ -141,8 +138,8 @@ const (
 	// Fail: the part does not begin, because of Err. Call Refuse with the action. Own: the
 	// error is this part's own, and says nothing yet of where it happened.
 	Fail
-	// Admit: there is room for what the part makes on this device. Tell the gang's other
-	// devices, for which this is Facts.Full.
+	// Admit: the device has come to its part. Tell the gang's other devices, for which this
+	// is Facts.Absent.
 	Admit
 	// Passed: a part that only frees is done.
 	Passed
@@ -152,7 +149,6 @@ const (
 type Action struct {
 	Kind   ActionKind
 	Own    bool    // of Fail
-	Arm    bool    // of Waiting
 	Part   Part    // the part that all but Idle are about
 	Flight *Flight // of Begin; of Fail where the part has begun to gather
 	Err    error   // of Fail
@@ -216,20 +212,17 @@ func (q *Queue) Next(f Facts) Action {
 		return waiting(p, w)
 	}
 	if g.makes(p.Index) && !q.admitted {
-		w, arm, err := q.fits(p)
-		switch {
-		case err != nil:
+		if err := q.fits(p); err != nil {
 			return q.fail(p, err, true)
-		case w.For != Nothing:
-			return Action{Kind: Waiting, Part: p, Wait: w, Arm: arm}
-		case g.Recipe.Announced:
+		}
+		if g.Recipe.Announced {
 			// The room stays: nothing behind this part begins before it does.
 			q.admitted = true
 			return Action{Kind: Admit, Part: p}
 		}
 	}
-	if f.Full > 0 {
-		return waiting(p, Wait{For: RoomElsewhere, N: uint64(f.Full - 1)})
+	if f.Absent > 0 {
+		return waiting(p, Wait{For: Elsewhere, N: uint64(f.Absent - 1)})
 	}
 	if f.Defer {
 		return Action{Kind: Ready, Part: p}
@@ -305,6 +298,9 @@ func (q *Queue) begin(p Part) *Flight {
 	f.Made, f.busy = f.Made[:0], f.busy[:0]
 	for _, in := range f.Inputs {
 		in.Shard.readers++
+		if in.Donated {
+			in.Shard.charge.leaves() // the outputs are counted from here on
+		}
 		if c := in.Shard.charge; c != nil && g.Recipe.Kind == Run && !in.Donated {
 			f.busy = append(f.busy, c.use())
 		}
@@ -365,6 +361,11 @@ func (q *Queue) Depart(f *Flight) {
 // made fails, and what it would have donated stays.
 func (q *Queue) Failed(f *Flight, err error) {
 	q.Depart(f)
+	for _, in := range f.Inputs {
+		if in.Donated && in.Shard.state == ready && !in.Shard.freed {
+			in.Shard.charge.stays()
+		}
+	}
 	q.unpin(f)
 	for _, s := range f.Made {
 		q.Spoil(s, err)

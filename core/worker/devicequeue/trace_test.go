@@ -30,11 +30,11 @@ import (
 //
 //	launched 1 | refused 1 MESSAGE | departed 1 | ended 1 [MESSAGE]
 //	filled 5 | spoiled 5 MESSAGE | read 3
-//	fault 5 MESSAGE | drop 2 | impatient 1 | copy begun | copy ended
+//	fault 5 MESSAGE | drop 2 | copy begun | copy ended
 //
 // Facts, which hold from then on, and "look", after which the queue looks at them again:
 //
-//	failed 1 MESSAGE | loading 1 | loaded 1 | launching 1 | full 1 | room 1 | busy | free-handed
+//	failed 1 MESSAGE | loading 1 | loaded 1 | launching 1 | absent 1 | came 1 | busy | free-handed
 //
 // Answers: begin 1 (5, 6 donated), wait 1 for something, fail 1 with something, admit 1,
 // pass, ready 1, and close 5 for the buffer of array 5.
@@ -151,8 +151,6 @@ func (s *stage) happen(words []string) error {
 		s.q.Fault(1, id, why())
 	case "drop":
 		s.q.Drop(uint32(id))
-	case "impatient":
-		s.q.Impatient(id)
 	case "copy":
 		if rest[0] == "begun" {
 			s.q.CopyBegun()
@@ -167,10 +165,10 @@ func (s *stage) happen(words []string) error {
 		fact().Loading = false
 	case "launching":
 		fact().Launched = true
-	case "full":
-		fact().Full = 2
-	case "room":
-		fact().Full = 0
+	case "absent":
+		fact().Absent = 2
+	case "came":
+		fact().Absent = 0
 	case "busy":
 		s.busy = true
 	case "free-handed":
@@ -270,11 +268,7 @@ func (s *stage) advance() (said []string) {
 		case Idle:
 			return said
 		case Waiting:
-			arm := ""
-			if a.Arm {
-				arm = ", be impatient later"
-			}
-			say("wait %d for %s%s", a.Part.Gang.ID, a.Wait.Text(a.Part), arm)
+			say("wait %d for %s", a.Part.Gang.ID, a.Wait.Text(a.Part))
 			return said
 		case Ready:
 			say("ready %d", a.Part.Gang.ID)

@@ -17,8 +17,6 @@ type twin struct {
 	sessions map[uint32]bool
 	copies   int
 	gathers  *twinPart
-	armed    uint64
-	late     bool
 	told     Part // that was admitted
 }
 
@@ -90,11 +88,23 @@ func (w *twin) counts(a *twinArray) bool {
 	return false
 }
 
+// isBeingDonated reports whether a part that has begun, and was not launched, donates an array.
+func (w *twin) isBeingDonated(a *twinArray) bool {
+	for _, p := range w.begun {
+		for k, in := range p.reads {
+			if p.pinned && in == a && p.part.Gang.donates(k) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (w *twin) used() (used, leaving int64) {
 	for _, a := range w.all {
 		if w.counts(a) {
 			used += a.bytes
-			if !a.known || a.state == failed {
+			if !a.known || a.state == failed || w.isBeingDonated(a) {
 				leaving += a.bytes
 			}
 		}
@@ -190,23 +200,7 @@ func (w *twin) next(f Facts) Action {
 	}
 	if limit := w.config.MemoryLimit; limit > 0 && g.makes(p.Index) && r.Bytes > 0 && w.told != p {
 		more += r.Bytes
-		used, leaving := w.used()
-		if more <= limit && used+more > limit {
-			w.freeAhead()
-			used, leaving = w.used()
-		}
-		switch {
-		case used+more <= limit:
-		case more > limit:
-			return fail(errTwin, true)
-		case flying > 0 || leaving > 0:
-			return wait(Wait{For: Room})
-		case w.armed != g.ID:
-			w.armed, w.late = g.ID, false
-			return Action{Kind: Waiting, Part: p, Wait: Wait{For: Room}, Arm: true}
-		case !w.late:
-			return wait(Wait{For: Room})
-		default:
+		if used, leaving := w.used(); used-leaving+more > limit {
 			return fail(errTwin, true)
 		}
 	}
@@ -214,8 +208,8 @@ func (w *twin) next(f Facts) Action {
 		w.told = p
 		return Action{Kind: Admit, Part: p}
 	}
-	if f.Full > 0 {
-		return wait(Wait{For: RoomElsewhere, N: uint64(f.Full - 1)})
+	if f.Absent > 0 {
+		return wait(Wait{For: Elsewhere, N: uint64(f.Absent - 1)})
 	}
 	if f.Defer {
 		return Action{Kind: Ready, Part: p}
@@ -244,25 +238,6 @@ func (w *twin) make(g *Gang) (made []*twinArray) {
 		w.all, made = append(w.all, a), append(made, a)
 	}
 	return made
-}
-
-// freeAhead lets go of what parts further back free and none before names.
-func (w *twin) freeAhead() {
-	for i, p := range w.waiting {
-		if p.Gang.Recipe.Kind != Free {
-			continue
-		}
-		for _, object := range p.Gang.Objects {
-			named := slices.ContainsFunc(w.waiting[:i], func(b Part) bool {
-				g := b.Gang
-				return g.Session == p.Gang.Session && (g.Recipe.Kind == Run || g.Recipe.Kind == Transfer) &&
-					(slices.Contains(g.reads(b.Index), object) || g.First <= object && object < g.First+uint64(g.Recipe.Makes))
-			})
-			if a := w.find(p.Gang.Session, object); a != nil && !named {
-				a.known = false
-			}
-		}
-	}
 }
 
 func (w *twin) fault(session uint32, object uint64, err error) {
