@@ -91,7 +91,7 @@ var rooms = []room{
 	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster",
 		"capi/slices", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
-	{"core/watch", []string{"core/cluster"}},
+	{"core/watch", []string{"core/cluster", "core/command"}},
 	{"core/worker", []string{"core/cluster"}},
 	{"core/embedded", []string{"capi/embedded"}},
 

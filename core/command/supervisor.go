@@ -78,8 +78,8 @@ func (p *program) leave(s settings, c place) error {
 	return c.keep(append(all, q))
 }
 
-// watch is a supervisor at work.
-type watch struct {
+// vigil is a supervisor at work.
+type vigil struct {
 	program *program
 	place   place
 	log     *slog.Logger
@@ -91,7 +91,7 @@ type watch struct {
 
 // watch runs the supervisor.
 func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
-	w := &watch{program: p, place: c, log: log, begun: time.Now(),
+	w := &vigil{program: p, place: c, log: log, begun: time.Now(),
 		me: process{Name: supervisorName, PID: os.Getpid(), Start: started(os.Getpid())}}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -107,10 +107,10 @@ func (p *program) watch(ctx context.Context, c place, log *slog.Logger) error {
 	}
 }
 
-func (w *watch) clock() int64 { return int64(time.Since(w.begun)) }
+func (w *vigil) clock() int64 { return int64(time.Since(w.begun)) }
 
 // look checks the processes once, and reports whether there is nothing left to supervise.
-func (w *watch) look() (over bool, err error) {
+func (w *vigil) look() (over bool, err error) {
 	listed, err := w.place.listed()
 	switch {
 	case err != nil:
@@ -148,7 +148,7 @@ func (w *watch) look() (over bool, err error) {
 
 // findDead tells the rules of processes that have died, and does what they say. It reports whether the list of
 // processes has changed, and whether the cluster has ended.
-func (w *watch) findDead() (changed, over bool) {
+func (w *vigil) findDead() (changed, over bool) {
 	for i := range w.all {
 		q := &w.all[i]
 		if q.Name == supervisorName || w.rules.isDown(q.Name) || q.isAlive() {
@@ -174,7 +174,7 @@ func (w *watch) findDead() (changed, over bool) {
 }
 
 // restart starts the processes whose time has come, and reports whether there were any.
-func (w *watch) restart() (changed bool) {
+func (w *vigil) restart() (changed bool) {
 	for _, name := range w.rules.due(w.clock()) {
 		i := slices.IndexFunc(w.all, func(q process) bool { return q.Name == name })
 		q, err := w.program.launch(w.place, name, w.all[i].Args, false)

@@ -275,11 +275,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer, all int) *progress {
-	f, ok := w.(*os.File)
-	if !ok {
-		return &progress{all: all}
-	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	if !isTerminal(w) {
 		return &progress{all: all}
 	}
 	return &progress{to: w, all: all, last: -1}

@@ -12,11 +12,11 @@ import (
 // remembers is how many samples a history has: ten minutes of them.
 const remembers = 600
 
-// history is what a cluster did in the last minutes.
-type history struct {
+// History is what a cluster did in the last ten minutes. Its methods may be called from any goroutine.
+type History struct {
 	mu      sync.Mutex
-	samples []sample           // oldest first
-	names   map[uint32]session // of those that are in a sample
+	samples []sample               // oldest first
+	names   map[uint32]SessionPast // of those that are in a sample
 	last    *wire.Report
 	at      time.Time
 }
@@ -30,7 +30,8 @@ type sample struct {
 	memory  int64 // bytes in use on all devices
 }
 
-type session struct {
+// SessionPast is the history of a session: how many devices it kept busy, such as 1.5.
+type SessionPast struct {
 	Session uint32    `json:"session"`
 	Client  string    `json:"client"`
 	User    string    `json:"user"`
@@ -38,10 +39,11 @@ type session struct {
 	Use     []float64 `json:"use"`
 }
 
-func newHistory() *history { return &history{names: map[uint32]session{}} }
+// NewHistory returns an empty history.
+func NewHistory() *History { return &History{names: map[uint32]SessionPast{}} }
 
-// add takes a look at the cluster.
-func (h *history) add(now time.Time, r *wire.Report) {
+// Add takes a look at the cluster.
+func (h *History) Add(now time.Time, r *wire.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	last, passed := h.last, now.Sub(h.at).Seconds()
@@ -63,7 +65,7 @@ func (h *history) add(now time.Time, r *wire.Report) {
 		before[one.Session] = one.DeviceNs
 	}
 	for _, one := range r.Sessions {
-		h.names[one.Session] = session{Session: one.Session, Client: one.Name, User: one.User, Host: one.Host}
+		h.names[one.Session] = SessionPast{Session: one.Session, Client: one.Name, User: one.User, Host: one.Host}
 		if busy := one.DeviceNs - before[one.Session]; busy > 0 {
 			s.use[one.Session] = float64(busy) / 1e9 / passed
 		}
@@ -76,7 +78,7 @@ func (h *history) add(now time.Time, r *wire.Report) {
 }
 
 // forget drops the names of sessions that no sample shows any more.
-func (h *history) forget(r *wire.Report) {
+func (h *History) forget(r *wire.Report) {
 	shown := map[uint32]bool{}
 	for _, one := range r.Sessions {
 		shown[one.Session] = true
@@ -93,22 +95,22 @@ func (h *history) forget(r *wire.Report) {
 	}
 }
 
-// past is a history for a page: columns of equal length.
-type past struct {
-	At       []float64 `json:"at"`
-	Gangs    []float64 `json:"gangs_per_second"`
-	Devices  []int     `json:"devices"`
-	Memory   []int64   `json:"memory"`
-	Sessions []session `json:"sessions"`
+// Past is a history as columns of equal length, a sample each, oldest first.
+type Past struct {
+	At       []float64     `json:"at"`
+	Gangs    []float64     `json:"gangs_per_second"`
+	Devices  []int         `json:"devices"`
+	Memory   []int64       `json:"memory"`
+	Sessions []SessionPast `json:"sessions"`
 }
 
-// plain returns the history.
-func (h *history) plain() past {
+// Past returns the history.
+func (h *History) Past() Past {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := len(h.samples)
-	p := past{At: make([]float64, n), Gangs: make([]float64, n), Devices: make([]int, n), Memory: make([]int64, n),
-		Sessions: []session{}}
+	p := Past{At: make([]float64, n), Gangs: make([]float64, n), Devices: make([]int, n), Memory: make([]int64, n),
+		Sessions: []SessionPast{}}
 	used := map[uint32]bool{}
 	for i, s := range h.samples {
 		p.At[i], p.Gangs[i], p.Devices[i], p.Memory[i] = s.at, s.gangs, s.devices, s.memory
@@ -124,6 +126,6 @@ func (h *history) plain() past {
 		}
 		p.Sessions = append(p.Sessions, one)
 	}
-	slices.SortFunc(p.Sessions, func(a, b session) int { return cmp.Compare(a.Session, b.Session) })
+	slices.SortFunc(p.Sessions, func(a, b SessionPast) int { return cmp.Compare(a.Session, b.Session) })
 	return p
 }

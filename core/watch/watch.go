@@ -50,7 +50,7 @@ type Config struct {
 type Site struct {
 	config  Config
 	mux     *http.ServeMux
-	history *history
+	history *History
 	done    chan struct{}
 	running sync.WaitGroup
 }
@@ -60,7 +60,7 @@ const sampleEvery = time.Second
 
 // New makes a site, and begins to keep its history. Close ends that.
 func New(c Config) *Site {
-	s := &Site{config: c, mux: http.NewServeMux(), history: newHistory(), done: make(chan struct{})}
+	s := &Site{config: c, mux: http.NewServeMux(), history: NewHistory(), done: make(chan struct{})}
 	s.mux.HandleFunc("GET /healthz", s.healthy)
 	s.mux.HandleFunc("GET /readyz", s.ready)
 	s.mux.HandleFunc("GET /metrics", s.metrics)
@@ -93,7 +93,7 @@ func (s *Site) sample() {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s.history.add(time.Now(), s.config.Source.Answer(new(wire.Ask), false))
+		s.history.Add(time.Now(), s.config.Source.Answer(new(wire.Ask), false))
 		select {
 		case <-s.done:
 			return
@@ -222,7 +222,7 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 // pageEvents is how many events a page shows.
 const pageEvents = 200
 
-func (s *Site) past(w http.ResponseWriter, r *http.Request) { s.write(w, s.history.plain()) }
+func (s *Site) past(w http.ResponseWriter, r *http.Request) { s.write(w, s.history.Past()) }
 
 func (s *Site) write(w http.ResponseWriter, value any) {
 	var b bytes.Buffer

@@ -1,0 +1,107 @@
+package command
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// topReport is a cluster of two workers and two sessions, after so many seconds, of which session 2 has used both
+// devices of w1.
+func topReport(seconds int64) *wire.Report {
+	return &wire.Report{Cluster: "c0ffee", UptimeMs: seconds * 1000, Gangs: uint64(100 * seconds),
+		Islands: []*wire.Report_Island{{Name: "default", Workers: []*wire.Report_Worker{
+			{Process: &wire.Process{Number: 1, Name: "w0"}, Devices: []*wire.LocalDevice{{}, {}}, Gangs: 1,
+				Last: &wire.Heartbeat{MemoryInUse: []int64{1 << 20, 0}, Running: []*wire.Running{
+					{Devices: []uint32{0}, Session: 1, Program: "jit_step", Line: "train.py:7", SinceMs: 3000}}}},
+			{Process: &wire.Process{Number: 2, Name: "w1"}, Devices: []*wire.LocalDevice{{}, {}}, Gangs: 2},
+		}}},
+		Sessions: []*wire.Report_SessionReport{
+			{Session: 1, Name: "ann\x1b[2J", User: "ann", Host: "h", Bytes: []int64{5 << 20}},
+			{Session: 2, Name: "bob", User: "bob", Host: "h", DeviceNs: seconds * 2e9, Slices: []*wire.Report_Slice{
+				{Slice: 4, Devices: []*wire.Span{{Worker: 2, Count: 2}}}}},
+		}}
+}
+
+// What is shown follows from the answers of the cluster and the keys alone.
+func TestTop(t *testing.T) {
+	m, at := newTop(nil), time.Unix(1000, 0)
+	look := func(seconds int64, err error) {
+		r := topReport(seconds)
+		if err != nil {
+			r = nil
+		}
+		if _, cmd := m.Update(answered{at.Add(time.Duration(seconds) * time.Second), r, err}); cmd == nil {
+			t.Error("it does not ask again")
+		}
+	}
+	press := func(keys ...tea.KeyPressMsg) {
+		for _, key := range keys {
+			m.Update(key)
+		}
+	}
+	key := func(r rune) tea.KeyPressMsg { return tea.KeyPressMsg{Code: r, Text: string(r)} }
+	tab, down := tea.KeyPressMsg{Code: tea.KeyTab}, tea.KeyPressMsg{Code: tea.KeyDown}
+	enter, escape := tea.KeyPressMsg{Code: tea.KeyEnter}, tea.KeyPressMsg{Code: tea.KeyEscape}
+	// shows looks for parts of the screen, in their order.
+	shows := func(when string, parts ...string) {
+		t.Helper()
+		text := m.text()
+		for _, part := range parts {
+			_, after, ok := strings.Cut(text, part)
+			if !ok {
+				t.Errorf("%s: %q is not shown, or not in its place, in\n%s", when, part, m.text())
+				return
+			}
+			text = after
+		}
+	}
+	m.Update(tea.WindowSizeMsg{Width: 120, Height: 20})
+	shows("before the first answer", "Open Pathways", "q quit")
+	look(10, nil)
+	look(20, nil)
+	shows("at first", "cluster c0ffee, up 20s", "4 devices of 2 workers", "2 sessions", "1.0 MiB", "busy  50 %",
+		"100 gangs a second", "BUSY▾", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h")
+	if strings.Contains(m.text(), "\x1b[2J") {
+		t.Error("a session's name reaches the terminal as a command")
+	}
+	press(key('s'))
+	shows("sorted by memory", "MEMORY▾", "1 ann", "2 bob")
+	press(enter)
+	shows("a session", "session 1, ann", "jit_step, called at train.py:7", "Esc back")
+	press(escape, down, enter)
+	shows("the other session", "session 2, bob", "w1/0-1")
+	press(tab)
+	shows("workers", "GANGS▾", "w1", "w0", "default")
+	press(down, enter)
+	shows("a worker", "worker w0 of island default: 2 devices", "MEMORY OF DEVICES", "jit_step")
+	press(key('s'))
+	shows("a worker that is no longer the first", "worker w0 of")
+	press(escape, key('p'))
+	look(30, nil)
+	shows("paused", "up 20s", "paused")
+	press(key('p'))
+	look(40, nil)
+	look(50, errors.New("nobody answers"))
+	shows("where the controller is away", "up 40s", "nobody answers", "w0")
+	m.Update(tea.WindowSizeMsg{Width: 30, Height: 5})
+	if lines := strings.Split(m.text(), "\n"); len(lines) != 5 {
+		t.Errorf("on a screen of 5 lines it shows %d", len(lines))
+	}
+	if cmd := m.press("q"); cmd == nil || cmd() != tea.Quit() {
+		t.Error("q does not quit")
+	}
+}
+
+// Without a terminal top says what else there is.
+func TestTopNeedsATerminal(t *testing.T) {
+	code, _, errs := call(t, nil, "top", "--address", "unix:/nowhere")
+	if code != ExitUsage || !strings.Contains(errs, "pathways status --json") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+}
