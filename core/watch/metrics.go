@@ -12,17 +12,18 @@ import (
 
 // metric is a metric with how to read it from a report.
 type metric struct {
+	name string // without the pathways_ that all begin with
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	read func(r *wire.Report, tell func(value float64, labels ...string))
 }
 
 func gauge(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
-	return metric{prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.GaugeValue, read}
+	return metric{name, prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.GaugeValue, read}
 }
 
 func counter(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
-	return metric{prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.CounterValue, read}
+	return metric{name, prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.CounterValue, read}
 }
 
 // Labels of what is told for each worker, and for each session.

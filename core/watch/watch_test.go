@@ -1,10 +1,13 @@
 package watch
 
 import (
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -128,6 +131,41 @@ func TestTokenInAddress(t *testing.T) {
 	w = httptest.NewRecorder()
 	if site.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "secret.py") {
 		t.Errorf("with the cookie it answers %d %s", w.Code, w.Body)
+	}
+}
+
+// The guide and the dashboard name metrics that are there, and the guide names all of them.
+func TestMetricsAreThoseOfTheGuide(t *testing.T) {
+	there := map[string]bool{}
+	for _, m := range all {
+		there[m.name] = true
+	}
+	read := func(path string) string {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	guide, board := read("../../docs/guides/watching.md"), read("../../examples/monitoring/grafana.json")
+	if !json.Valid([]byte(board)) {
+		t.Error("the dashboard is not JSON")
+	}
+	for _, text := range []string{guide, board} {
+		named := regexp.MustCompile(`\bpathways_([a-z_]+)`).FindAllStringSubmatch(text, -1)
+		if len(named) < 2 {
+			t.Error("no metrics are named: they are not read as they should be")
+		}
+		for _, m := range named {
+			if !there[m[1]] {
+				t.Errorf("there is no metric %s", m[0])
+			}
+		}
+	}
+	for name := range there {
+		if !strings.Contains(guide, "`"+name+"`") {
+			t.Errorf("the guide does not name %s", name)
+		}
 	}
 }
 
