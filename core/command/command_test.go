@@ -427,8 +427,9 @@ func TestUpAndDown(t *testing.T) {
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
 	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s",
-		"--no-restart")
+		"--no-restart", "--http", "127.0.0.1:0")
 	if code != ExitSuccess || !strings.Contains(out, "6 devices in 3 workers") ||
+		!strings.Contains(out, "shown at http://127.0.0.1:") ||
 		!strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
 		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
 	}

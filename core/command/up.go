@@ -97,6 +97,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 		}
 		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"),
 			status.Count(workers, "worker"), c.address())
+		if page := s.text("http"); page != "" {
+			fmt.Fprintf(p.out, "The cluster is shown at http://%s/\n\n", page)
+		}
 		return nil
 	}
 	err = run(ctx, command, c)
