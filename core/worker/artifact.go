@@ -44,8 +44,9 @@ type loaded struct {
 	done   chan struct{} // closed when exe or err is there
 	exe    device.Executable
 	err    error
-	users  int  // guarded by artifacts.mu
-	told   bool // the controller, that others can have it from here; guarded by artifacts.mu
+	parts  []*content.Memory // that it was loaded from, for others; nil where there are none
+	users  int               // guarded by artifacts.mu
+	told   bool              // the controller, that others can have it from here; guarded by artifacts.mu
 }
 
 func (a *artifacts) init() {
@@ -180,29 +181,40 @@ func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loa
 		a.loaded[e.key] = e
 		a.mu.Unlock()
 	}
-	e.exe, e.err = w.executable(l, places, local)
+	e.exe, e.err = w.executable(l, places, local, e)
 	if e.err != nil && e.key != "" { // the next one tries again
 		w.artifacts.mu.Lock()
 		delete(w.artifacts.loaded, e.key)
 		w.artifacts.mu.Unlock()
 	}
 	close(e.done)
-	if e.err == nil && l.Kept && w.loadsAnywhere(l.Form) { // otherwise it lacks the code that others need
-		w.has(e)
+	if e.parts != nil {
+		w.has(e, e.err == nil && w.loadsAnywhere(l.Form)) // otherwise it lacks the code that others need
 	}
 	return e
 }
 
-// has tells the controller that others can have an artifact from this worker.
-func (w *Worker) has(e *loaded) {
+// has tells the controller that others can have an artifact from this worker, if they can, and lets go of the bytes
+// that it was loaded from if they cannot, or have them from what is kept here.
+func (w *Worker) has(e *loaded, they bool) {
 	a := &w.artifacts
 	a.mu.Lock()
-	tell := a.kept[e.number] == nil && e.users > 0 && !e.told
-	e.told = e.told || tell
+	tell := they && a.kept[e.number] == nil && e.users > 0 && len(e.parts[0].Data) > 0
+	e.told = tell
 	a.mu.Unlock()
 	if tell {
 		w.sendHave(e.number, false)
+	} else {
+		e.forgetParts()
 	}
+}
+
+// forgetParts releases the bytes that an executable was loaded from.
+func (e *loaded) forgetParts() {
+	for _, part := range e.parts {
+		part.Release()
+	}
+	e.parts = nil
 }
 
 func (w *Worker) sendHave(number uint64, no bool) {
@@ -227,6 +239,7 @@ func (w *Worker) unload(e *loaded) {
 	if told {
 		w.sendHave(e.number, true)
 	}
+	e.forgetParts()
 	if e.exe != nil {
 		e.exe.Close()
 	}
@@ -375,7 +388,8 @@ func (w *Worker) give(m *wire.Give) {
 	})
 }
 
-// parts returns what is kept of an artifact, or what an executable that was loaded serializes to.
+// parts returns what is kept of an artifact, or what an executable was loaded from. That one is not serialized again:
+// what XLA makes of an executable for CPUs that it has loaded does not run.
 func (w *Worker) parts(number uint64) ([]*content.Memory, error) {
 	a := &w.artifacts
 	if parts := a.held(number); parts != nil {
@@ -395,9 +409,8 @@ func (w *Worker) parts(number uint64) ([]*content.Memory, error) {
 		return nil, status.New(status.NotFound, "it does not have compiled program %d any more", number)
 	}
 	defer w.unload(e)
-	serialized, err := e.exe.Serialize()
-	if err != nil {
-		return nil, err
+	for _, part := range e.parts {
+		part.Hold()
 	}
-	return []*content.Memory{content.Own(serialized.Data, serialized.Release), content.Bytes(nil)}, nil
+	return e.parts, nil
 }

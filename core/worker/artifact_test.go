@@ -2,12 +2,14 @@ package worker_test
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/content"
 )
@@ -30,8 +32,22 @@ func (s *script) fetched(artifact, transfer uint64) ([]byte, error) {
 	return got, <-done
 }
 
+// asXLA is a driver whose executables, where they were loaded, serialize to what does not run, as XLA's for CPUs do.
+type asXLA struct{ device.Driver }
+
+func (d asXLA) Load(ctx context.Context, serialized []byte) (device.Executable, error) {
+	x, err := d.Driver.Load(ctx, serialized)
+	return onceLoaded{x}, err
+}
+
+type onceLoaded struct{ device.Executable }
+
+func (onceLoaded) Serialize() (device.Bytes, error) {
+	return device.NewBytes([]byte("it does not run"), nil), nil
+}
+
 // A worker asks for an artifact that it is to load, again where it is refused, says that it has it, sends it to another
-// worker from what it has loaded, and says so when it has it no more.
+// worker as it came, and says so when it has it no more.
 func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	drivers := simDrivers(t, 1, 1, sim.Options{})
 	p := addOne()
@@ -44,6 +60,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	if x.Close(); err != nil {
 		t.Fatal(err)
 	}
+	drivers[0] = asXLA{drivers[0]}
 	s := start(t, drivers, func(c *worker.Config) { c.DeviceID = nil })
 	load := &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
 		Outputs:  []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}},

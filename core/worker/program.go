@@ -129,8 +129,9 @@ func (w *Worker) load(m *wire.Load) {
 }
 
 // executable makes what a Loadable describes, from its serialized form or else
-// from its code.
-func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int) (x device.Executable, err error) {
+// from its code. The bytes of an artifact stay in e.
+func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int, e *loaded) (x device.Executable,
+	err error) {
 	if l == nil {
 		return nil, status.New(status.InvalidArgument, "there is nothing to load")
 	}
@@ -146,19 +147,13 @@ func (w *Worker) executable(l *wire.Loadable, places []*wire.Place, local []int)
 	}
 	serialized, code := l.Serialized, l.Code
 	if l.Kept {
-		parts, err := w.fetch(l.Artifact)
-		if err != nil {
+		if e.parts, err = w.fetch(l.Artifact); err != nil {
 			return nil, err
 		}
-		defer func() {
-			for _, m := range parts {
-				m.Release()
-			}
-		}()
 		if x := w.artifacts.takeLive(l, local); x != nil { // it was compiled here meanwhile
 			return x, nil
 		}
-		serialized, code = parts[0].Data, parts[1].Data
+		serialized, code = e.parts[0].Data, e.parts[1].Data
 	}
 	done, err := w.slot(w.ctx)
 	if err != nil {
