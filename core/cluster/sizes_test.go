@@ -118,7 +118,7 @@ func bounded(size int, err error) error {
 	switch refused := code == status.InvalidArgument || code == status.ResourceExhausted; {
 	case err == nil && size > wire.MaxFrame:
 		return fmt.Errorf("it was taken, and no frame holds it")
-	case err != nil && (size < 1<<20 || !refused || !strings.Contains(err.Error(), "at most")):
+	case err != nil && (size < 1000<<10 || !refused || !strings.Contains(err.Error(), "at most")):
 		return err
 	}
 	return nil

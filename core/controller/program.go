@@ -169,7 +169,7 @@ func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, e
 
 // Bounds of what is part of messages about programs: of the options, and of all that goes to workers or comes from one.
 const (
-	maxOptions  = 8 << 20
+	maxOptions  = 1 << 20
 	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
 

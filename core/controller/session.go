@@ -498,10 +498,14 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	s.last = op + uint64(n) - 1
 	s.underWay += n
 	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message}
-	if nodes == 0 && len(ev.Payload) > maxOperation {
+	most := maxOperation
+	if ev.Wire == wire.KindRun {
+		most = maxRun
+	}
+	if nodes == 0 && len(ev.Payload) > most {
 		item.err = status.New(status.InvalidArgument,
 			"the operation is a message of %d bytes, of at most %d; use fewer arguments or shards at a time", len(ev.Payload),
-			maxOperation)
+			most)
 	}
 	st.enqueue(s, item, ev.Payload)
 	return nil
@@ -509,6 +513,9 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 
 // maxOperation bounds an operation's message, so that it also fits into a Dispatch.
 const maxOperation = wire.MaxFrame - 4<<10
+
+// maxRun bounds a run's message, some hundred thousand inputs: it is looked at and copied while all sessions wait.
+const maxRun = 1 << 20
 
 // freeLater frees objects behind the operations that came before. Free and Forget have no number and are not counted as
 // under way; a bound on the queue takes the place of the credit.

@@ -41,26 +41,27 @@ func (b *bed) ends(actions []Action) map[uint64]error {
 }
 
 // An operation whose message just fits into a frame is dispatched, or fails with a sentence where it would not fit into
-// the message to its workers. What reads its arrays fails with the same.
+// the message to its workers. A run has a bound of its own. What reads its arrays fails with the same.
 func TestOperationThatFillsAFrame(t *testing.T) {
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	for name, c := range map[string]struct {
 		kind wire.Kind
+		fits int
 		m    func(pad []byte) proto.Message
 	}{
-		"run": {wire.KindRun, func(pad []byte) proto.Message {
+		"run": {wire.KindRun, maxRun - 1000, func(pad []byte) proto.Message {
 			return &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}, Trace: pad}
 		}},
-		"put": {wire.KindPut, func(pad []byte) proto.Message {
+		"put": {wire.KindPut, 63 << 20, func(pad []byte) proto.Message {
 			return &wire.Put{Op: 2, Object: 2, Devices: []uint32{0},
 				Array: &wire.Array{Dtype: scalar.Dtype, Memory: string(pad)}}
 		}},
-		"transfer": {wire.KindTransfer, func(pad []byte) proto.Message {
+		"transfer": {wire.KindTransfer, 63 << 20, func(pad []byte) proto.Message {
 			return &wire.Transfer{Op: 2, Object: 2, Array: &wire.Array{Dtype: scalar.Dtype, Memory: string(pad)},
 				Moves: []*wire.Move{{Source: 1}}}
 		}},
 	} {
-		for _, size := range []int{63 << 20, wire.MaxFrame - 1000} {
+		for _, size := range []int{c.fits, c.fits + 1<<20 - 1000} {
 			b := newBed(t, Config{}, 1, 1)
 			b.program(1)
 			dispatched := 0
@@ -71,7 +72,7 @@ func TestOperationThatFillsAFrame(t *testing.T) {
 				}
 				kept = append(kept, a)
 			}
-			if size == 63<<20 {
+			if size == c.fits {
 				if dispatched != 1 {
 					t.Errorf("%s of %d bytes was dispatched %d times", name, size, dispatched)
 				}
