@@ -61,10 +61,11 @@ type remote struct {
 	programs atomic.Uint64
 	slices   atomic.Uint64
 
-	order sync.Mutex // serialises submissions; taken before mu; guards op, buf, open and armedPut
-	op    uint64     // number of the last operation
-	buf   []byte     // the message that is being sent
-	open  *openPut   // the last operation, if its message has yet to be sent; or nil
+	order      sync.Mutex // serialises submissions; taken before mu; guards what follows, up to armedPut
+	op         uint64     // number of the last operation
+	buf        []byte     // the message that is being sent
+	open       *openPut   // the last operation, if its message has yet to be sent; or nil
+	assemblies assemblies
 
 	gathering *time.Timer // calls sendLate
 	armedPut  bool        // whether gathering runs
@@ -77,6 +78,7 @@ type remote struct {
 	graphs   map[uint64]defined
 	graph    uint64                // number of the last graph
 	compiles map[uint64]*compiling // by program, whose number is also that of its Compile
+	devices  map[uint64]string     // of programs, row by row, as bytes
 	texts    map[uint64][]byte     // long ones of programs, since what they were compiled to may be lost
 	asking   asking
 	round    *round // the profile's questions in flight; or nil
@@ -226,6 +228,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 			if err := m.Status.Err(); err != nil {
 				return nil, err
 			}
+			r.keepDevices(id, m.Info.GetDevices())
 			return &Remote{ID: id, Info: m.Info}, nil
 		case <-ctx.Done():
 			err = status.New(status.Cancelled, "compiling was cancelled: %w", context.Cause(ctx))
@@ -243,6 +246,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 func (r *remote) Forget(program uint64) {
 	r.mu.Lock()
 	delete(r.texts, program)
+	delete(r.devices, program)
 	r.mu.Unlock()
 	// if it fails, the session has ended and the program with it
 	_ = r.sendMessage(wire.KindForget, &wire.Forget{Programs: []uint64{program}})

@@ -134,6 +134,9 @@ func (r *remote) Run(s *RunSpec) error {
 	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed,
 		NotDonated: s.NotDonated,
 		Only:       uint32(s.Only + 1), Trace: s.Trace}
+	if len(run.Mixed) > 0 {
+		r.assemble(&run)
+	}
 	r.buf = run.Append(r.buf[:0])
 	return r.send(wire.KindRun, op)
 }
@@ -444,6 +447,7 @@ func (r *remote) takeFrees() {
 	}
 	r.frees, r.spare, r.rows = r.spare[:0], nil, nil
 	r.freeing.Unlock()
+	frees = append(frees, r.assemblies.without(frees)...)
 	if len(rows) > 0 {
 		gone := make(map[uint64]bool, len(frees))
 		for _, object := range frees {

@@ -153,8 +153,22 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 		if int(i) >= len(g.run.Inputs) || slices.Contains(g.run.NotDonated, i) {
 			continue
 		}
-		if o := g.s.objects[g.run.Inputs[i]]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
+		o := g.s.objects[g.run.Inputs[i]]
+		if o == nil || o.donated || !g.place.has.covers(o.place.has) {
+			continue
+		}
+		if o.of == nil {
 			each(o, take(o))
+			continue
+		}
+		taken := int64(-1) // as of Mixed
+		for k, id := range o.of.members {
+			if m := g.s.objects[id]; m != nil && !m.donated && len(m.place.rows) == o.of.rows[k] {
+				if taken < 0 {
+					taken = take(m)
+				}
+				each(m, min(taken, m.counted))
+			}
 		}
 	}
 	for _, m := range g.run.Mixed {
@@ -190,7 +204,8 @@ func (st *State) takeOver(g *gang) {
 		st.donations(g, func(o *object, taken int64) {
 			st.ledger.Shrink(o.charge, taken)
 			st.ledger.Retire(o.charge, g.s.entered+1) // its own place among the session's gangs, see list
-			o.charge = 0
+			o.charge, o.donated = 0, true
+			g.s.damage(o, errMemberDonated)
 			st.stir()
 		})
 	}

@@ -11,7 +11,7 @@ import (
 func (st *State) freeAhead(g *gang) (freed bool) {
 	s := g.s
 	used := map[uint64]bool{}
-	useOf(g.held.message, used)
+	s.useOf(g.held.message, used)
 	first, end := g.first, g.first+uint64(g.makes) // what is made where the client has its name already
 	if p := s.play; p != nil {
 		first, end = p.first, p.first+uint64(p.g.made)
@@ -23,7 +23,7 @@ func (st *State) freeAhead(g *gang) (freed bool) {
 	for i := s.head; i < len(s.queue); i++ {
 		m, ok := s.queue[i].message.(*wire.Free)
 		if !ok {
-			useOf(s.queue[i].message, used)
+			s.useOf(s.queue[i].message, used)
 			continue
 		}
 		var now wire.Free
@@ -50,17 +50,24 @@ func split[T any](all []T, stays func(T) bool) (goes, rest []T) {
 	return goes, rest
 }
 
-// useOf adds the objects that an operation reads.
-func useOf(message any, used map[uint64]bool) {
+// useOf adds the objects that an operation reads, and those that these are assembled of.
+func (s *session) useOf(message any, used map[uint64]bool) {
 	switch m := message.(type) {
 	case *wire.Run:
 		for _, id := range m.Inputs {
 			used[id] = true
+			for _, member := range s.membersOf(id) {
+				used[member] = true
+			}
 		}
 		for _, x := range m.Mixed {
 			for _, p := range x.GetPieces() {
 				used[p.GetObject()] = true
 			}
+		}
+	case *wire.Assemble:
+		for _, p := range m.Pieces {
+			used[p.GetObject()] = true
 		}
 	case *wire.Transfer:
 		for _, move := range m.Moves {
@@ -87,12 +94,19 @@ func (st *State) consumed(s *session, message any, each func(id uint64)) {
 		for _, i := range p.of.info.GetDonated() {
 			if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 				each(m.Inputs[i])
+				for _, member := range s.membersOf(m.Inputs[i]) {
+					each(member)
+				}
 				for _, x := range m.Mixed {
 					for _, piece := range x.GetPieces() {
 						each(piece.GetObject())
 					}
 				}
 			}
+		}
+	case *wire.Assemble: // a run behind it may donate it, when it is not known yet what it is made of
+		for _, p := range m.Pieces {
+			each(p.GetObject())
 		}
 	case *wire.Free:
 		for _, id := range m.Objects {

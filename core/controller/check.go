@@ -105,6 +105,7 @@ func (a *audit) session(s *session) {
 	}
 	a.graphs(s)
 	a.memory(s)
+	a.assembled(s)
 	seen := set{}
 	for _, slot := range s.slots {
 		if !seen.has(slot) {
@@ -118,6 +119,25 @@ func (a *audit) session(s *session) {
 	for program, c := range s.compiling {
 		if a.st.compiled[c.key] != c || c.ready {
 			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
+		}
+	}
+}
+
+// assembled looks at what a session's objects are assembled of.
+func (a *audit) assembled(s *session) {
+	for id, o := range s.objects {
+		for _, member := range o.in {
+			if of := s.objects[member]; of == nil || of.of == nil || !slices.Contains(of.of.members, id) {
+				a.say("array %d of session %d is said to be in array %d", id, s.id, member)
+			}
+		}
+		if o.of == nil || o.err != nil {
+			continue
+		}
+		for _, member := range o.of.members {
+			if m := s.objects[member]; m == nil || m.err != nil || m.donated || !slices.Contains(m.in, id) {
+				a.say("array %d of session %d is assembled of array %d, which is not there", id, s.id, member)
+			}
 		}
 	}
 }

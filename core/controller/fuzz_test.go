@@ -28,6 +28,11 @@ func FuzzFrames(f *testing.F) {
 		&wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}},
 		wire.KindFree, &wire.Free{Objects: []uint64{1, 2},
 			Rows: []*wire.Rows{{Object: 3, Devices: []uint32{0, 9}}}}, wire.KindFetch, &wire.Fetch{Op: 3, Object: 1, Device: 1})
+	add(wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}},
+		wire.KindAssemble, &wire.Assemble{Object: 3, Program: 1,
+			Pieces: []*wire.Piece{{Object: 2, Rows: 1}, {Object: 1, Rows: 1}}},
+		wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 4, Inputs: []uint64{3}},
+		wire.KindFree, &wire.Free{Objects: []uint64{2, 3}})
 	add(wire.KindCompile, &wire.Compile{Op: 1, Program: 1, Options: sim.CompileOptions([]int{1, 0})}, wire.KindForget,
 		&wire.Forget{Programs: []uint64{1}}, wire.KindGoodbye, &wire.Goodbye{})
 	add(wire.KindCompiled|0x80, &wire.Compiled{

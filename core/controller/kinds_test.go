@@ -123,6 +123,15 @@ func numbers(text string) []uint64 {
 	return list
 }
 
+// pieces are so many pieces of an array that they take the bytes of a text.
+func pieces(text string) []*wire.Piece {
+	list := make([]*wire.Piece, len(text)/15)
+	for i := range list {
+		list[i] = &wire.Piece{Object: 1<<63 + uint64(i), Rows: 1}
+	}
+	return list
+}
+
 // dims are numbers, as dimensions.
 func dims(text string) []int64 {
 	list := make([]int64, len(text)/9)
@@ -195,6 +204,9 @@ var allLong = []long{
 	}},
 	{"fetch", false, wire.KindFetch, passed, func(string) proto.Message { return &wire.Fetch{Op: 2, Object: 1} }},
 	{"free", false, wire.KindFree, taken, func(s string) proto.Message { return &wire.Free{Objects: numbers(s)} }},
+	{"assemble", false, wire.KindAssemble, taken, func(s string) proto.Message {
+		return &wire.Assemble{Object: 2, Program: 1, Pieces: pieces(s)}
+	}},
 	{"forget", false, wire.KindForget, taken, func(s string) proto.Message { return &wire.Forget{Programs: numbers(s)} }},
 	{"graph", false, wire.KindGraph, refused, func(s string) proto.Message {
 		return &wire.Graph{Graph: 1, Inputs: 1, Nodes: []*wire.Node{{Makes: 1,

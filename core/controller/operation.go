@@ -119,6 +119,8 @@ func (st *State) perform(s *session, q *queued) {
 		st.fetch(s, m, q)
 	case *wire.Free:
 		st.free(s, m)
+	case *wire.Assemble:
+		st.assemble(s, m)
 	case *wire.Forget:
 		st.forgetGraphs(s, m.Graphs)
 		st.forgetPrograms(s, m)
@@ -205,8 +207,8 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 			missing++
 		} else if err := s.has(id, i, at.has, at); err != nil {
 			return err
-		} else if o := s.objects[id]; o.put != 0 {
-			st.awaitPut(o)
+		} else {
+			st.awaitArgument(s, s.objects[id])
 		}
 	}
 	for _, mixed := range m.Mixed {
@@ -226,9 +228,10 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 			}
 			if err := s.has(piece.Object, int(mixed.Argument), here, nil); err != nil {
 				return err
-			} else if o := s.objects[piece.Object]; o.put != 0 {
-				st.awaitPut(o)
+			} else if err := s.objects[piece.Object].asMember(piece.Object); err != nil {
+				return err
 			}
+			st.awaitArgument(s, s.objects[piece.Object])
 			row += int(piece.Rows)
 		}
 		if row != len(at.rows) {
@@ -308,6 +311,7 @@ func (st *State) start(g *gang) {
 		if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 			if o := s.objects[m.Inputs[i]]; o != nil && g.place.has.covers(o.place.has) {
 				o.donated = true
+				s.damage(o, errMemberDonated)
 			}
 		}
 	}
@@ -341,6 +345,7 @@ func (st *State) refused(g *gang, err error) {
 			if o := s.objects[g.first+i]; o != nil {
 				st.ledger.Free(o.charge)
 				o.err, o.absent, o.charge = err, true, 0
+				s.damage(o, err)
 			}
 		}
 		st.end(s, g.op, err)
@@ -391,6 +396,7 @@ func (st *State) fail(g *gang, err error) {
 	for i := range uint64(g.makes) {
 		if o := g.s.objects[g.first+i]; o != nil {
 			o.err = err
+			g.s.damage(o, err)
 		}
 	}
 	st.end(g.s, g.op, err)
@@ -525,6 +531,7 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 		return object{}, false
 	}
 	st.retire(s, o)
+	s.apart(id, o)
 	was = *o
 	delete(s.objects, id)
 	*o = object{}

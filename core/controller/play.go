@@ -79,6 +79,7 @@ func (st *State) proceed(s *session) {
 					}
 				} else if o := s.objects[p.object(object)]; o != nil {
 					o.donated = true // what is left of it the client frees
+					s.damage(o, errMemberDonated)
 				}
 			}
 		}
@@ -121,7 +122,9 @@ func (st *State) performNode(s *session, p *play, i int) {
 			if err = e; s.objects[id] == nil || s.objects[id].err == nil { // otherwise it has its name
 				err = status.Wrap(e, "node %d, %s", i, n.name)
 			}
-		} else if o := s.objects[id]; o.put != 0 {
+		} else if o := s.objects[id]; o.of != nil {
+			err = o.asMember(id)
+		} else if o.put != 0 {
 			st.awaitPut(o)
 		}
 	}
@@ -153,6 +156,7 @@ func (p *play) donate(node int) {
 	for _, object := range p.g.nodes[node].donates {
 		if o := p.s.objects[p.object(object)]; o != nil && p.g.nodes[node].at.has.covers(o.place.has) {
 			o.donated = true
+			p.s.damage(o, errMemberDonated)
 		}
 	}
 }

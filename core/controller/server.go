@@ -211,6 +211,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Completed)
 	case wire.KindFree:
 		m = new(wire.Free)
+	case wire.KindAssemble:
+		m = new(wire.Assemble)
 	case wire.KindPut:
 		m = new(wire.Put)
 	case wire.KindFetch:

@@ -50,6 +50,8 @@ type session struct {
 	queue    []queued
 	head     int
 	freeing  int   // objects named in the queue
+	pieces   int   // of Assembles in the queue
+	unmade   int   // Assembles in the queue
 	fetches  int   // fetches in the queue
 	ahead    bool  // some of these may be able to go past what is held
 	waiting  *gang // a run that waits for its place; the queue stays behind it
@@ -93,8 +95,10 @@ type object struct {
 	// Donated: its contents belong to a run. A run that takes some of its shards
 	// alone, by Only or Mixed, is known to the workers only.
 	donated bool
-	absent  bool // workers never heard of it
-	freed   set  // virtual devices whose shards were let go of before the others
+	absent  bool      // workers never heard of it
+	freed   set       // virtual devices whose shards were let go of before the others
+	of      *assembly // nil unless it was assembled
+	in      []uint64  // objects that were assembled of it
 }
 
 // place is a list of virtual devices with what a gang on them needs at hand. There
@@ -175,6 +179,7 @@ func (st *State) showDevices(s *session, m *wire.Welcome) {
 		}
 	}
 	s.spans = spans(s.view.Spans())
+	m.Assembles = true
 	var seen set
 	for _, span := range s.spans {
 		w := by[span.Worker]
@@ -183,6 +188,7 @@ func (st *State) showDevices(s *session, m *wire.Welcome) {
 		}
 		seen.add(w.slot)
 		w.views++
+		m.Assembles = m.Assembles && w.protocol >= wire.ProtocolObjects
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
 	}
@@ -470,6 +476,8 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		return st.operation(s, ev, m.Op, 0)
 	case *wire.Free:
 		return st.freeLater(s, ev, m)
+	case *wire.Assemble:
+		return st.assembleLater(s, ev, m)
 	case *wire.Forget:
 		return st.forgetLater(s, ev, m)
 	default:
@@ -554,7 +562,7 @@ func (s *session) queuedLast() any {
 }
 
 func (st *State) enqueueUnnumbered(s *session, ev *Event) error {
-	if len(s.queue)-s.head > 2*st.limits.Credit+2 {
+	if len(s.queue)-s.head-s.unmade > 2*st.limits.Credit+2 {
 		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
 	}
 	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, ev.Payload)

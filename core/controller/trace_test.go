@@ -27,6 +27,7 @@ import (
 //	1 compiled 1 [cancelled|kept|notext] [donated=0 [alias=bytes]] [temp=bytes] [form=joined] [error=…]
 //	1 want 1 | 1 have 1 [no]
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
+//	2 assemble 3 program=1 of=1:2,2:1
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
@@ -204,6 +205,13 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindTransfer, m
 	case "free":
 		ev.Wire, ev.Message = wire.KindFree, &wire.Free{Objects: numbers(words[2])}
+	case "assemble":
+		m := &wire.Assemble{Object: number(words[2]), Program: number(args["program"])}
+		for p := range strings.SplitSeq(args["of"], ",") {
+			o, rows, _ := strings.Cut(p, ":")
+			m.Pieces = append(m.Pieces, &wire.Piece{Object: number(o), Rows: uint32(number(rows))})
+		}
+		ev.Wire, ev.Message = wire.KindAssemble, m
 	case "forget":
 		ev.Wire, ev.Message = wire.KindForget, &wire.Forget{Programs: numbers(words[2])}
 	case "profile":
@@ -336,6 +344,15 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 					fmt.Fprint(w, err)
 				}
 				fmt.Fprintf(w, "free %v", f.Objects)
+				break
+			}
+			if wire.Kind(m.Kind) == wire.KindAssemble {
+				p := new(wire.Assemble)
+				_ = proto.Unmarshal(m.Operation, p)
+				fmt.Fprintf(w, "assemble %d on %v of", p.Object, p.Devices)
+				for _, piece := range p.Pieces {
+					fmt.Fprintf(w, " %d:%d", piece.Object, piece.Rows)
+				}
 				break
 			}
 			op := new(wire.Fetch) // all have op as field 1

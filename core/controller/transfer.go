@@ -88,6 +88,8 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 			err = o.err
 		case o.donated:
 			err = invalid("move %d: array %d was donated to an earlier run and cannot be used again", i, move.Source)
+		case o.of != nil:
+			err = o.asMember(move.Source)
 		case !o.place.has.has(int(move.From)):
 			err = invalid("move %d: array %d has no shard on device %d", i, move.Source, move.From)
 		case o.put != 0:
@@ -127,6 +129,8 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 			err = o.err
 		case o.donated:
 			err = invalid("array %d was donated to an earlier run and cannot be read", m.Object)
+		case o.of != nil:
+			err = o.asMember(m.Object)
 		case !o.place.has.has(int(m.Device)):
 			err = invalid("array %d has no shard on device %d", m.Object, m.Device)
 		default:

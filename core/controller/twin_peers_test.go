@@ -25,7 +25,8 @@ func (w *twin) joinWorker() {
 	protocols := []uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}
 	protocol := rapid.SampledFrom(protocols).Draw(w.t, "protocol")
 	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts, met: map[uint64]bool{},
-		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+		assembled: map[[2]uint64]bool{},
+		devices:   map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
 		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer, ProtocolMax: protocol}})
@@ -74,7 +75,7 @@ func (w *twin) submits(c *twinClient) {
 	next := func() uint64 { c.op++; return c.op }
 	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
 	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free",
-		"forget", "abort", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
+		"forget", "abort", "assemble", "assemble", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
 	case "compile":
 		rows := devices()
 		ids := make([]int, len(rows))
@@ -112,6 +113,16 @@ func (w *twin) submits(c *twinClient) {
 		m := &wire.Free{Objects: []uint64{object()}}
 		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
 		w.say(c.conn, wire.KindFree, m)
+	case "assemble":
+		if id, rows := pick(w, c.programs, "program"); id != 0 {
+			m := &wire.Assemble{Object: fresh(), Program: id}
+			for left := len(rows); left > 0; {
+				n := rapid.IntRange(1, left).Draw(t, "rows")
+				m.Pieces = append(m.Pieces, &wire.Piece{Object: object(), Rows: uint32(n)})
+				left -= n
+			}
+			w.say(c.conn, wire.KindAssemble, m)
+		}
 	case "forget":
 		id, _ := pick(w, c.programs, "program")
 		delete(c.programs, id)

@@ -31,16 +31,17 @@ type twin struct {
 }
 
 type twinWorker struct {
-	old      bool            // it does not speak ProtocolParts
-	met      map[uint64]bool // processes of workers that it was told of
-	process  uint64
-	devices  map[uint32][]uint64 // workers of a session's virtual devices
-	graphs   map[[2]uint64]*wire.Graph
-	last     uint64
-	known    map[uint32]bool
-	loaded   map[[2]uint64]bool
-	gangs    map[uint64]uint32 // to be reported: session
-	compiles map[uint64]bool
+	old       bool               // it does not speak ProtocolParts
+	met       map[uint64]bool    // processes of workers that it was told of
+	assembled map[[2]uint64]bool // arrays, by session
+	process   uint64
+	devices   map[uint32][]uint64 // workers of a session's virtual devices
+	graphs    map[[2]uint64]*wire.Graph
+	last      uint64
+	known     map[uint32]bool
+	loaded    map[[2]uint64]bool
+	gangs     map[uint64]uint32 // to be reported: session
+	compiles  map[uint64]bool
 }
 
 type twinClient struct {
@@ -182,14 +183,18 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		m := new(wire.Dispatch)
 		w.into(a, m)
 		op := new(wire.Fetch) // all have op as field 1
-		if wire.Kind(m.Kind) != wire.KindFree {
+		kind := wire.Kind(m.Kind)
+		if kind != wire.KindFree && kind != wire.KindAssemble {
 			_ = proto.Unmarshal(m.Operation, op)
 		}
-		if wire.Kind(m.Kind) == wire.KindFetch { // which may pass what is held
+		if kind == wire.KindFetch { // which may pass what is held
 			op.Op = 0
 		}
 		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
-		if kind := wire.Kind(m.Kind); kind == wire.KindPut || kind == wire.KindTransfer {
+		if kind == wire.KindAssemble {
+			what = fmt.Sprint(m.Session, m.Kind, w.takesAssembled(worker, m))
+		}
+		if kind == wire.KindPut || kind == wire.KindTransfer {
 			w.ownPart(worker, m, op.Op)
 			what = fmt.Sprint(m.Session, m.Kind, op.Op)
 		}
@@ -208,11 +213,15 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			if err := proto.Unmarshal(m.Operation, run); err != nil {
 				w.t.Fatal(err)
 			}
+			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
+			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
+				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
+			}
 			if !worker.loaded[[2]uint64{uint64(m.Session), run.Program}] {
 				w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
 			}
 		}
-		if wire.Kind(m.Kind) != wire.KindFree {
+		if kind != wire.KindFree && kind != wire.KindAssemble {
 			worker.gangs[m.Gang] = m.Session
 		}
 	case wire.KindGraph:
@@ -285,6 +294,30 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		delete(worker.known, m.Session)
 		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
 	}
+}
+
+// takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
+func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
+	m := new(wire.Assemble)
+	if err := proto.Unmarshal(d.Operation, m); err != nil {
+		w.t.Fatal(err)
+	}
+	rows := 0
+	for _, p := range m.Pieces {
+		rows += int(p.Rows)
+	}
+	own := 0
+	for _, v := range m.Devices {
+		if worker.devices[d.Session][v] == worker.process {
+			own++
+		}
+	}
+	if rows == 0 || rows != len(m.Devices) || own != rows {
+		w.t.Fatalf("process %d is told of the assembled array %v", worker.process, m)
+	}
+	key := [2]uint64{uint64(d.Session), m.Object}
+	worker.assembled[key] = true
+	return m.Object
 }
 
 // ownPart checks that a worker is sent its own part of a Put or a Transfer, and all of it.

@@ -29,15 +29,17 @@ import (
 //	5  2026-11-22  links between processes outlive their connections
 //	6  2026-11-23  long programs travel apart from messages
 //	7  2026-11-23  each worker is sent its own moves of a transfer
+//	8  2026-11-23  arrays are assembled of others' shards
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 7
+	ProtocolMax     = 8
 	ProtocolLend    = 2 // the first that lends
 	ProtocolBurst   = 3 // the first with bursts
 	ProtocolProfile = 4 // the first with profiles
 	ProtocolResume  = 5 // the first whose links are resumed
 	ProtocolContent = 6 // the first with Content
 	ProtocolParts   = 7 // the first with Move.index
+	ProtocolObjects = 8 // the first with Assemble
 )
 
 // Kind is what a frame holds.
@@ -68,6 +70,7 @@ const (
 	KindGraph    Kind = 25
 	KindPlay     Kind = 26
 	KindBurst    Kind = 27 // several of these, see AppendFrame
+	KindAssemble Kind = 28
 
 	KindDispatch  Kind = 30
 	KindCompleted Kind = 31

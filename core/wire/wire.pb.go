@@ -399,6 +399,7 @@ type Welcome struct {
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                           // of ROLE_CLIENT
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                              // of ROLE_CLIENT: operations that may be under way at once
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often a message is to come, Heartbeat if there is no other
+	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                        // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -516,6 +517,13 @@ func (x *Welcome) GetHeartbeatMs() uint32 {
 		return x.HeartbeatMs
 	}
 	return 0
+}
+
+func (x *Welcome) GetAssembles() bool {
+	if x != nil {
+		return x.Assembles
+	}
+	return false
 }
 
 func (x *Welcome) GetBoard() *Board {
@@ -4261,6 +4269,76 @@ func (x *Rows) GetDevices() []uint32 {
 	return nil
 }
 
+// Assemble names shards of several objects as one: an argument that later runs take. No bytes move, and the shards stay
+// those of their objects: what happens to one of these, happens to the assembled one. It has no op and no end.
+type Assemble struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        uint64                 `protobuf:"varint,1,opt,name=object,proto3" json:"object,omitempty"`
+	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`        // from a client: rows are its devices
+	Devices       []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // to a worker: its own rows, as virtual devices
+	Pieces        []*Piece               `protobuf:"bytes,4,rep,name=pieces,proto3" json:"pieces,omitempty"`           // whose shards they are, run-length coded
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Assemble) Reset() {
+	*x = Assemble{}
+	mi := &file_wire_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Assemble) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Assemble) ProtoMessage() {}
+
+func (x *Assemble) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
+func (*Assemble) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *Assemble) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
+func (x *Assemble) GetProgram() uint64 {
+	if x != nil {
+		return x.Program
+	}
+	return 0
+}
+
+func (x *Assemble) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *Assemble) GetPieces() []*Piece {
+	if x != nil {
+		return x.Pieces
+	}
+	return nil
+}
+
 // Client to controller, and on to the workers of its nodes. Objects are numbered
 // within it, see core/graph: inputs from 1 on, then what nodes make. A worker is sent
 // all nodes, and of those in which it has no part no more than what they make.
@@ -4278,7 +4356,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4290,7 +4368,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4303,7 +4381,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -4362,7 +4440,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4452,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4465,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Node) GetRun() *Run {
@@ -4433,7 +4511,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +4523,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +4536,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -4515,7 +4593,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4527,7 +4605,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4540,7 +4618,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -4618,7 +4696,7 @@ type Dispatch struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Gang    uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"` // the island's number for it, rising; the same on all its workers
 	Session uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Kind    uint32                 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"` // KindRun, KindPut, KindTransfer, KindFetch, KindFree
+	Kind    uint32                 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"` // KindRun, KindPut, KindTransfer, KindFetch, KindFree, KindAssemble
 	// As the client sent it. Of a put or a transfer for several workers, each is sent its own devices or moves.
 	Operation     []byte `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
 	Client        uint64 `protobuf:"varint,5,opt,name=client,proto3" json:"client,omitempty"` // process number: where fetched bytes go
@@ -4629,7 +4707,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4641,7 +4719,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4654,7 +4732,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -4715,7 +4793,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4727,7 +4805,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4740,7 +4818,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4783,7 +4861,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4795,7 +4873,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +4886,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4859,7 +4937,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4871,7 +4949,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4884,7 +4962,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -4947,7 +5025,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5037,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5050,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5009,7 +5087,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5021,7 +5099,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5034,7 +5112,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5067,7 +5145,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5157,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5170,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -5137,7 +5215,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5149,7 +5227,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5162,7 +5240,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -5198,7 +5276,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5210,7 +5288,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5223,7 +5301,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -5258,7 +5336,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5348,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5361,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5312,7 +5390,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5324,7 +5402,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5337,7 +5415,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -5369,7 +5447,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5381,7 +5459,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5394,7 +5472,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -5442,7 +5520,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5454,7 +5532,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5467,7 +5545,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -5530,7 +5608,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5542,7 +5620,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5555,7 +5633,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -5596,7 +5674,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5608,7 +5686,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5621,7 +5699,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -5685,7 +5763,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5697,7 +5775,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5710,7 +5788,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Ask) GetStop() bool {
@@ -5762,7 +5840,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5774,7 +5852,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5787,7 +5865,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Report) GetCluster() string {
@@ -5885,7 +5963,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5897,7 +5975,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5910,7 +5988,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 0}
+	return file_wire_proto_rawDescGZIP(), []int{72, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -5949,7 +6027,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5961,7 +6039,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5974,7 +6052,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 1}
+	return file_wire_proto_rawDescGZIP(), []int{72, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -6042,7 +6120,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6054,7 +6132,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6067,7 +6145,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 2}
+	return file_wire_proto_rawDescGZIP(), []int{72, 2}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -6140,7 +6218,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6152,7 +6230,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6165,7 +6243,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 3}
+	return file_wire_proto_rawDescGZIP(), []int{72, 3}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -6281,7 +6359,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6293,7 +6371,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6306,7 +6384,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 4}
+	return file_wire_proto_rawDescGZIP(), []int{72, 4}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -6392,7 +6470,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6404,7 +6482,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6417,7 +6495,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 5}
+	return file_wire_proto_rawDescGZIP(), []int{72, 5}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -6465,7 +6543,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6477,7 +6555,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6490,7 +6568,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 6}
+	return file_wire_proto_rawDescGZIP(), []int{72, 6}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -6524,7 +6602,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6536,7 +6614,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6549,7 +6627,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 7}
+	return file_wire_proto_rawDescGZIP(), []int{72, 7}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -6619,7 +6697,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6631,7 +6709,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6644,7 +6722,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 8}
+	return file_wire_proto_rawDescGZIP(), []int{72, 8}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6674,7 +6752,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6686,7 +6764,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6699,7 +6777,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71, 9}
+	return file_wire_proto_rawDescGZIP(), []int{72, 9}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6766,7 +6844,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bidentity\x18\x17 \x01(\fR\bidentity\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf1\x03\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -6780,7 +6858,8 @@ const file_wire_proto_rawDesc = "" +
 	"\bplatform\x18\n" +
 	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12\x16\n" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
-	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12*\n" +
+	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
+	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
 	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\"G\n" +
 	"\x05Board\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
@@ -7126,7 +7205,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x04rows\x18\x02 \x03(\v2\x13.pathways.wire.RowsR\x04rows\"8\n" +
 	"\x04Rows\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
-	"\adevices\x18\x02 \x03(\rR\adevices\"\xaa\x01\n" +
+	"\adevices\x18\x02 \x03(\rR\adevices\"\x84\x01\n" +
+	"\bAssemble\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x18\n" +
+	"\adevices\x18\x03 \x03(\rR\adevices\x12,\n" +
+	"\x06pieces\x18\x04 \x03(\v2\x14.pathways.wire.PieceR\x06pieces\"\xaa\x01\n" +
 	"\x05Graph\x12\x14\n" +
 	"\x05graph\x18\x01 \x01(\x04R\x05graph\x12\x16\n" +
 	"\x06inputs\x18\x02 \x01(\rR\x06inputs\x12)\n" +
@@ -7358,7 +7442,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -7414,60 +7498,61 @@ var file_wire_proto_goTypes = []any{
 	(*Fetch)(nil),                // 51: pathways.wire.Fetch
 	(*Free)(nil),                 // 52: pathways.wire.Free
 	(*Rows)(nil),                 // 53: pathways.wire.Rows
-	(*Graph)(nil),                // 54: pathways.wire.Graph
-	(*Node)(nil),                 // 55: pathways.wire.Node
-	(*Play)(nil),                 // 56: pathways.wire.Play
-	(*Played)(nil),               // 57: pathways.wire.Played
-	(*Dispatch)(nil),             // 58: pathways.wire.Dispatch
-	(*Completed)(nil),            // 59: pathways.wire.Completed
-	(*Failure)(nil),              // 60: pathways.wire.Failure
-	(*HostCall)(nil),             // 61: pathways.wire.HostCall
-	(*HostValue)(nil),            // 62: pathways.wire.HostValue
-	(*Abort)(nil),                // 63: pathways.wire.Abort
-	(*Peers)(nil),                // 64: pathways.wire.Peers
-	(*Session)(nil),              // 65: pathways.wire.Session
-	(*Span)(nil),                 // 66: pathways.wire.Span
-	(*Drop)(nil),                 // 67: pathways.wire.Drop
-	(*Goodbye)(nil),              // 68: pathways.wire.Goodbye
-	(*Profile)(nil),              // 69: pathways.wire.Profile
-	(*Profiled)(nil),             // 70: pathways.wire.Profiled
-	(*Recorded)(nil),             // 71: pathways.wire.Recorded
-	(*Executed)(nil),             // 72: pathways.wire.Executed
-	(*Ask)(nil),                  // 73: pathways.wire.Ask
-	(*Report)(nil),               // 74: pathways.wire.Report
-	nil,                          // 75: pathways.wire.Hello.VersionsEntry
-	nil,                          // 76: pathways.wire.Platform.StringsEntry
-	nil,                          // 77: pathways.wire.Platform.IntsEntry
-	nil,                          // 78: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 79: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 80: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 81: pathways.wire.Report.Worker
-	(*Report_Refusal)(nil),       // 82: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 83: pathways.wire.Report.SessionReport
-	(*Report_Held)(nil),          // 84: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 85: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 86: pathways.wire.Report.Slice
-	(*Report_Event)(nil),         // 87: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 88: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 89: pathways.wire.Report.Supervised
+	(*Assemble)(nil),             // 54: pathways.wire.Assemble
+	(*Graph)(nil),                // 55: pathways.wire.Graph
+	(*Node)(nil),                 // 56: pathways.wire.Node
+	(*Play)(nil),                 // 57: pathways.wire.Play
+	(*Played)(nil),               // 58: pathways.wire.Played
+	(*Dispatch)(nil),             // 59: pathways.wire.Dispatch
+	(*Completed)(nil),            // 60: pathways.wire.Completed
+	(*Failure)(nil),              // 61: pathways.wire.Failure
+	(*HostCall)(nil),             // 62: pathways.wire.HostCall
+	(*HostValue)(nil),            // 63: pathways.wire.HostValue
+	(*Abort)(nil),                // 64: pathways.wire.Abort
+	(*Peers)(nil),                // 65: pathways.wire.Peers
+	(*Session)(nil),              // 66: pathways.wire.Session
+	(*Span)(nil),                 // 67: pathways.wire.Span
+	(*Drop)(nil),                 // 68: pathways.wire.Drop
+	(*Goodbye)(nil),              // 69: pathways.wire.Goodbye
+	(*Profile)(nil),              // 70: pathways.wire.Profile
+	(*Profiled)(nil),             // 71: pathways.wire.Profiled
+	(*Recorded)(nil),             // 72: pathways.wire.Recorded
+	(*Executed)(nil),             // 73: pathways.wire.Executed
+	(*Ask)(nil),                  // 74: pathways.wire.Ask
+	(*Report)(nil),               // 75: pathways.wire.Report
+	nil,                          // 76: pathways.wire.Hello.VersionsEntry
+	nil,                          // 77: pathways.wire.Platform.StringsEntry
+	nil,                          // 78: pathways.wire.Platform.IntsEntry
+	nil,                          // 79: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 80: pathways.wire.DeviceKind.IntsEntry
+	(*Report_Island)(nil),        // 81: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 82: pathways.wire.Report.Worker
+	(*Report_Refusal)(nil),       // 83: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 84: pathways.wire.Report.SessionReport
+	(*Report_Held)(nil),          // 85: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 86: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 87: pathways.wire.Report.Slice
+	(*Report_Event)(nil),         // 88: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 89: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 90: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	75, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	76, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	20, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	76, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	77, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	77, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	78, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	78, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	79, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	79, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	80, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	18, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -7505,42 +7590,43 @@ var file_wire_proto_depIdxs = []int32{
 	50, // 50: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
 	37, // 51: pathways.wire.Move.shard:type_name -> pathways.wire.Array
 	53, // 52: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	55, // 53: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	45, // 54: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	49, // 55: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	60, // 56: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 57: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	62, // 58: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	62, // 59: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 60: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 61: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 62: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 63: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 64: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	66, // 65: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 66: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 67: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 68: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	72, // 69: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	80, // 70: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	83, // 71: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	87, // 72: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	88, // 73: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	81, // 74: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 75: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 76: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 77: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	82, // 78: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	86, // 79: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	84, // 80: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	85, // 81: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	66, // 82: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	89, // 83: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	84, // [84:84] is the sub-list for method output_type
-	84, // [84:84] is the sub-list for method input_type
-	84, // [84:84] is the sub-list for extension type_name
-	84, // [84:84] is the sub-list for extension extendee
-	0,  // [0:84] is the sub-list for field type_name
+	47, // 53: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	56, // 54: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	45, // 55: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	49, // 56: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	61, // 57: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 58: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	63, // 59: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	63, // 60: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 61: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 62: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14, // 63: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 64: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 65: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	67, // 66: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 67: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 68: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 69: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	73, // 70: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	81, // 71: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	84, // 72: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	88, // 73: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	89, // 74: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	82, // 75: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 76: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 77: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 78: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	83, // 79: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	87, // 80: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	85, // 81: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	86, // 82: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	67, // 83: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	90, // 84: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	85, // [85:85] is the sub-list for method output_type
+	85, // [85:85] is the sub-list for method input_type
+	85, // [85:85] is the sub-list for extension type_name
+	85, // [85:85] is the sub-list for extension extendee
+	0,  // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -7554,7 +7640,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   87,
+			NumMessages:   88,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -163,6 +163,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		if err := wire.Decode(wire.KindFree, d.Operation, &m); err != nil {
 			return err
 		}
+		w.disband(d.Session, m.Objects)
 		if len(m.Objects) > 0 {
 			p := freePart(d.Session, m.Objects)
 			for _, q := range w.queues {
@@ -170,6 +171,12 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 			}
 		}
 		return w.freeRows(d.Session, m.Rows)
+	case wire.KindAssemble:
+		var m wire.Assemble
+		if err := wire.Decode(wire.KindAssemble, d.Operation, &m); err != nil {
+			return err
+		}
+		return w.assemble(d.Session, &m)
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
 	var err error

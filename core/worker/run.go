@@ -89,12 +89,12 @@ func (w *Worker) arrange(g *gang, r *run) error {
 				len(p.places), r.only-1)
 		}
 		g.queues, r.rows = []*queue{q}, rowZero
-		r.split(g)
+		r.split(g, w.sessions[g.Session])
 		return nil
 	}
 	// A queue for each row, shared by all runs of the program.
 	g.queues, r.rows = p.queues, p.rows
-	r.split(g)
+	r.split(g, w.sessions[g.Session])
 	// Also where no shard waits for another: a device may ask the engine who it is.
 	g.collective = p.form == wire.Loadable_PORTABLE && len(p.places) > 1 && w.config.Engine != nil
 	if p.Together {
@@ -110,9 +110,9 @@ func (w *Worker) arrange(g *gang, r *run) error {
 var rowZero = []int{0}
 
 // split says what each part reads, where they do not all read the same objects: an argument
-// whose rows come from several, because it was put piece by piece.
-func (r *run) split(g *gang) {
-	if len(r.mixed) == 0 {
+// whose rows come from several, because it was put piece by piece, or assembled.
+func (r *run) split(g *gang, s *session) {
+	if len(r.mixed) == 0 && !s.readsAssembled(g.Objects) {
 		return
 	}
 	if g.But == nil {
@@ -125,6 +125,8 @@ func (r *run) split(g *gang) {
 		for arg, object := range g.Objects {
 			if object == 0 {
 				object = r.piece(arg, row)
+			} else if s != nil && s.assembled[object] != nil {
+				object = s.assembled[object][g.queues[part].local]
 			}
 			all = append(all, object)
 		}

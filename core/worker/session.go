@@ -12,6 +12,8 @@ import (
 // session is what this worker knows of a session.
 type session struct {
 	devices []place // by number of a virtual device
+	// Of each assembled object, the objects whose shards the devices here have of it, by local device; 0 is none.
+	assembled map[uint64][]uint64
 }
 
 // place is where a virtual device is.

@@ -91,3 +91,42 @@ assert np.asarray(kept).all()
 jax.block_until_ready(jax.device_put(np.ones(7 * MiB, np.float32), devices[0]))
 """
     )
+
+
+def test_array_of_shards_that_were_made_apart(cluster):
+    cluster.run(
+        CLIENT
+        + """
+value = np.arange(64, dtype=np.float32)
+add = jax.jit(lambda a, n: a + n, static_argnums=1)
+def pieces():
+    return [add(jax.device_put(value[16 * i : 16 * i + 16], d), i) for i, d in enumerate(devices)]
+def array(shards):
+    return jax.make_array_from_single_device_arrays((64,), split, shards)
+want = value + np.arange(64) // 16
+shards = pieces()
+x, total, twice = array(shards), jax.jit(jax.numpy.sum), jax.jit(lambda a: a * 2)
+for _ in range(4):  # from the second time on, one object is named
+    assert float(total(x)) == want.sum()
+    assert np.array_equal(np.asarray(twice(x)), want * 2)
+for shard in x.addressable_shards:  # no bytes moved, and shards live on
+    assert np.array_equal(np.asarray(shard.data), want[shard.index])
+del x, shard
+assert [float(s.sum()) for s in shards] == [want[16 * i : 16 * i + 16].sum() for i in range(4)]
+# With other shards it is another array.
+shards[1] = add(shards[1], 100)
+want[16:32] += 100
+y = array(shards)
+for _ in range(3):
+    assert float(total(y)) == want.sum()
+# Donated, its shards are gone.
+taken = jax.jit(lambda a: a + 1, donate_argnums=0)(y)
+assert np.array_equal(np.asarray(taken), want + 1)
+assert all(s.is_deleted() for s in shards), [s.is_deleted() for s in shards]
+del y, shards
+z = array(pieces())
+results = [total(z) for _ in range(3)]
+del z  # while they are under way
+assert len({float(r) for r in results}) == 1
+"""
+    )

@@ -1,0 +1,138 @@
+package client
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// JAX makes arrays of shards that were put or computed apart (jax.make_array_from_single_device_arrays), and says so
+// to no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones
+// on the same devices, the client has them assembled: one message tells controller and workers once what they are, and
+// this run and those behind it name one object. An array that one run alone reads stays as it is, since to assemble it
+// would take a message more.
+//
+// The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
+
+// maxAssemblies bounds what is remembered of arguments that runs have read, assembled or not.
+const maxAssemblies = 1 << 12
+
+// assemblies is what a session remembers. The caller of its methods holds remote.order.
+type assemblies struct {
+	by map[string]*assembly   // by what it is made of
+	of map[uint64][]*assembly // by member
+}
+
+type assembly struct {
+	key     string
+	object  uint64 // 0 as long as one run alone has read it
+	members []uint64
+}
+
+// keyOf names what an argument is made of: the devices of a program, and the shards that they read.
+func keyOf(devices string, pieces []*wire.Piece) string {
+	key := append(make([]byte, 0, len(devices)+12*len(pieces)), devices...)
+	for _, p := range pieces {
+		key = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(key, p.Object), p.Rows)
+	}
+	return string(key)
+}
+
+// read takes note that a run reads an argument. It returns what is known of it, nil if that is too much to remember.
+func (a *assemblies) read(devices string, pieces []*wire.Piece) (known *assembly, again bool) {
+	key := keyOf(devices, pieces)
+	if known = a.by[key]; known != nil {
+		return known, true
+	}
+	if len(a.by) >= maxAssemblies {
+		return nil, false
+	}
+	if a.by == nil {
+		a.by, a.of = map[string]*assembly{}, map[uint64][]*assembly{}
+	}
+	known = &assembly{key: key}
+	a.by[key] = known
+	for _, p := range pieces {
+		if !slices.Contains(known.members, p.Object) {
+			known.members = append(known.members, p.Object)
+			a.of[p.Object] = append(a.of[p.Object], known)
+		}
+	}
+	return known, false
+}
+
+// without forgets what objects, which are freed, are members of. It returns what was assembled of them.
+func (a *assemblies) without(objects []uint64) (assembled []uint64) {
+	if len(a.of) == 0 {
+		return nil
+	}
+	for _, object := range objects {
+		for _, x := range a.of[object] {
+			if a.by[x.key] != x {
+				continue // with another of its members
+			}
+			delete(a.by, x.key)
+			if x.object != 0 {
+				assembled = append(assembled, x.object)
+			}
+			for _, member := range x.members {
+				if member == object {
+					continue
+				}
+				a.of[member] = slices.DeleteFunc(a.of[member], func(o *assembly) bool { return o == x })
+				if len(a.of[member]) == 0 {
+					delete(a.of, member)
+				}
+			}
+		}
+		delete(a.of, object)
+	}
+	return assembled
+}
+
+// assemble puts assembled objects in the place of arguments of several. The caller holds order.
+func (r *remote) assemble(run *wire.Run) {
+	if !r.welcome.Assembles || run.Only != 0 {
+		return
+	}
+	r.mu.Lock()
+	devices := r.devices[run.Program]
+	r.mu.Unlock()
+	if devices == "" {
+		return
+	}
+	var mixed []*wire.Mixed            // those that stay
+	inputs := slices.Clone(run.Inputs) // which are the caller's
+	for _, m := range run.Mixed {
+		known, again := r.assemblies.read(devices, m.Pieces)
+		if !again {
+			mixed = append(mixed, m)
+			continue
+		}
+		if known.object == 0 {
+			known.object = r.Objects(1)
+			m := &wire.Assemble{Object: known.object, Program: run.Program, Pieces: m.Pieces}
+			r.buf, _ = proto.MarshalOptions{}.MarshalAppend(r.buf[:0], m) // numbers alone
+			_ = r.post(wire.KindAssemble, true)                           // if it fails, the reader gets the error too
+		}
+		inputs[m.Argument] = known.object
+	}
+	run.Inputs, run.Mixed = inputs, mixed
+}
+
+// keepDevices keeps the devices of a program.
+func (r *remote) keepDevices(program uint64, rows []uint32) {
+	var key []byte
+	for _, d := range rows {
+		key = binary.LittleEndian.AppendUint32(key, d)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.devices == nil {
+		r.devices = map[uint64]string{}
+	}
+	r.devices[program] = string(key)
+}

@@ -1,0 +1,184 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// An assembled object is a name for shards of others, its members, as one argument of runs: one shard of one member for
+// each device of a program. It has no bytes, and the ledger does not know it. So a run that reads what was put, or
+// computed, apart is as short, and as quickly checked, as one that reads a whole array.
+//
+// Members may go, fail or be donated before it. That is noted in the assembled object at that moment, by damage: so a
+// run looks at the one object, and not at its members.
+
+// assembly is what an object is that was assembled.
+type assembly struct {
+	members []uint64
+	rows    []int // of each member
+	unput   bool  // bytes of a member may have yet to come from the client
+}
+
+// assembleLater assembles an object behind the operations that came before. A run may have many before it, so they are
+// bounded by what they take, and not with the queue.
+func (st *State) assembleLater(s *session, ev *Event, m *wire.Assemble) error {
+	if s.pieces += 1 + len(m.Pieces); s.pieces > 2*st.limits.Objects {
+		return status.New(status.ResourceExhausted, "arrays of more than %d pieces wait to be assembled",
+			2*st.limits.Objects)
+	}
+	s.unmade++
+	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, nil)
+	return nil
+}
+
+// assemble performs an Assemble. One that makes no sense makes an object with an error, or none: runs that read it say
+// so.
+func (st *State) assemble(s *session, m *wire.Assemble) {
+	s.unmade, s.pieces = s.unmade-1, s.pieces-1-len(m.Pieces)
+	p := s.programs[m.Program]
+	if p == nil || m.Object == 0 || s.objects[m.Object] != nil {
+		return
+	}
+	a, err := st.members(s, p.place, m.Pieces)
+	if err == nil {
+		err = st.alive(p.place)
+	}
+	if st.create(s, m.Object, []int64{0}, []int64{0}, p.place, err) != nil || err != nil {
+		return
+	}
+	s.objects[m.Object].of = a
+	for _, id := range a.members {
+		member := s.objects[id]
+		member.in = append(member.in, m.Object)
+	}
+	st.tell(s, p.place.workers)
+	st.gang++
+	own := ownPieces(s, p.place.rows, m)
+	p.place.workers.each(func(slot int) {
+		st.deliverDispatch(st.workers[slot].to[:], st.gang, s, wire.KindAssemble, encoded(own[slot]))
+	})
+}
+
+// members checks what an object is to be assembled of, for the devices of a place.
+func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly, error) {
+	a := new(assembly)
+	row := 0
+	for _, piece := range pieces {
+		if piece == nil || piece.Rows == 0 || int(piece.Rows) > len(at.rows)-row {
+			return nil, invalid("an assembled array has other than %d rows, the devices of its program", len(at.rows))
+		}
+		var here set
+		for _, d := range at.rows[row : row+int(piece.Rows)] {
+			here.add(int(d))
+		}
+		row += int(piece.Rows)
+		if err := s.has(piece.Object, 0, here, nil); err != nil {
+			return nil, err
+		}
+		o := s.objects[piece.Object]
+		if o.of != nil {
+			return nil, invalid("array %d is assembled of others; name these", piece.Object)
+		}
+		a.unput = a.unput || o.put != 0
+		if i := slices.Index(a.members, piece.Object); i >= 0 {
+			a.rows[i] += int(piece.Rows)
+			continue
+		}
+		a.members, a.rows = append(a.members, piece.Object), append(a.rows, int(piece.Rows))
+	}
+	if row != len(at.rows) {
+		return nil, invalid("an assembled array has %d rows, and its program %d devices", row, len(at.rows))
+	}
+	return a, nil
+}
+
+// membersOf returns what an object is assembled of, nothing if it is not.
+func (s *session) membersOf(id uint64) []uint64 {
+	if o := s.objects[id]; o != nil && o.of != nil {
+		return o.of.members
+	}
+	return nil
+}
+
+// ownPieces returns an Assemble as workers are sent it, by slot.
+func ownPieces(s *session, rows []uint32, m *wire.Assemble) map[int]*wire.Assemble {
+	own := map[int]*wire.Assemble{}
+	row := 0
+	for _, piece := range m.Pieces {
+		for _, d := range rows[row : row+int(piece.Rows)] {
+			part := own[s.slots[d]]
+			if part == nil {
+				part = &wire.Assemble{Object: m.Object}
+				own[s.slots[d]] = part
+			}
+			part.Devices = append(part.Devices, d)
+			if n := len(part.Pieces) - 1; n >= 0 && part.Pieces[n].Object == piece.Object {
+				part.Pieces[n].Rows++
+			} else {
+				part.Pieces = append(part.Pieces, &wire.Piece{Object: piece.Object, Rows: 1})
+			}
+		}
+		row += int(piece.Rows)
+	}
+	return own
+}
+
+// errMemberFreed is the error of what reads an assembled array of which something was freed.
+var errMemberFreed = status.New(status.InvalidArgument,
+	"an array was assembled of others, one of which was freed since")
+
+// errMemberDonated is the same where a computation took over one of them.
+var errMemberDonated = status.New(status.InvalidArgument,
+	"an array was assembled of others, one of which was donated to a run since")
+
+// damage fails what was assembled of an object, because of err.
+func (s *session) damage(o *object, err error) {
+	for _, id := range o.in {
+		if a := s.objects[id]; a != nil && a.err == nil {
+			a.err = err
+		}
+	}
+}
+
+// apart takes an object that goes out of what it is assembled of, and has what is assembled of it fail.
+func (s *session) apart(id uint64, o *object) {
+	s.damage(o, errMemberFreed)
+	if o.of == nil {
+		return
+	}
+	for _, member := range o.of.members {
+		if m := s.objects[member]; m != nil {
+			m.in = slices.DeleteFunc(m.in, func(assembled uint64) bool { return assembled == id })
+		}
+	}
+}
+
+// awaitArgument has a run wait for the puts of an argument, as far as awaitPut says.
+func (st *State) awaitArgument(s *session, o *object) {
+	if o.of == nil {
+		if o.put != 0 {
+			st.awaitPut(o)
+		}
+		return
+	}
+	if !o.of.unput {
+		return
+	}
+	o.of.unput = false
+	for _, id := range o.of.members {
+		if m := s.objects[id]; m != nil && m.put != 0 {
+			st.awaitPut(m)
+			o.of.unput = o.of.unput || m.put != 0
+		}
+	}
+}
+
+// asMember is the error of an operation that can read members alone.
+func (o *object) asMember(id uint64) error {
+	if o.of == nil {
+		return nil
+	}
+	return invalid("array %d is assembled of others, as an argument of runs; name the others", id)
+}
