@@ -544,13 +544,8 @@ func (st *State) noRoom(g *gang, why string) error {
 	}
 	fmt.Fprintf(&b, " and the arrays of a device may have %s, of which %s are in use", shape.BytesText(use.Limit),
 		shape.BytesText(use.InUse))
-	const most = 4 // holders that are named
-	for i, h := range st.ledger.Holders(on, most) {
-		separator := ","
-		if i == 0 {
-			separator = ":"
-		}
-		fmt.Fprintf(&b, "%s %s in %d of %s, %s", separator, shape.BytesText(h.Bytes), h.Objects, h.Label, h.Owner)
+	if text := st.ledger.HoldersText(on); text != "" {
+		b.WriteString(": " + text)
 	}
 	fmt.Fprintf(&b, "; %s; free arrays that are no longer needed, or start the worker with a larger --memory-limit [%s",
 		why, g.name())

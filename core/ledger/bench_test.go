@@ -3,13 +3,15 @@ package ledger
 import (
 	"strconv"
 	"testing"
+
+	"github.com/openpathways/pathways/core/shape"
 )
 
 // A run's whole part in the ledger: its outputs made, and freed.
 func BenchmarkAdmitFree(b *testing.B) {
 	for _, n := range []int{1, 8, 4096} {
 		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
-			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
+			b.Run("devices="+strconv.Itoa(n)+"/limit="+shape.BytesText(limit), func(b *testing.B) {
 				l, p := benchLedger(b, n, limit)
 				var ids [2]ID
 				if limit > 0 { // more than the near limit, but not on one device
@@ -60,7 +62,7 @@ func benchLedger(tb testing.TB, devices int, limit int64) (*Ledger, Placement) {
 func BenchmarkGang(b *testing.B) {
 	for _, n := range []int{1, 64, 2048} {
 		for _, limit := range []int64{0, 1 << 40, 5 << 20} { // none, far, near
-			b.Run("devices="+strconv.Itoa(n)+"/limit="+size(limit), func(b *testing.B) {
+			b.Run("devices="+strconv.Itoa(n)+"/limit="+shape.BytesText(limit), func(b *testing.B) {
 				l, p := benchLedger(b, n, limit)
 				gang := uint64(0)
 				specs := [1]Spec{{ShardBytes: 1 << 20, Placement: p, Label: "step"}}

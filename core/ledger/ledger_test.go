@@ -157,8 +157,8 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	}
 	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 2, 3), Label: "eval"},
 		{ShardBytes: 4 * gib, Placement: place(2, 2)}}
-	refused(eval, "device 2", `"eval" of session 2`, "needs 6.0 GiB", "limit of 16.0 GiB", "11.0 GiB is in use",
-		`6.0 GiB of session 1 in 1 × array "params"`, `5.0 GiB of session 2 in 1 × array "table"`, "delete arrays")
+	refused(eval, "device 2", `"eval" of session 2`, "needs 6 GiB", "limit of 16 GiB", "11 GiB is in use: ",
+		"6 GiB in 1 of params, session 1", "5 GiB in 1 of table, session 2", "delete arrays")
 	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(2, 0), Label: "big"}}, "use smaller arrays")
 	l.Free(other)
 	if err := l.Admit(2, Request{Specs: eval}, make([]ID, 2)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -208,19 +209,10 @@ func (l *Ledger) exhausted(a *account, label string, d int, need int64) error {
 	var b strings.Builder
 	use := l.Device(d)
 	fmt.Fprintf(&b, "out of memory on device %d: %q of %s needs %s, of a limit of %s",
-		d, label, a.name, size(need), size(use.Limit))
-	fmt.Fprintf(&b, "; %s is in use", size(use.InUse))
-	const most = 3 // holders that a message names
-	for i, h := range l.Holders(d, most) {
-		if i == 0 {
-			b.WriteString("; biggest holders: ")
-		} else {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%s of %s in %d × array", size(h.Bytes), h.Owner, h.Objects)
-		if h.Label != "" {
-			fmt.Fprintf(&b, " %q", h.Label)
-		}
+		d, label, a.name, shape.BytesText(need), shape.BytesText(use.Limit))
+	fmt.Fprintf(&b, "; %s is in use", shape.BytesText(use.InUse))
+	if text := l.HoldersText(d); text != "" {
+		b.WriteString(": " + text)
 	}
 	if need > use.Limit {
 		b.WriteString("; use smaller arrays, or spread them over more devices")
@@ -272,16 +264,14 @@ func (l *Ledger) Holders(d, n int) []Holder {
 	return all[:min(n, len(all))]
 }
 
-// size writes bytes for people.
-func size(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
+// HoldersText names the biggest holders of a device's memory for people, such as "8 MiB in 2 of params, session 1"; ""
+// where there are none. It looks at every object of the ledger.
+func (l *Ledger) HoldersText(d int) string {
+	const most = 4 // that a message names
+	var all []string
+	for _, h := range l.Holders(d, most) {
+		all = append(all, fmt.Sprintf("%s in %d of %s, %s", shape.BytesText(h.Bytes), h.Objects, cmp.Or(h.Label, "an array"),
+			h.Owner))
 	}
-	f, i := float64(n)/1024, 0
-	for f >= 1024 && i < len(units)-1 {
-		f /= 1024
-		i++
-	}
-	return fmt.Sprintf("%.1f %ciB", f, units[i])
+	return strings.Join(all, ", ")
 }
