@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/openpathways/pathways/core/shape"
 
@@ -244,34 +244,34 @@ func (s *script) inUse() (n int64) {
 // Bytes that never come hold back what needs them on that device alone, and Abort
 // ends the wait.
 func TestAbortEndsTheWaitForBytes(t *testing.T) {
-	w := newWorld(t, 2, 1, addOne(), sum())
-	one := w.compile(1, 3, addOne().Source(), sim.CompileOptions([]int{1}), 1)
-	if err := one.Status.Err(); err != nil {
-		t.Fatal(err)
-	}
-	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
-	lost := w.dispatch(1, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: array, Devices: []uint32{0, 1}}, w.all...)
-	waits := w.run(1, 2, 1, 2, 1)
-	after := w.run(1, 3, 2, 3, 2)
-	for d := range 2 { // both stand at the run
-		for s := w.workers[d].Waits(); len(s) == 0 || strings.Contains(s[0].For, "loaded"); s = w.workers[d].Waits() {
-			time.Sleep(time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1, addOne(), sum())
+		one := w.compile(1, 3, addOne().Source(), sim.CompileOptions([]int{1}), 1)
+		if err := one.Status.Err(); err != nil {
+			t.Fatal(err)
 		}
-		if s := w.workers[d].Waits()[0]; s.Gang != waits || !strings.Contains(s.For, "array 1") {
-			t.Errorf("worker %d stands at %+v, want gang %d", d, s, waits)
+		array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+		lost := w.dispatch(1, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: array, Devices: []uint32{0, 1}}, w.all...)
+		waits := w.run(1, 2, 1, 2, 1)
+		after := w.run(1, 3, 2, 3, 2)
+		synctest.Wait() // both stand at the run
+		for d := range 2 {
+			if s := w.workers[d].Waits()[0]; s.Gang != waits || !strings.Contains(s.For, "array 1") {
+				t.Errorf("worker %d stands at %+v, want gang %d", d, s, waits)
+			}
 		}
-	}
-	why := status.New(status.Unavailable, "the client was lost")
-	w.tell(wire.KindAbort, &wire.Abort{Gang: lost, Status: wire.Of(why)})
-	for _, g := range []uint64{lost, waits, after} {
-		if err := w.wait(g, w.all...); status.CodeOf(err) != status.Unavailable ||
-			!strings.Contains(err.Error(), "client was lost") {
-			t.Errorf("gang %d: %v", g, err)
+		why := status.New(status.Unavailable, "the client was lost")
+		w.tell(wire.KindAbort, &wire.Abort{Gang: lost, Status: wire.Of(why)})
+		for _, g := range []uint64{lost, waits, after} {
+			if err := w.wait(g, w.all...); status.CodeOf(err) != status.Unavailable ||
+				!strings.Contains(err.Error(), "client was lost") {
+				t.Errorf("gang %d: %v", g, err)
+			}
 		}
-	}
-	w.must(w.put(1, 10, 10, w.devices, ramp), w.run(1, 11, 2, 11, 10))
-	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 10, 11}}, w.all...)
-	w.empty()
+		w.must(w.put(1, 10, 10, w.devices, ramp), w.run(1, 11, 2, 11, 10))
+		w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 10, 11}}, w.all...)
+		w.empty()
+	})
 }
 
 // Drop takes all of a session, and leaves the others.
