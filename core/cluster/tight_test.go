@@ -16,7 +16,6 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -107,7 +106,7 @@ func tight(t *testing.T, seed uint64) {
 	clustertest.Free(t, drivers)
 	l.Close()
 	for _, d := range drivers {
-		if err := d.(device.Driver).Close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -370,7 +370,7 @@ func (m *top) list(rows []row, at int) []string {
 func (m *top) details(of row) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	about := m.report
+	var about *wire.Report
 	if of.session != nil {
 		fmt.Fprintln(w, wire.Owner(of.session.Session, of.session.Name, of.session.User, of.session.Host))
 		about = ofSession(m.report, of.session)
