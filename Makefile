@@ -234,7 +234,8 @@ soak-go: check-go
 		$(call plugins,$(VENV)) $(GO) test -run "^($$names)\$$" -timeout 1h ./$$(dirname $$file) -rapid.checks $$(($(SOAK) * 30)); \
 	done
 	$(GO) test -run '$(or $(ONLY),TestSimulation|TestThingsOfRandomSizes)' -timeout 1h ./core/cluster \
-		-simulations $$(($(SOAK) * 2)) -simulations-of-many $$(($(SOAK) / 20 + 1)) -sizes $$(($(SOAK) * 30))
+		-simulations $$(($(SOAK) * 2)) -many 64 -simulations-of-many $$(($(SOAK) / 20 + 1)) \
+		-sizes $$(($(SOAK) * 30))
 
 soak-python: $(VENV)/.installed
 	PATHWAYS_SOAK_SECONDS=$(SOAK) $(VENV)/bin/python -m pytest -m soak -s tests $(if $(ONLY),-k $(ONLY))
