@@ -13,12 +13,16 @@ import (
 // to no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones
 // on the same devices, the client has them assembled: one message tells controller and workers once what they are, and
 // this run and those behind it name one object. An array that one run alone reads stays as it is, since to assemble it
-// would take a message more.
+// would take a message more; unless the run has so many pieces that its own message would become too long.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
 
 // maxAssemblies bounds what is remembered of arguments that runs have read, assembled or not.
-const maxAssemblies = 1 << 12
+const maxAssemblies = 1 << 14
+
+// maxPieces is how many pieces a run may name itself: they take some 16 bytes each at most, and a controller takes
+// runs of up to 1 MiB.
+const maxPieces = 1 << 14
 
 // assemblies is what a session remembers. The caller of its methods holds remote.order.
 type assemblies struct {
@@ -56,10 +60,12 @@ func (a *assemblies) read(devices string, pieces []*wire.Piece) (known *assembly
 	known = &assembly{key: key}
 	a.by[key] = known
 	for _, p := range pieces {
-		if !slices.Contains(known.members, p.Object) {
-			known.members = append(known.members, p.Object)
-			a.of[p.Object] = append(a.of[p.Object], known)
+		of := a.of[p.Object]
+		if len(of) > 0 && of[len(of)-1] == known {
+			continue // it has several pieces of it
 		}
+		known.members = append(known.members, p.Object)
+		a.of[p.Object] = append(of, known)
 	}
 	return known, false
 }
@@ -104,11 +110,15 @@ func (r *remote) assemble(run *wire.Run) {
 	if devices == "" {
 		return
 	}
+	pieces := 0
+	for _, m := range run.Mixed {
+		pieces += len(m.Pieces)
+	}
 	var mixed []*wire.Mixed            // those that stay
 	inputs := slices.Clone(run.Inputs) // which are the caller's
 	for _, m := range run.Mixed {
 		known, again := r.assemblies.read(devices, m.Pieces)
-		if !again {
+		if known == nil || !again && pieces <= maxPieces {
 			mixed = append(mixed, m)
 			continue
 		}

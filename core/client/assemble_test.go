@@ -59,6 +59,26 @@ func (n *near) heard() (all []string) {
 	return all
 }
 
+// An argument of so many objects that a run's message would become too long is assembled for the first run.
+func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := assembling(t, true)
+		o := n.cluster.Objects(1) + 1
+		objects := make([]uint64, maxPieces+1)
+		for i := range objects {
+			objects[i] = uint64(1000 + i)
+		}
+		n.reads(objects...)
+		n.reads(objects[1:]...)
+		synctest.Wait()
+		want := []string{fmt.Sprintf("assemble %d for program 1 of %d pieces", o, len(objects)),
+			fmt.Sprintf("run of [5 %d], 0 mixed", o), "run of [5 0], 1 mixed"}
+		if got := n.heard(); !slices.Equal(got, want) {
+			t.Errorf("the controller got %q, want %q", got, want)
+		}
+	})
+}
+
 // An argument of several objects that is read again is assembled once, and freed with the first of its members.
 func TestArgumentsThatAreReadAgainAreAssembled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

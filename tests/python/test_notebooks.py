@@ -23,9 +23,11 @@ VARIES = [
     (r"\S+:\d+: \d+ arrays?, ", "HOST:PROCESS: ARRAYS, "),
     (r"\bgang \d+", "gang NUMBER"),
     (r"NamedSharding\(.*\)", "SHARDING"),  # JAX words it
-    # A lost worker is told of by the controller, by the part of a gang that was to meet it, or by the read of an array:
-    # whichever is first.
+    # A lost worker is told of by the controller, by the part of a gang that was to meet it, by the collective that
+    # waits for it, or by the read of an array: whichever is first.
     (r"a part of this computation is lost: ", ""),
+    (r"\ball-reduce \d+: ", ""),
+    (r"(, |\n)[\d.]+ \w+ of (its host: \w+|its host|hosts)", ""),  # which worker has memory of its host, and for what
     (r" \[(jit_step|reading an array), on [^\]\n]*\]", ""),
     (r"\b\d+(\.\d*)?(e[-+]?\d+)? ?(ns|µs|us|ms|s)\b", "DURATION"),
     (r"\b\d+(\.\d*)? ?([KMGT]i?)?B\b", "SIZE"),
@@ -70,7 +72,7 @@ def texts(notebook):
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             yield cell.id, stable(output.get("text", "") + data.get("text/plain", ""))
-            titles = re.findall("<title>(.*?)</title>", data.get("image/svg+xml", ""))
+            titles = re.findall("<title>(.*?)</title>", data.get("image/svg+xml", ""), re.DOTALL)
             yield cell.id, sorted({stable(title) for title in titles})
 
 
