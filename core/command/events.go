@@ -20,7 +20,8 @@ func (p *program) events() *cobra.Command {
 		Long: `Prints what happened in a cluster, oldest first, one line each, with the reason below where there is one. The
 controller remembers the newest 1,024 events. Lines that may need attention begin with an exclamation mark.
 
-A tenant's credential shows the same, without the reasons of what happened to sessions, which may name lines of code.`,
+A tenant's credential shows the same, without the reasons of what happened to sessions and of why workers were lost,
+which may name lines of code.`,
 		Example: `  pathways events --last 20
   pathways events --follow --json | jq 'select(.warn)'`,
 		Args: cobra.NoArgs,
@@ -98,9 +99,9 @@ func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 	if e.Warn {
 		mark = "!"
 	}
-	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, e.Text)
+	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, clean(e.Text))
 	if err == nil && e.Reason != "" {
-		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", e.Reason)
+		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", clean(e.Reason))
 	}
 	return err
 }

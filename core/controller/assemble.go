@@ -64,7 +64,7 @@ func (st *State) assemble(s *session, m *wire.Assemble) {
 // members checks what an object is to be assembled of, for the devices of a place.
 func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly, error) {
 	a := new(assembly)
-	row := 0
+	index, row := map[uint64]int{}, 0 // index says where a member is
 	for _, piece := range pieces {
 		if piece == nil || piece.Rows == 0 || int(piece.Rows) > len(at.rows)-row {
 			return nil, invalid("an assembled array has other than %d rows, the devices of its program", len(at.rows))
@@ -82,10 +82,11 @@ func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly
 			return nil, invalid("array %d is assembled of others; name these", piece.Object)
 		}
 		a.unput = a.unput || o.put != 0
-		if i := slices.Index(a.members, piece.Object); i >= 0 {
+		if i, ok := index[piece.Object]; ok {
 			a.rows[i] += int(piece.Rows)
 			continue
 		}
+		index[piece.Object] = len(a.members)
 		a.members, a.rows = append(a.members, piece.Object), append(a.rows, int(piece.Rows))
 	}
 	if row != len(at.rows) {

@@ -87,7 +87,7 @@ ended warn=false session=1 worker=0 reason=true
 	}
 	hideLines(r)
 	for _, e := range r.Events {
-		if secret := e.Session != 0; secret && e.Reason != "" || !secret && e.Warn && e.Reason == "" {
+		if secret := e.Kind != wire.EventRefused; secret && e.Reason != "" || !secret && e.Reason == "" {
 			t.Errorf("a tenant is told of %s: %q", e.Kind, e.Reason)
 		}
 	}

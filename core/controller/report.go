@@ -151,7 +151,7 @@ func (st *State) said(w *worker) *wire.Heartbeat {
 // hideLines takes from a report what is for operators: the lines of users' code, where something runs, waits or failed.
 func hideLines(r *wire.Report) {
 	for _, e := range r.Events {
-		if e.Session != 0 {
+		if e.Session != 0 || e.Kind == wire.EventLost { // a worker that restarts names the computation that did not end
 			e.Reason = ""
 		}
 	}

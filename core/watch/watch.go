@@ -14,8 +14,11 @@ package watch
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
+	"encoding/hex"
 	"encoding/json"
 	"io/fs"
 	"log/slog"
@@ -114,17 +117,20 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	token := r.URL.Query().Get("token")
-	if token != "" && r.URL.Path == "/" { // from here on the browser remembers it, and its address bar does not show it
-		http.SetCookie(w, &http.Cookie{Name: cookie, Value: token, Path: "/", HttpOnly: true, Secure: r.TLS != nil,
-			SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, "/", http.StatusSeeOther)
-		return
-	}
 	view := s.viewOf(r)
+	if token != "" {
+		view = s.opens(token, same)
+	}
 	if view == nothing {
 		h.Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "Open this page with ?token= and a token of the cluster (pathways token tenant, or operator), or "+
 			"send it as Authorization: Bearer.", http.StatusUnauthorized)
+		return
+	}
+	if token != "" { // from here on the browser has a cookie, and its address bar does not show the token
+		http.SetCookie(w, &http.Cookie{Name: cookie, Value: forPages(token), Path: "/", HttpOnly: true,
+			Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
+		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), viewKey{}, view)))
@@ -141,16 +147,27 @@ const (
 
 type viewKey struct{}
 
-const cookie = "pathways_token"
+const cookie = "pathways_page"
+
+// forPages returns what a browser keeps in a token's place. A browser shows a cookie to every server of its machine, on
+// whatever port and of whatever user; this one opens pages alone.
+func forPages(token string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte("pathways pages"))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+func same(token string) string { return token }
 
 // viewOf says what a request may see.
 func (s *Site) viewOf(r *http.Request) view {
-	token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if c, err := r.Cookie(cookie); !given && err == nil {
-		token, given = c.Value, true
+	if token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); given {
+		return s.opens(token, same)
 	}
-	if given {
-		return max(s.opens(token, s.config.Tenant, tenants), s.opens(token, s.config.Operator, operators))
+	if c, err := r.Cookie(cookie); err == nil {
+		if v := s.opens(c.Value, forPages); v != nothing {
+			return v
+		} // else it is that of another cluster
 	}
 	// A page of elsewhere can have a name of its own stand for this machine, and so ask from the user's browser; but it
 	// cannot change the name that the browser sends.
@@ -160,11 +177,15 @@ func (s *Site) viewOf(r *http.Request) view {
 	return nothing
 }
 
-func (s *Site) opens(token, want string, v view) view {
-	if want != "" && subtle.ConstantTimeCompare([]byte(token), []byte(want)) == 1 {
-		return v
+// opens says what somebody may see who shows a text that is made of a token.
+func (s *Site) opens(shown string, made func(token string) string) view {
+	v := nothing
+	for of, token := range map[view]string{tenants: s.config.Tenant, operators: s.config.Operator} {
+		if token != "" && subtle.ConstantTimeCompare([]byte(shown), []byte(made(token))) == 1 {
+			v = of
+		}
 	}
-	return nothing
+	return v
 }
 
 // isThisMachine reports whether a request's host is a name of the machine that no other machine has.

@@ -115,7 +115,7 @@ func TestReadyWithADevice(t *testing.T) {
 	}
 }
 
-// A token in the address moves to a cookie that only this site gets.
+// A token in the address becomes a cookie that opens pages, and is no token; a wrong one becomes none.
 func TestTokenInAddress(t *testing.T) {
 	site := New(Config{Source: fixed{1}, Operator: "own"})
 	defer site.Close()
@@ -123,7 +123,7 @@ func TestTokenInAddress(t *testing.T) {
 	site.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?token=own", nil))
 	set := w.Result().Cookies()
 	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/" || len(set) != 1 || !set[0].HttpOnly ||
-		set[0].SameSite != http.SameSiteStrictMode {
+		set[0].SameSite != http.SameSiteStrictMode || strings.Contains(set[0].Value, "own") {
 		t.Fatalf("it answers %d %v", w.Code, w.Header())
 	}
 	r := httptest.NewRequest(http.MethodGet, "/api/status", nil)
@@ -131,6 +131,17 @@ func TestTokenInAddress(t *testing.T) {
 	w = httptest.NewRecorder()
 	if site.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "secret.py") {
 		t.Errorf("with the cookie it answers %d %s", w.Code, w.Body)
+	}
+	r = httptest.NewRequest(http.MethodGet, "/api/status", nil)
+	r.Header.Set("Authorization", "Bearer "+set[0].Value)
+	w = httptest.NewRecorder()
+	if site.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
+		t.Errorf("with the cookie as a token it answers %d", w.Code)
+	}
+	w = httptest.NewRecorder()
+	site.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?token=other", nil))
+	if w.Code != http.StatusUnauthorized || len(w.Result().Cookies()) > 0 {
+		t.Errorf("with a wrong token it answers %d %v", w.Code, w.Header())
 	}
 }
 

@@ -416,6 +416,18 @@ func (c *Conn) lost(err error) error {
 	return status.New(status.Unavailable, "the connection to %s failed: %w", c.peer, err)
 }
 
+// beat has heartbeats come at least as often as this, if there are any; 0 changes nothing.
+func (c *Conn) beat(every time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := &c.config; every > 0 && every < o.Heartbeat {
+		o.Heartbeat = every
+		if c.err == nil && !c.detached {
+			c.timer.Reset(o.tick())
+		}
+	}
+}
+
 // look is the timer's: it sends a heartbeat, and ends a connection whose peer is
 // silent, does not read, or does not end a frame.
 func (c *Conn) look() {

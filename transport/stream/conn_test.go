@@ -220,6 +220,50 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	})
 }
 
+// A dialler sends heartbeats as often as the Welcome asks, if its own options are for fewer of them.
+func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
+	for name, place := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			address, o := place(t)
+			l := listen(t, address, o)
+			const own, asked = time.Hour, 20 * time.Millisecond
+			for _, c := range []struct{ asks, want time.Duration }{{asked, asked}, {0, own}, {2 * own, own}} {
+				o.Config.Heartbeat = own
+				dialled := make(chan *Conn, 1)
+				go func() {
+					conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT}, o)
+					if err != nil {
+						t.Error(err)
+					}
+					dialled <- conn
+				}()
+				in, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}); err != nil {
+					t.Error(err)
+				}
+				conn := <-dialled
+				if conn == nil {
+					return
+				}
+				if conn.config.Heartbeat != c.want {
+					t.Errorf("asked for one each %v, it sends one each %v, want %v", c.asks, conn.config.Heartbeat, c.want)
+				}
+				if c.want == asked { // which come, though the timer was set for the other interval
+					heard := in.Conn.(*Conn).reader.reads.Load
+					go in.Recv() // which passes over heartbeats until the connection ends
+					for before := heard(); heard() < before+2; time.Sleep(time.Millisecond) {
+					}
+				}
+				conn.Close()
+				in.Conn.Close()
+			}
+		})
+	}
+}
+
 // A dialler that stands still between its connection and its Hello sends no heartbeat first, which no listener would
 // let in. The side that has read a Hello sends them at once.
 func TestHeartbeatsFollowTheHello(t *testing.T) {

@@ -34,8 +34,8 @@ func (o Options) Dial(ctx context.Context, address string, hello *wire.Hello) (t
 	return c, w, nil
 }
 
-// Dial connects and says hello. See transport.Greet for what of hello is filled
-// in.
+// Dial connects and says hello. See transport.Greet for what of hello is filled in. Heartbeats come as often as the
+// Welcome asks for, if that is more often than the options say: the peer may take a longer silence for a loss.
 func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*Conn, *wire.Welcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, transport.HelloTime)
 	defer cancel()
@@ -56,6 +56,7 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 	if err != nil {
 		return nil, nil, err
 	}
+	c.beat(time.Duration(w.HeartbeatMs) * time.Millisecond)
 	return c, w, nil
 }
 
