@@ -65,7 +65,7 @@ func whole(number func(*wire.Report) float64) func(*wire.Report, func(float64, .
 var all = []metric{
 	gauge("uptime_seconds", "Seconds since the controller started.", nil,
 		whole(func(r *wire.Report) float64 { return float64(r.UptimeMs) / 1e3 })),
-	counter("gangs_total", "Operations that got a place in the order.", nil,
+	counter("gangs_total", "Operations that were sent to workers, frees among them.", nil,
 		whole(func(r *wire.Report) float64 { return float64(r.Gangs) })),
 	counter("device_seconds_total", "Device time that computations have taken, of all devices and sessions.", nil,
 		whole(func(r *wire.Report) float64 { return float64(r.DeviceNs) / 1e9 })),
