@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -126,12 +127,18 @@ class Cluster:
         return count
 
     def signal(self, name: str, number: signal.Signals) -> None:
+        """Sends a process a signal, and waits until one that is to stop has: it goes on until a thread sees that."""
         os.kill(self.processes[name], number)
+        while number == signal.SIGSTOP and self.state(name) not in "TZX":
+            time.sleep(0.001)
+
+    def state(self, name: str) -> str:
+        """Returns the kernel's letter for what a process does, X where there is none."""
+        try:
+            return Path(f"/proc/{self.processes[name]}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return "X"
 
     def alive(self, name: str) -> bool:
         """Whether a process is there and has not ended."""
-        try:
-            state = Path(f"/proc/{self.processes[name]}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return False
-        return state not in "ZX"
+        return self.state(name) not in "ZX"
