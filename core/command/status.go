@@ -94,16 +94,14 @@ func (p *program) show(r *wire.Report, address string) error {
 		status.Count(r.Gangs, "gang"))
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			kind := ""
-			if len(k.Devices) > 0 {
-				kind = k.Devices[0].Kind
-			}
-			fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices),
-				kind,
-				size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
+	for i, k := range r.EachWorker() {
+		kind := ""
+		if len(k.Devices) > 0 {
+			kind = k.Devices[0].Kind
 		}
+		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices),
+			kind,
+			size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
 	}
 	if len(r.Islands) == 0 {
 		fmt.Fprintln(w, "no workers yet")
@@ -138,15 +136,13 @@ func (p *program) show(r *wire.Report, address string) error {
 // showMemory prints what workers have of their devices' and their machines' memory, if anything.
 func showMemory(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n"
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			devices, host := memoryOfDevices(k), memoryOfHost(k.Last.GetHost())
-			if devices == "" && host == "" {
-				continue
-			}
-			fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, k.Process.GetName(), cmp.Or(devices, "-"), cmp.Or(host, "-"))
-			head = ""
+	for _, k := range r.EachWorker() {
+		devices, host := memoryOfDevices(k), memoryOfHost(k.Last.GetHost())
+		if devices == "" && host == "" {
+			continue
 		}
+		fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, k.Process.GetName(), cmp.Or(devices, "-"), cmp.Or(host, "-"))
+		head = ""
 	}
 }
 
@@ -236,30 +232,26 @@ func waitOf(h *wire.Report_Held) string {
 // showRefused prints which workers had no memory for operations that had been admitted, if any.
 func showRefused(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n"
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			if k.Refused == 0 {
-				continue
-			}
-			last := k.LastRefused
-			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), status.Count(k.Refused, "operation"),
-				last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
-				age(last.GetSinceMs()))
-			head = ""
+	for _, k := range r.EachWorker() {
+		if k.Refused == 0 {
+			continue
 		}
+		last := k.LastRefused
+		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), status.Count(k.Refused, "operation"),
+			last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
+			age(last.GetSinceMs()))
+		head = ""
 	}
 }
 
 // showApart prints the processes that cannot reach each other, if any.
 func showApart(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			for _, a := range k.Last.GetApart() {
-				fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
-					age(a.SinceMs), a.Why)
-				head = ""
-			}
+	for _, k := range r.EachWorker() {
+		for _, a := range k.Last.GetApart() {
+			fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
+				age(a.SinceMs), a.Why)
+			head = ""
 		}
 	}
 }
@@ -267,27 +259,25 @@ func showApart(w io.Writer, r *wire.Report) {
 // showRunning prints the computations that run on devices, if any.
 func showRunning(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			for _, c := range k.Last.GetRunning() {
-				program := c.Program
-				if c.Line != "" {
-					program += ", called at " + c.Line
-				}
-				if c.Behind > 0 {
-					program += fmt.Sprintf(" (and %d queued)", c.Behind)
-				}
-				of := wire.Owner(c.Session, cmp.Or(c.Client, "a client"), c.User, c.Host)
-				if c.Gone {
-					of += ", which has ended"
-				}
-				since := fmt.Sprint(age(c.SinceMs))
-				if c.UsualMs > 0 {
-					since += fmt.Sprintf(" (usually %v)", age(c.UsualMs))
-				}
-				fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), numbers(c.Devices), program, of, since)
-				head = ""
+	for _, k := range r.EachWorker() {
+		for _, c := range k.Last.GetRunning() {
+			program := c.Program
+			if c.Line != "" {
+				program += ", called at " + c.Line
 			}
+			if c.Behind > 0 {
+				program += fmt.Sprintf(" (and %d queued)", c.Behind)
+			}
+			of := wire.Owner(c.Session, cmp.Or(c.Client, "a client"), c.User, c.Host)
+			if c.Gone {
+				of += ", which has ended"
+			}
+			since := fmt.Sprint(age(c.SinceMs))
+			if c.UsualMs > 0 {
+				since += fmt.Sprintf(" (usually %v)", age(c.UsualMs))
+			}
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), numbers(c.Devices), program, of, since)
+			head = ""
 		}
 	}
 }
@@ -313,12 +303,10 @@ func numbers(all []uint32) string {
 // showWaits prints what devices have been waiting for for long, if anything.
 func showWaits(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tWAITS\n"
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			for _, what := range k.Last.GetWaits() {
-				fmt.Fprintf(w, "%s%s\t%s\n", head, k.Process.GetName(), what)
-				head = ""
-			}
+	for _, k := range r.EachWorker() {
+		for _, what := range k.Last.GetWaits() {
+			fmt.Fprintf(w, "%s%s\t%s\n", head, k.Process.GetName(), what)
+			head = ""
 		}
 	}
 }
@@ -326,10 +314,8 @@ func showWaits(w io.Writer, r *wire.Report) {
 // showSlices prints the slices of the sessions, if any.
 func showSlices(w io.Writer, r *wire.Report) {
 	names := map[uint64]string{}
-	for _, i := range r.Islands {
-		for _, k := range i.Workers {
-			names[k.Process.GetNumber()] = k.Process.GetName()
-		}
+	for _, k := range r.EachWorker() {
+		names[k.Process.GetNumber()] = k.Process.GetName()
 	}
 	head := "\nSESSION\tSLICE\tDEVICES\n"
 	for _, s := range r.Sessions {

@@ -243,10 +243,8 @@ func (m *top) rows() []row {
 		return nil
 	}
 	if m.workers {
-		for _, is := range m.report.Islands {
-			for _, w := range is.Workers {
-				all = append(all, row{worker: w, island: is.Name})
-			}
+		for is, w := range m.report.EachWorker() {
+			all = append(all, row{worker: w, island: is.Name})
 		}
 	} else {
 		use := map[uint32][]float64{}
@@ -310,10 +308,8 @@ func (m *top) head() []string {
 	lines := []string{bold.Render("Open Pathways")}
 	if r := m.report; r != nil {
 		devices, workers, memory := 0, 0, int64(0)
-		for _, is := range r.Islands {
-			for _, w := range is.Workers {
-				devices, workers, memory = devices+len(w.Devices), workers+1, memory+sum(w.Last.GetMemoryInUse())
-			}
+		for _, w := range r.EachWorker() {
+			devices, workers, memory = devices+len(w.Devices), workers+1, memory+sum(w.Last.GetMemoryInUse())
 		}
 		lines[0] += fmt.Sprintf("   cluster %s, up %v   %s of %s   %s   %s", r.Cluster, age(r.UptimeMs),
 			status.Count(devices, "device"), status.Count(workers, "worker"), status.Count(len(r.Sessions), "session"),

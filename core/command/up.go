@@ -90,10 +90,8 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	if len(command) == 0 {
 		devices := 0
-		for _, i := range report.Islands {
-			for _, w := range i.Workers {
-				devices += len(w.Devices)
-			}
+		for _, w := range report.EachWorker() {
+			devices += len(w.Devices)
 		}
 		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"),
 			status.Count(workers, "worker"), c.address())

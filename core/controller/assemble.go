@@ -61,7 +61,7 @@ func (st *State) assemble(s *session, m *wire.Assemble) {
 	})
 }
 
-// members checks what an object is to be assembled of, for the devices of a place.
+// members checks the pieces that an object is to be assembled of, one for each device of a place.
 func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly, error) {
 	a := new(assembly)
 	index, row := map[uint64]int{}, 0 // index says where a member is

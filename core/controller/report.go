@@ -155,19 +155,16 @@ func hideLines(r *wire.Report) {
 			e.Reason = ""
 		}
 	}
-	for _, is := range r.Islands {
-		for _, w := range is.Workers {
-			if w.Last == nil { // it has only just joined
-				continue
-			}
+	for _, w := range r.EachWorker() {
+		if w.Last != nil { // otherwise it has only just joined
 			w.Last = proto.CloneOf(w.Last)
 			w.Last.Waits = nil
-			for _, c := range w.Last.Running {
-				c.Line = ""
-			}
-			if w.LastRefused != nil {
-				w.LastRefused.Why = ""
-			}
+		}
+		for _, c := range w.Last.GetRunning() {
+			c.Line = ""
+		}
+		if w.LastRefused != nil {
+			w.LastRefused.Why = ""
 		}
 	}
 	for _, s := range r.Sessions {

@@ -251,11 +251,11 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
-	if errors.Is(why, errLeft) {
-		st.note(s.about(wire.EventEnded), s.owner()+" ended", nil)
-	} else {
-		st.note(s.about(wire.EventEnded), s.owner()+" ended", why)
+	reason := why
+	if errors.Is(why, errLeft) { // as clients do
+		reason = nil
 	}
+	st.note(s.about(wire.EventEnded), s.owner()+" ended", reason)
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
 	st.layout.Retire(s.view)

@@ -52,12 +52,10 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 		return
 	}
 	s := sample{at: float64(now.UnixMilli()) / 1e3, gangs: float64(r.Gangs-last.Gangs) / passed, use: map[uint32]float64{}}
-	for _, is := range r.Islands {
-		for _, w := range is.Workers {
-			s.devices += len(w.Devices)
-			for _, bytes := range w.Last.GetMemoryInUse() {
-				s.memory += max(bytes, 0)
-			}
+	for _, w := range r.EachWorker() {
+		s.devices += len(w.Devices)
+		for _, bytes := range w.Last.GetMemoryInUse() {
+			s.memory += max(bytes, 0)
 		}
 	}
 	before := map[uint32]int64{}
@@ -72,7 +70,7 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 	}
 	h.samples = append(h.samples, s)
 	if len(h.samples) > remembers {
-		h.samples = append(h.samples[:0], h.samples[1:]...)
+		h.samples = slices.Delete(h.samples, 0, 1)
 		h.forget(r)
 	}
 }

@@ -32,19 +32,12 @@ var (
 	ofSession = []string{"session", "client", "user", "host"}
 )
 
-// each calls f for each worker of a report.
-func each(r *wire.Report, f func(island string, w *wire.Report_Worker)) {
-	for _, is := range r.Islands {
-		for _, w := range is.Workers {
-			f(is.Name, w)
-		}
-	}
-}
-
 // perWorker tells one number of each worker.
 func perWorker(number func(*wire.Report_Worker) float64) func(*wire.Report, func(float64, ...string)) {
 	return func(r *wire.Report, tell func(float64, ...string)) {
-		each(r, func(island string, w *wire.Report_Worker) { tell(number(w), island, w.Process.GetName()) })
+		for is, w := range r.EachWorker() {
+			tell(number(w), is.Name, w.Process.GetName())
+		}
 	}
 }
 
@@ -82,10 +75,8 @@ var all = []metric{
 
 	gauge("devices", "Devices that are there.", []string{"island", "platform", "worker"},
 		func(r *wire.Report, tell func(float64, ...string)) {
-			for _, is := range r.Islands {
-				for _, w := range is.Workers {
-					tell(float64(len(w.Devices)), is.Name, is.Platform, w.Process.GetName())
-				}
+			for is, w := range r.EachWorker() {
+				tell(float64(len(w.Devices)), is.Name, is.Platform, w.Process.GetName())
 			}
 		}),
 	gauge("worker_silence_seconds", "Seconds since a worker was last heard of.", ofWorker,
@@ -146,16 +137,16 @@ func users(r *wire.Report) float64 {
 }
 
 func hostMemory(r *wire.Report, tell func(float64, ...string)) {
-	each(r, func(island string, w *wire.Report_Worker) {
+	for is, w := range r.EachWorker() {
 		m := w.Last.GetHost()
 		for _, k := range []struct {
 			kind  string
 			bytes int64
 		}{{"arrays", m.GetBlocks()}, {"collectives", m.GetCollectives()}, {"transfers", m.GetAssembling()},
 			{"programs", m.GetPrograms()}, {"free", m.GetFree()}, {"lent", m.GetLent()}} {
-			tell(float64(k.bytes), island, w.Process.GetName(), k.kind)
+			tell(float64(k.bytes), is.Name, w.Process.GetName(), k.kind)
 		}
-	})
+	}
 }
 
 // collector tells what one report says. A scrape has one of its own, so that all its numbers are of one moment.

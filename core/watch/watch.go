@@ -209,10 +209,8 @@ func (s *Site) healthy(w http.ResponseWriter, r *http.Request) {
 
 func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 	devices := 0
-	for _, is := range s.config.Source.Answer(new(wire.Ask), true).Islands {
-		for _, k := range is.Workers {
-			devices += len(k.Devices)
-		}
+	for _, k := range s.config.Source.Answer(new(wire.Ask), true).EachWorker() {
+		devices += len(k.Devices)
 	}
 	if devices == 0 {
 		http.Error(w, "no worker has brought a device yet", http.StatusServiceUnavailable)

@@ -75,12 +75,12 @@ func TestWhoSeesWhat(t *testing.T) {
 		{"an operator", get, "example.org", "own", 200, true},
 		{"a tenant", get, "example.org", "team", 200, false},
 		{"a wrong token", get, "localhost:80", "other", 401, false},
-		{"nobody, here", get, "localhost:80", "", 200, false},
-		{"nobody, by this machine's address", get, "[::1]:80", "", 200, false},
-		{"nobody, by a name that stands for this machine", get, "rebind.example.org", "", 401, false},
-		{"nobody, where others can ask", closed, "127.0.0.1", "", 401, false},
-		{"an operator, where others can ask", closed, "127.0.0.1", "own", 200, true},
-		{"nobody, where there are no tokens", without, "127.0.0.1", "", 401, false},
+		{"no token, on this machine", get, "localhost:80", "", 200, false},
+		{"no token, by this machine's address", get, "[::1]:80", "", 200, false},
+		{"no token, by a name that resolves to this machine", get, "rebind.example.org", "", 401, false},
+		{"no token, where others can connect", closed, "127.0.0.1", "", 401, false},
+		{"an operator, where others can connect", closed, "127.0.0.1", "own", 200, true},
+		{"no token, where the cluster has none", without, "127.0.0.1", "", 401, false},
 	} {
 		for _, path := range []string{"/", "/page.js", "/api/status", "/api/events", "/api/history", "/metrics"} {
 			code, body := c.get(c.host, path, c.token)
