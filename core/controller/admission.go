@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -85,6 +86,27 @@ func (st *State) fits(g *gang) bool {
 // behind reports whether one of the first n held gangs has to come first, see precedes.
 func (st *State) behind(g *gang, n int) bool {
 	return slices.ContainsFunc(st.held[:n], func(h *gang) bool { return st.precedes(h, g) })
+}
+
+// elders returns the sessions of those of the first n held gangs that have to come first.
+func (st *State) elders(g *gang, n int) (all []*session) {
+	for _, h := range st.held[:n] {
+		if st.precedes(h, g) {
+			all = append(all, h.s)
+		}
+	}
+	return all
+}
+
+// othersOn returns the other sessions than a gang's that have memory on one of these devices, by number.
+func (st *State) othersOn(g *gang, devices []int) (all []*session) {
+	for _, s := range st.sessions {
+		if s != g.s && st.ledger.Has(ledger.Owner(s.id), devices) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	return all
 }
 
 // precedes reports whether a gang that was held before another has to come first: it waits for memory of the same
@@ -487,27 +509,17 @@ func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 		st.giveUp(g, st.noRoom(g, "which is more than there is"))
 		return nil, changed
 	case st.behind(g, i):
-		for _, h := range st.held[:i] {
-			if st.precedes(h, g) {
-				holders = append(holders, h.s)
-			}
-		}
-		return holders, hopeless
+		return st.elders(g, i), hopeless
 	case st.ledger.WillFit(need, g.temp):
 		return nil, hopeful
 	case st.freeAhead(g):
 		return nil, changed
 	}
 	st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
-	patient := false // a session that does not wait may free something
-	for _, s := range st.sessions {
-		if s == g.s || !st.ledger.Has(ledger.Owner(s.id), st.blocked) {
-			continue
-		}
-		holders = append(holders, s)
-		patient = patient || s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
-	}
-	if !patient {
+	holders = st.othersOn(g, st.blocked)
+	if !slices.ContainsFunc(holders, func(s *session) bool { // one that does not wait may free something
+		return s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
+	}) {
 		return holders, hopeless
 	}
 	h := g.held

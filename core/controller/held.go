@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/openpathways/pathways/core/ledger"
@@ -64,21 +63,11 @@ func (st *State) waitOf(g *gang) (what string, holders []*session) {
 	case g.held.puts != nil:
 		return waitsForClient, nil
 	case st.behind(g, i):
-		for _, h := range st.held[:i] {
-			if st.precedes(h, g) {
-				holders = append(holders, h.s)
-			}
-		}
-		return waitsForTurn, holders
+		return waitsForTurn, st.elders(g, i)
 	case st.ledger.WillFit(need, g.temp):
 		return waitsForWork, nil
 	}
-	blocked := st.ledger.Blocked(need, g.temp, nil)
-	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s != g.s && st.ledger.Has(ledger.Owner(id), blocked) {
-			holders = append(holders, s)
-		}
-	}
+	holders = st.othersOn(g, st.ledger.Blocked(need, g.temp, nil))
 	if len(holders) == 0 {
 		return waitsForFrees, []*session{g.s}
 	}
