@@ -1,0 +1,96 @@
+package controller
+
+import (
+	"math"
+	"slices"
+)
+
+// donates reports whether a gang is of a program that donates arguments.
+func (g *gang) donates() bool {
+	return g.program != nil && (len(g.program.of.info.Donated) > 0 ||
+		g.play != nil && len(g.play.g.nodes[g.node].donates) > 0)
+}
+
+// donations calls each for the objects that a run donates, with the bytes of their shards that its results take over.
+func (st *State) donations(g *gang, each func(o *object, taken int64)) {
+	if !g.donates() {
+		return
+	}
+	left := g.program.of.takesOver()
+	take := func(o *object) (taken int64) {
+		taken = min(left, o.counted)
+		left -= taken
+		return taken
+	}
+	if g.play != nil {
+		for _, object := range g.play.g.nodes[g.node].donates {
+			if o := g.s.objects[g.play.object(object)]; o != nil && !o.donated && g.place.has.covers(o.place.has) {
+				each(o, take(o))
+			}
+		}
+		return
+	}
+	if g.run == nil {
+		return
+	}
+	for _, i := range g.program.of.info.Donated {
+		if int(i) >= len(g.run.Inputs) || slices.Contains(g.run.NotDonated, i) {
+			continue
+		}
+		o := g.s.objects[g.run.Inputs[i]]
+		if o == nil || o.donated || !g.place.has.covers(o.place.has) {
+			continue
+		}
+		if o.of == nil {
+			each(o, take(o))
+			continue
+		}
+		taken := int64(-1) // as of Mixed
+		for k, id := range o.of.members {
+			if m := g.s.objects[id]; m != nil && !m.donated && len(m.place.rows) == o.of.rows[k] {
+				if taken < 0 {
+					taken = take(m)
+				}
+				each(m, min(taken, m.counted))
+			}
+		}
+	}
+	for _, m := range g.run.Mixed {
+		if !slices.Contains(g.program.of.info.Donated, m.Argument) || slices.Contains(g.run.NotDonated, m.Argument) {
+			continue
+		}
+		taken := int64(-1) // the same of all pieces, which are on different devices
+		for _, p := range m.Pieces {
+			// One of which the run takes some rows alone keeps the others.
+			if o := g.s.objects[p.Object]; o != nil && !o.donated && len(o.place.rows) == int(p.Rows) {
+				if taken < 0 {
+					taken = take(o)
+				}
+				each(o, min(taken, o.counted))
+			}
+		}
+	}
+}
+
+// takesOver returns how many bytes of what a run donates its results take over on each device, as the compiler says;
+// all where it does not.
+func (c *compiled) takesOver() int64 {
+	if cost := c.info.GetCost(); cost.GetArgumentBytes() > 0 && cost.GetAliasBytes() >= 0 {
+		return cost.GetAliasBytes()
+	}
+	return math.MaxInt64
+}
+
+// takeOver ends the account of what a run that starts donates: at once of what its results take over, which are
+// counted already, and of the rest when it has ended.
+func (st *State) takeOver(g *gang) {
+	if g.donates() {
+		st.donations(g, func(o *object, taken int64) {
+			st.ledger.Shrink(o.charge, taken)
+			st.ledger.Retire(o.charge, g.s.entered+1) // its own place among the session's gangs, see list
+			o.charge, o.donated = 0, true
+			g.s.damage(o, errMemberDonated)
+			st.stir()
+		})
+	}
+}

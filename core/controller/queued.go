@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// queued is an operation that has yet to be performed.
+type queued struct {
+	kind    wire.Kind
+	op      uint64 // 0 of those that have no end
+	message proto.Message
+	payload []byte
+	err     error // the client says that it will never be
+	// Of a play:
+	nodes     int
+	cancelled cancelled
+}
+
+// operation takes operation op of a session, or a play whose first node is op. One that came before is ignored: clients
+// send again what they are not sure of.
+func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
+	switch {
+	case op == 0:
+		return status.New(status.InvalidArgument, "operations are numbered from 1, got 0")
+	case op <= s.last:
+		return nil
+	case op != s.last+1:
+		return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one", op,
+			s.last)
+	case s.underWay >= st.limits.Credit:
+		return status.New(status.ResourceExhausted,
+			"operation %d came while %d are under way, which is the session's credit", op, s.underWay)
+	}
+	n := max(1, nodes) // a play may go beyond the credit
+	s.last = op + uint64(n) - 1
+	s.underWay += n
+	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message}
+	most := maxOperation
+	if ev.Wire == wire.KindRun {
+		most = maxRun
+	}
+	if nodes == 0 && len(ev.Payload) > most {
+		item.err = status.New(status.InvalidArgument,
+			"the operation is a message of %d bytes, of at most %d; use fewer arguments or shards at a time", len(ev.Payload),
+			most)
+	}
+	st.enqueue(s, item, ev.Payload)
+	return nil
+}
+
+// maxOperation bounds an operation's message, so that it also fits into a Dispatch.
+const maxOperation = wire.MaxFrame - 4<<10
+
+// maxRun bounds a run's message, some hundred thousand inputs: it is looked at and copied while all sessions wait.
+const maxRun = 1 << 20
+
+// freeLater frees objects behind the operations that came before. Free and Forget have no number and are not counted as
+// under way; a bound on the queue takes the place of the credit.
+func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
+	if s.freeing += len(m.Objects) + rowsIn(m.Rows); s.freeing > 2*st.limits.Objects {
+		return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
+	}
+	if tail, ok := s.queuedLast().(*wire.Free); ok {
+		st.stir()
+		tail.Objects, tail.Rows = append(tail.Objects, m.Objects...), append(tail.Rows, m.Rows...)
+		return nil
+	}
+	return st.enqueueUnnumbered(s, ev)
+}
+
+// forgetLater forgets programs and graphs behind the operations that came before.
+func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
+	tail, ok := s.queuedLast().(*wire.Forget)
+	if !ok {
+		return st.enqueueUnnumbered(s, ev)
+	}
+	tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
+	if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
+		return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten",
+			2*st.limits.Programs)
+	}
+	return nil
+}
+
+// queuedLast returns the message at the end of the session's queue, nil where the queue is empty.
+func (s *session) queuedLast() any {
+	if len(s.queue) == s.head {
+		return nil
+	}
+	return s.queue[len(s.queue)-1].message
+}
+
+func (st *State) enqueueUnnumbered(s *session, ev *Event) error {
+	if len(s.queue)-s.head-s.unmade > 2*st.limits.Credit+2 {
+		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
+	}
+	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, ev.Payload)
+	return nil
+}
+
+// enqueue performs an operation at once, or keeps it, with a copy of its payload, until those before it are performed.
+func (st *State) enqueue(s *session, item *queued, payload []byte) {
+	if s.head == len(s.queue) && s.play == nil && st.may(s) {
+		item.payload = payload
+		st.perform(s, item)
+		return
+	}
+	if m, ok := item.message.(*wire.Fetch); ok && item.err == nil && st.passes(s, m) {
+		item.payload = payload
+		st.perform(s, item)
+		return
+	}
+	if s.waiting != nil && s.waiting.held != nil && item.kind == wire.KindFree {
+		st.stir()
+	}
+	item.payload = slices.Clone(payload)
+	if item.kind == wire.KindFetch {
+		s.fetches++
+	}
+	s.queue = append(s.queue, *item)
+}
+
+// may says that the session's next operation, or node of a play, can be performed
+// now.
+func (st *State) may(s *session) bool {
+	return s.waiting == nil && !(st.config.Sequential && s.out > 0)
+}
+
+// wake lets the session's queue go on at the end of this Step.
+func (st *State) wake(s *session) {
+	if !s.ready && (s.head < len(s.queue) || s.play != nil) {
+		s.ready = true
+		st.ready = append(st.ready, s)
+	}
+}
+
+// pump performs what is queued, as far as may be.
+func (st *State) pump(s *session) {
+	if st.sessions[s.id] != s {
+		return
+	}
+	st.proceed(s)
+	for s.play == nil && s.head < len(s.queue) && st.may(s) {
+		item := s.queue[s.head]
+		s.queue[s.head] = queued{}
+		s.head++
+		if item.kind == wire.KindFetch {
+			s.fetches--
+		}
+		st.perform(s, &item)
+	}
+	switch n := len(s.queue) - s.head; {
+	case n == 0:
+		s.queue, s.head = s.queue[:0], 0
+	case s.head > 64 && s.head > n:
+		copy(s.queue, s.queue[s.head:])
+		clear(s.queue[n:])
+		s.queue, s.head = s.queue[:n], 0
+	}
+}
