@@ -33,25 +33,29 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 	if g.run == nil {
 		return
 	}
+	// piece is a part of an argument that is made of several objects. As much is taken over of each of them, since they
+	// are on different devices. One of which the run takes some rows alone keeps the others.
+	piece := func(taken *int64, id uint64, rows int) {
+		if o := g.s.objects[id]; o != nil && !o.donated && len(o.place.rows) == rows {
+			if *taken < 0 {
+				*taken = take(o)
+			}
+			each(o, min(*taken, o.counted))
+		}
+	}
 	for _, i := range g.program.of.info.Donated {
 		if int(i) >= len(g.run.Inputs) || slices.Contains(g.run.NotDonated, i) {
 			continue
 		}
 		o := g.s.objects[g.run.Inputs[i]]
-		if o == nil || o.donated || !g.place.has.covers(o.place.has) {
-			continue
-		}
-		if o.of == nil {
+		switch {
+		case o == nil || o.donated || !g.place.has.covers(o.place.has):
+		case o.of == nil:
 			each(o, take(o))
-			continue
-		}
-		taken := int64(-1) // as of Mixed
-		for k, id := range o.of.members {
-			if m := g.s.objects[id]; m != nil && !m.donated && len(m.place.rows) == o.of.rows[k] {
-				if taken < 0 {
-					taken = take(m)
-				}
-				each(m, min(taken, m.counted))
+		default:
+			taken := int64(-1)
+			for k, id := range o.of.members {
+				piece(&taken, id, o.of.rows[k])
 			}
 		}
 	}
@@ -59,15 +63,9 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 		if !slices.Contains(g.program.of.info.Donated, m.Argument) || slices.Contains(g.run.NotDonated, m.Argument) {
 			continue
 		}
-		taken := int64(-1) // the same of all pieces, which are on different devices
+		taken := int64(-1)
 		for _, p := range m.Pieces {
-			// One of which the run takes some rows alone keeps the others.
-			if o := g.s.objects[p.Object]; o != nil && !o.donated && len(o.place.rows) == int(p.Rows) {
-				if taken < 0 {
-					taken = take(o)
-				}
-				each(o, min(taken, o.counted))
-			}
+			piece(&taken, p.Object, int(p.Rows))
 		}
 	}
 }
