@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
@@ -49,7 +51,7 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server
 	if err != nil {
 		return nil, system.Error(err, "the web page cannot be served at %s", c.HTTP)
 	}
-	l = &bounded{Listener: l, free: make(chan struct{}, maxPages)}
+	l = netutil.LimitListener(l, maxPages)
 	address := "http://" + l.Addr().String() + "/"
 	if !local {
 		// Browsers have no certificate of the cluster's; they show a token.
@@ -76,33 +78,6 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server
 
 // maxPages bounds the connections of a web page; others wait until one of them ends.
 const maxPages = 256
-
-// bounded is a listener that has at most so many connections as free has room for.
-type bounded struct {
-	net.Listener
-	free chan struct{}
-}
-
-func (l *bounded) Accept() (net.Conn, error) {
-	l.free <- struct{}{} // a connection ends by itself: all of the server's waits are bounded
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.free
-		return nil, err
-	}
-	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.free })}, nil
-}
-
-// counted is a connection of a bounded listener.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-func (c *counted) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
-}
 
 func (s *site) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeSite)

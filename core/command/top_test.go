@@ -87,8 +87,8 @@ func TestTop(t *testing.T) {
 	shows("paused", "up 20s", "paused")
 	press(key('p'))
 	look(40, nil)
-	look(50, errors.New("nobody answers"))
-	shows("where the controller is away", "up 40s", "nobody answers", "w0")
+	look(50, errors.New("the controller does not answer"))
+	shows("where the controller is away", "up 40s", "the controller does not answer", "w0")
 	m.Update(tea.WindowSizeMsg{Width: 30, Height: 5})
 	if lines := strings.Split(m.text(), "\n"); len(lines) != 5 {
 		t.Errorf("on a screen of 5 lines it shows %d", len(lines))
