@@ -41,14 +41,15 @@ var rooms = []room{
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
 		"core/controller", "core/client", "core/epoch", "core/watch", "core/worker", "core/cluster", "core/command",
-		"core/sharded", "capi/ffi", "capi/cluster"}},
+		"core/sharded", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
 
 	// Decides: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},
-	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/client", "core/command",
-		"capi/slices"}},
+	{"core/placement", []string{"core/embedded", "core/controller", "core/epoch", "core/grant", "core/client",
+		"core/command", "capi/slices"}},
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/ledger", []string{"core/embedded", "core/controller"}},
+	{"core/tenant", []string{"core/controller", "core/cluster"}},
 	{"core/worker/devicequeue", []string{"core/worker"}},
 	{"core/worker/assembly", []string{"core/worker"}},
 	{"core/tracetest", nil},
@@ -87,9 +88,9 @@ var rooms = []room{
 	// Acts: shells around the deciders.
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
 	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
+	{"core/grant", []string{"core/client", "core/embedded", "capi/slices", "capi/embedded", "capi/cluster"}},
 	{"core/controller", []string{"core/cluster"}},
-	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/embedded", "capi/cluster",
-		"capi/slices", "capi/python"}},
+	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/cluster", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},
 	{"core/watch", []string{"core/cluster", "core/command"}},
 	{"core/worker", []string{"core/cluster"}},

@@ -30,9 +30,12 @@ type Credentials struct {
 	// Proof decides whether a Hello of ROLE_PEER is let in, in place of the token;
 	// nil leaves it to the token.
 	Proof func(*wire.Hello) error
-	// Certified is, on the accepting side, what the certificate opens that the dialler has shown; without one, Operator:
-	// then the token decides alone.
-	Certified Pass
+	// TenantOf returns, on the accepting side, the name of the tenant that a token belongs to, where tenants have tokens
+	// of their own. It may be called by many goroutines. Nil knows none.
+	TenantOf func(token []byte) (name string, ok bool)
+	// Certified is, on the accepting side, who has shown the dialler's certificate; without one, an operator: then the
+	// token decides alone.
+	Certified Holder
 	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.
 	Identity []byte
 }
@@ -43,7 +46,7 @@ type Incoming struct {
 	Conn
 	Hello    *wire.Hello
 	Protocol uint32 // the one both sides speak
-	Pass     Pass   // what the dialler's token and certificate open; of ROLE_PEER it says nothing
+	Holder          // who the dialler is, by its token and certificate; of ROLE_PEER it says nothing
 
 	software string
 }
@@ -149,7 +152,7 @@ func (in *Incoming) check(cred Credentials) (err error) {
 			return err
 		}
 	} else {
-		if in.Pass, err = cred.pass(h); err != nil {
+		if in.Holder, err = cred.holder(h); err != nil {
 			return err
 		}
 	}
@@ -171,7 +174,7 @@ func (c Credentials) Begins(hello []byte) error {
 	if !shown {
 		return c.wrongToken("")
 	}
-	if _, ok := c.passOf(token); !ok {
+	if _, ok := c.holderOf(token); !ok {
 		return c.wrongToken("another")
 	}
 	return nil

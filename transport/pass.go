@@ -27,6 +27,12 @@ const (
 	Tenant
 )
 
+// Holder is who shows a token or a certificate: what it opens and, of a tenant with a name, the name.
+type Holder struct {
+	Pass   Pass
+	Tenant string // "" names none
+}
+
 var passes = []string{"operator", "worker", "tenant"}
 
 func (p Pass) String() string { return passes[p] }
@@ -66,17 +72,22 @@ func IsOwn(token string) error {
 	return nil
 }
 
-// passOf returns what a token opens, and whether it is one of this cluster's.
-func (c Credentials) passOf(token []byte) (pass Pass, ok bool) {
+// holderOf returns who shows a token, and whether it is one of this cluster's.
+func (c Credentials) holderOf(token []byte) (h Holder, ok bool) {
+	if c.TenantOf != nil {
+		if name, known := c.TenantOf(token); known {
+			return Holder{Tenant, name}, true
+		}
+	}
 	if c.Token == "" {
-		return Operator, true
+		return Holder{}, true
 	}
 	for p := range passes { // all, so that the time tells nothing
 		if subtle.ConstantTimeCompare(token, []byte(Pass(p).Token(c.Token))) == 1 {
-			pass, ok = Pass(p), true
+			h, ok = Holder{Pass: Pass(p)}, true
 		}
 	}
-	return pass, ok
+	return h, ok
 }
 
 // URI is the text by which a certificate, among its subject alternative names, says that it is for the pass, such as
@@ -85,27 +96,40 @@ func (p Pass) URI() string { return passScheme + "://" + p.String() }
 
 const passScheme = "pathways"
 
-// PassOf returns what a certificate opens: the pass whose URI it has, or Operator if it names none.
+// HolderOf returns who shows a certificate: with the pass whose URI it has, or Operator if it names none. A tenant's
+// URI may have a name behind it, such as "pathways://tenant/research".
 //
 // Errors: UNAUTHENTICATED for several roles, or one that does not exist.
-func PassOf(c *x509.Certificate) (Pass, error) {
-	pass, named := Operator, ""
+func HolderOf(c *x509.Certificate) (Holder, error) {
+	holder, named := Holder{}, ""
 	for _, uri := range c.URIs {
 		if uri.Scheme != passScheme {
 			continue
 		}
-		p, err := PassNamed(uri.Host)
-		if text := uri.String(); err != nil || p.URI() != text {
-			return 0, status.New(status.Unauthenticated, "the certificate of %s has the URI %s, which is no role; expected "+
-				"%s, %s or %s", c.Subject, text, Tenant.URI(), Worker.URI(), Operator.URI())
-		} else if named != "" && named != text {
-			return 0, status.New(status.Unauthenticated,
-				"the certificate of %s has the roles %s and %s; make one certificate for each", c.Subject, named, text)
-		} else {
-			pass, named = p, text
+		text := uri.String()
+		h, err := Holder{}, error(nil)
+		h.Pass, err = PassNamed(uri.Host)
+		if h.Pass == Tenant {
+			h.Tenant = strings.TrimPrefix(uri.Path, "/")
 		}
+		if err != nil || h.URI() != text {
+			return Holder{}, status.New(status.Unauthenticated, "the certificate of %s has the URI %s, which is no role; "+
+				"expected %s, %s/NAME, %s or %s", c.Subject, text, Tenant.URI(), Tenant.URI(), Worker.URI(), Operator.URI())
+		} else if named != "" && named != text {
+			return Holder{}, status.New(status.Unauthenticated,
+				"the certificate of %s has the roles %s and %s; make one certificate for each", c.Subject, named, text)
+		}
+		holder, named = h, text
 	}
-	return pass, nil
+	return holder, nil
+}
+
+// URI is the text by which a certificate says that it is the holder's.
+func (h Holder) URI() string {
+	if h.Tenant == "" {
+		return h.Pass.URI()
+	}
+	return h.Pass.URI() + "/" + h.Tenant
 }
 
 // Serves returns why the holder of a certificate for the pass may not listen where a process dials in a role, nil if it
@@ -124,29 +148,35 @@ func (p Pass) Serves(role wire.Role) error {
 	return nil
 }
 
-// pass returns what the token and the certificate of a dialler open together, if that includes the role in which it
-// comes.
+// holder returns who the dialler is by its token and its certificate together, if it may come in its role.
 //
 // Errors: UNAUTHENTICATED, PERMISSION_DENIED.
-func (c Credentials) pass(h *wire.Hello) (Pass, error) {
-	pass, ok := c.passOf([]byte(h.Token))
+func (c Credentials) holder(h *wire.Hello) (Holder, error) {
+	holder, ok := c.holderOf([]byte(h.Token))
 	if !ok {
-		return 0, c.wrongToken(h.Token)
+		return Holder{}, c.wrongToken(h.Token)
 	}
-	if err := pass.admits(h.Role, "token",
+	if err := holder.Pass.admits(h.Role, "token",
 		"name the token that `pathways token %s` prints, or the cluster's own, by --token-file or "+
 			"PATHWAYS_TOKEN_FILE"); err != nil {
-		return 0, err
+		return Holder{}, err
 	}
-	if err := c.Certified.admits(h.Role, "certificate",
+	if err := c.Certified.Pass.admits(h.Role, "certificate",
 		"name a certificate with the URI pathways://%s by --tls-cert and --tls-key (PATHWAYS_TLS_CERT, "+
 			"PATHWAYS_TLS_KEY)"); err != nil {
-		return 0, err
+		return Holder{}, err
 	}
-	if pass == Operator {
-		pass = c.Certified
+	switch by := c.Certified.Tenant; {
+	case by != "" && holder.Tenant != "" && by != holder.Tenant:
+		return Holder{}, status.New(status.PermissionDenied, "the token is that of tenant %s, and the certificate that of "+
+			"tenant %s; show those of one tenant", holder.Tenant, by)
+	case holder.Tenant == "":
+		holder.Tenant = by
 	}
-	return pass, nil
+	if holder.Pass == Operator {
+		holder.Pass = c.Certified.Pass
+	}
+	return holder, nil
 }
 
 // admits returns why the holder of the pass may not come in a role, nil if it may. what is its token or certificate,

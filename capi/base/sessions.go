@@ -64,6 +64,19 @@ func (t *Sessions[S]) Open() []*S {
 	return out
 }
 
+// Numbered returns the sessions that have not ended by their numbers.
+func (t *Sessions[S]) Numbered() map[uint64]*S {
+	out := map[uint64]*S{}
+	if all := t.all.Load(); all != nil {
+		for i, s := range *all {
+			if s != nil {
+				out[uint64(i)+1] = s
+			}
+		}
+	}
+	return out
+}
+
 // Latest returns the greatest number of a session that has not ended and that can be used;
 // 0 where there is none.
 func (t *Sessions[S]) Latest(canUse func(*S) bool) uint64 {

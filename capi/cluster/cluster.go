@@ -38,6 +38,7 @@ import (
 	_ "github.com/openpathways/pathways/capi/export" // C
 	_ "github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -278,7 +279,7 @@ func Lost() error {
 // Slices returns the interface that grants a session's slices.
 //
 // Errors: UNAVAILABLE after the session's end.
-func Slices(id uint64) (client.Slices, error) {
+func Slices(id uint64) (grant.Slices, error) {
 	s, err := of(C.uint64_t(id))
 	if err != nil {
 		return nil, err

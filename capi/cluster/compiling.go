@@ -1,8 +1,6 @@
 package cluster
 
 /*
-#include <stdlib.h>
-#include "compiling.h"
 #include "interpreter.h"
 */
 import "C"
@@ -10,6 +8,7 @@ import "C"
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 	"unsafe"
 
@@ -58,7 +57,7 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 	program := programName(spec.Code)
 	var exception unsafe.Pointer
 	say := func() {
-		exception = tell(program, now, C.PR_COMPILING)
+		exception = tellCompiling(program, now, "%.0f s …")
 		for next < time.Since(now.since)+time.Second { // if this one came late, the next is not due at once
 			next *= 2
 		}
@@ -75,9 +74,9 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 		case <-look.C:
 			exception = C.pw_python_interrupted()
 		case err := <-done:
-			how := C.int(C.PR_COMPILED)
+			how := "done after %.0f s"
 			if err != nil {
-				how = C.PR_FAILED
+				how = "failed after %.0f s"
 			}
 			over(program, now, how, nil)
 			return remote, err
@@ -88,24 +87,21 @@ func (s *session) wait(spec client.CompileSpec) (*client.Remote, error) {
 			s.cluster.Forget(remote.ID)
 		}
 	}()
-	over(program, now, C.PR_GIVEN_UP, exception)
+	over(program, now, "given up after %.0f s", exception)
 	return nil, status.New(status.Cancelled,
 		"compiling %s was interrupted; its worker continues, since a compiler cannot be stopped midway, and keeps the "+
 			"result for the next time", program)
 }
 
-// tell calls the user's function, and returns the Python exception that signal handlers have raised meanwhile, or nil.
-func tell(program string, now at, how C.int) unsafe.Pointer {
-	p, w := C.CString(program), C.CString(now.worker)
-	defer C.free(unsafe.Pointer(p))
-	defer C.free(unsafe.Pointer(w))
-	return C.pr_tell_compiling(p, w, C.double(time.Since(now.since).Seconds()), how)
+// tellCompiling tells the user how a compile is doing; how has a verb for the seconds. It returns what tell does.
+func tellCompiling(program string, now at, how string) unsafe.Pointer {
+	return tell(fmt.Sprintf("compiling %s on %s: "+how, program, now.worker, time.Since(now.since).Seconds()))
 }
 
 // over reports the end of something that was reported, and has Python raise an exception unless it is nil.
-func over(program string, now at, how C.int, exception unsafe.Pointer) {
+func over(program string, now at, how string, exception unsafe.Pointer) {
 	if now.worker != "" {
-		if again := tell(program, now, how); exception == nil {
+		if again := tellCompiling(program, now, how); exception == nil {
 			exception = again
 		} else if again != nil {
 			C.pw_python_drop(again)

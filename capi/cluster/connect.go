@@ -116,7 +116,7 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: devices,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
-		Hurry: interrupted,
+		Hurry: interrupted, Held: tellHeld,
 	}, notify)
 	if err != nil {
 		giveBack()

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -19,10 +20,10 @@ import (
 // single is a cluster of one worker, joined by function calls: whole objects over one simulated driver. What it cannot
 // do at once it does in goroutines, so ends may come at any time.
 type single struct {
-	client.Slices // none is asked for in these tests
-	driver        device.Driver
-	platform      string // of the devices, as clients see it
-	notify        client.Notify
+	grant.Slices // none is asked for in these tests
+	driver       device.Driver
+	platform     string // of the devices, as clients see it
+	notify       client.Notify
 
 	mu       sync.Mutex
 	next     uint64

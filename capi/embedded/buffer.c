@@ -11,6 +11,7 @@ static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Mem
   b->memory = memory;
   b->shape = shape;
   b->array = array;
+  atomic_store_explicit(&b->comes, true, memory_order_relaxed);
   pw_buffer_count(b, pw_shape_bytes(shape));
 }
 

@@ -139,7 +139,8 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, c
   c->version = version;
   size_t devices = all.num_devices, addressable = local.num_addressable_devices,
          memories = mem.num_addressable_memories;
-  if (!((c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
+  if (!((c->times = pw_device_times_new(addressable)) &&
+        (c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
         (c->memory_structs = pw_zeros(memories, sizeof *c->memory_structs)) &&
         (c->devices = pw_zeros(devices, sizeof *c->devices)) &&
         (c->addressable = pw_zeros(addressable, sizeof *c->addressable)) &&
@@ -159,6 +160,7 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, c
     for (size_t j = 0; j < c->num_addressable; j++)
       if (local.addressable_devices[j] == d->under) {
         d->index = (int32_t)j;
+        d->time = &c->times->devices[j];
         c->addressable[j] = d;
       }
   }
@@ -197,6 +199,7 @@ void pw_client_free(PJRT_Client* c) {
     free(m->devices);
     pw_memory_close(&m->base);
   }
+  pw_device_times_drop(c->times);
   free(c->device_structs);
   free(c->memory_structs);
   free(c->devices);
@@ -215,6 +218,21 @@ size_t pw_in_use(int64_t* bytes, size_t room) {
     if (c->num_addressable > devices) devices = c->num_addressable;
     for (size_t i = 0; i < c->num_addressable && i < room; i++)
       bytes[i] += atomic_load_explicit(&c->addressable[i]->account.in_use, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&clients_mu);
+  return devices;
+}
+
+size_t pw_device_read(uint64_t session, int64_t* ns, int64_t* bytes, size_t room) {
+  size_t devices = 0;
+  pthread_mutex_lock(&clients_mu);
+  for (PJRT_Client* c = clients; c; c = c->next) {
+    if (c->session != session) continue;
+    devices = c->num_addressable;
+    for (size_t i = 0; i < devices && i < room; i++) {
+      ns[i] = atomic_load_explicit(&c->addressable[i]->time->spent, memory_order_relaxed);
+      bytes[i] = atomic_load_explicit(&c->addressable[i]->account.in_use, memory_order_relaxed);
+    }
   }
   pthread_mutex_unlock(&clients_mu);
   return devices;

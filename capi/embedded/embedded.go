@@ -42,9 +42,9 @@ import (
 	"github.com/openpathways/pathways/capi/drivers"
 	_ "github.com/openpathways/pathways/capi/export" // C
 	_ "github.com/openpathways/pathways/capi/partition"
-	"github.com/openpathways/pathways/core/client"
 	core "github.com/openpathways/pathways/core/embedded"
 	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/hlo"
 	"github.com/openpathways/pathways/device/host"
@@ -57,6 +57,8 @@ type session struct {
 	under *pjrt.Client
 	stop  chan struct{}
 	moves sync.WaitGroup // arrays that are being moved between shardings
+	times times
+	begun time.Time
 }
 
 var (
@@ -241,16 +243,16 @@ func pwGoCompleted(id, gang C.uint64_t) {
 
 //export pwGoProgram
 func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t,
-	bytes *C.int64_t, numOutputs C.size_t, temp C.int64_t,
+	bytes *C.int64_t, numOutputs C.size_t, temp, codeBytes C.int64_t,
 	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
 	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
-	params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
+	time *C.pw_program_time, params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
 	s := get(id)
 	if s == nil {
 		return C.int(base.Fail(closed(), message))
 	}
-	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Temp: int64(temp),
+	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Temp: int64(temp), CodeBytes: int64(codeBytes),
 		Format: C.GoStringN(format, C.int(formatSize))}
 	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
 	for _, d := range unsafe.Slice(devices, numDevices) {
@@ -263,6 +265,7 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	if err != nil {
 		return C.int(base.Fail(err, message))
 	}
+	s.measure(number, measured{p.Name, len(p.Devices), time})
 	*program = C.uint64_t(number)
 	*params = signature(C.GoStringN(compiledFormat, C.int(compiledFormatSize)),
 		unsafe.Slice((*byte)(unsafe.Pointer(compiled)), compiledSize))
@@ -293,6 +296,7 @@ func signature(format string, code []byte) *C.int64_t {
 //export pwGoForget
 func pwGoForget(id, program C.uint64_t) {
 	if s := get(id); s != nil {
+		s.unmeasure(uint64(program))
 		s.Forget(uint64(program))
 	}
 }
@@ -377,7 +381,7 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 		c.Close()
 		return C.int(base.Fail(err, message))
 	}
-	s := &session{Session: inner, under: c, stop: make(chan struct{})}
+	s := &session{Session: inner, under: c, stop: make(chan struct{}), begun: time.Now()}
 	*id = C.uint64_t(sessions.Add(s))
 	go s.flush()
 	*under, *pass = c.Raw(), (*C.pw_pass)(unsafe.Pointer(shared[0]))
@@ -430,6 +434,7 @@ func pwGoClientDestroy(id C.uint64_t) {
 	if s == nil {
 		return
 	}
+	s.unmeasureAll()
 	close(s.stop)
 	drain()
 	s.Close() // so everything that moves has its bytes, or an error
@@ -446,7 +451,7 @@ func Latest() uint64 { return sessions.Latest(func(*session) bool { return true 
 // Slices returns the interface that grants a session's slices.
 //
 // Errors: UNAVAILABLE after the session's end.
-func Slices(id uint64) (client.Slices, error) {
+func Slices(id uint64) (grant.Slices, error) {
 	if s := get(C.uint64_t(id)); s != nil {
 		return s, nil
 	}

@@ -11,6 +11,7 @@
 
 #include "base.h"
 #include "capture.h"
+#include "devicetime.h"
 #include "export.h"
 #include "object.h"
 
@@ -45,6 +46,7 @@ typedef struct pw_buffer {
   _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
   _Atomic int32_t exports;      // how many exported arrays have it: while there is one it is not donated
   _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
+  _Atomic bool comes;           // no computation on its device makes it, and it has not been seen to be there
   bool promise;                 // handed out before its run was launched
   PJRT_Buffer* under;           // NULL: it was never made, and its array's provenance says why
   PJRT_Device* device;
@@ -120,6 +122,7 @@ struct PJRT_Device {
   size_t num_memories;
   PJRT_Memory* default_memory;
   pw_account account;
+  pw_device_time* time;  // NULL where not addressable
 };
 
 // pw_pass is never freed, so that what is left of an ended session may use it.
@@ -139,6 +142,7 @@ struct PJRT_Client {
   PJRT_Client* under;
   uint64_t session;
   pw_pass* pass;
+  pw_device_times* times;  // by index
   char* version;
   PJRT_Device* device_structs;
   pw_memory* memory_structs;
@@ -159,6 +163,9 @@ void pw_tell_end(bool some);
 // pw_in_use adds up the bytes of the arrays of all open clients by device, for at most room devices. It returns the
 // number of devices.
 size_t pw_in_use(int64_t* bytes, size_t room);
+// pw_device_read writes the device time of each device of a session's client, and the bytes of its arrays, for at most
+// room devices. It returns the number of devices.
+size_t pw_device_read(uint64_t session, int64_t* ns, int64_t* bytes, size_t room);
 void pw_client_free(PJRT_Client* client);
 PJRT_Device* pw_device_of(PJRT_Client* client, PJRT_Device* under);
 PJRT_Memory* pw_memory_of(PJRT_Client* client, PJRT_Memory* under);
@@ -190,6 +197,7 @@ struct PJRT_LoadedExecutable {
   pw_pass* pass;  // of the client
   _Atomic int32_t refs;  // the handle, and every run that waits for its turn
   uint64_t program;      // id in the core
+  pw_program_time* time;
   char* name;
   bool donates;
   int64_t* donated;  // arguments that it donates, if the plugin describes arguments
@@ -199,6 +207,7 @@ struct PJRT_LoadedExecutable {
   bool calls_back;  // names a host callback, which reads the run's context
   bool fails;       // it may fail while it runs
   int64_t temp;     // bytes that it takes on each device while it runs, beside arguments and results
+  int64_t code;     // bytes that its code takes on each device
   _Atomic bool closed;  // its handle was destroyed
   pw_port port;     // whether it is an export or import program, see reshard.c
   PJRT_Device** devices;  // one for each row of Execute

@@ -20,15 +20,19 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
-// temp_bytes returns what a program takes on each device while it runs, beside arguments and results; 0 if the plugin
-// does not say.
-static int64_t temp_bytes(PJRT_Executable* x) {
-  if (!PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) return 0;
+// read_memory reads what a program takes of each device: while it runs, beside arguments and results, and for its code.
+// Both stay 0 if the plugin does not say.
+static void read_memory(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
+  if (!PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) return;
   PW_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, stats);
   stats.executable = x;
   PJRT_Error* err = pw_under->PJRT_Executable_GetCompiledMemoryStats(&stats);
-  if (err) pw_error_free(err);
-  return err || stats.temp_size_in_bytes < 0 ? 0 : stats.temp_size_in_bytes;
+  if (err) {
+    pw_error_free(err);
+    return;
+  }
+  if (stats.temp_size_in_bytes > 0) e->temp = stats.temp_size_in_bytes;
+  if (stats.generated_code_size_in_bytes > 0) e->code = stats.generated_code_size_in_bytes;
 }
 
 // may_fail reports whether a program can fail after it has begun: if it calls back, if foreign code runs on several
@@ -143,6 +147,7 @@ static void loaded_free(PJRT_LoadedExecutable* e) {
   free(e->devices);
   free(e->memories);
   free(e->name);
+  pw_program_time_drop(e->time);
   free(e);
   PW_COUNT(executables, -1);
 }
@@ -211,7 +216,7 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
   PJRT_Error* err = pw_optimized(x, &program);
   if (err) return err;
   e->collective = e->num_devices > 1 && (program.code == NULL || waits(&program));
-  e->temp = temp_bytes(x);
+  read_memory(e, x);
   e->fails = may_fail(e, &program);
   int64_t* bytes = pw_zeros(e->num_outputs, sizeof *bytes);
   int32_t* local = pw_zeros(e->num_devices + 1, sizeof *local);
@@ -225,9 +230,10 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
     int64_t* params = NULL;
     PW_COUNT(go_entries, 1);
     int refused =
-        pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, e->temp,
+        pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, e->temp, e->code,
                     (char*)from->code, from->code_size, (char*)from->format, from->format_size, program.code,
-                    program.code_size, (char*)program.format, program.format_size, &params, &e->program, &message);
+                    program.code_size, (char*)program.format, program.format_size, e->time, &params, &e->program,
+                    &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
     else if (params) err = read_params(e, params);
     else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead
@@ -260,9 +266,11 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
                mentions(from->code, from->code_size, "tf.aliasing_output") ||
                mentions(from->code, from->code_size, "jax.buffer_donor");
   e->calls_back = from->code == NULL || mentions(from->code, from->code_size, "python_cpu_callback");
+  e->time = pw_program_time_new(client->times);
   PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
   get.loaded_executable = under;
-  PJRT_Error* err = pw_under->PJRT_LoadedExecutable_GetExecutable(&get);
+  PJRT_Error* err = e->time ? pw_under->PJRT_LoadedExecutable_GetExecutable(&get)
+                            : pw_short("the device time of a program", sizeof *e->time);
   if (err == NULL) {
     PJRT_Executable* x = get.executable;
     err = read_name(e, x);

@@ -159,65 +159,6 @@ static PJRT_Error* here(PJRT_Error* err, const PJRT_LoadedExecutable* e, const P
   return pw_located(err, e, text, inputs, num_inputs);
 }
 
-// progress writes how far a gang is, and tells the core where it wants to know.
-// After PW_DONE the cell is the core's.
-static void progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bits) {
-  if (cell == NULL) return;
-  if (atomic_fetch_or_explicit(&cell->state, bits, memory_order_acq_rel) & PW_WANTED) {
-    PW_COUNT(reports, 1);
-    pwGoReport(session, gang);
-  }
-}
-
-struct pw_watch {
-  uint64_t session, gang;
-  pw_cell* cell;  // NULL for a gang that had to wait
-  pw_kept* kept;
-  _Atomic int32_t devices;  // that have yet to get through with the gang
-};
-
-static _Atomic uint64_t watches, watched;  // that have begun, and ended
-
-bool pw_waiting(uint64_t* ended) {
-  *ended = atomic_load(&watched);
-  return atomic_load(&watches) != *ended;
-}
-
-static void one_done(PJRT_Error* error, void* user_arg) {
-  pw_watch* w = user_arg;
-  if (error) pw_error_free(error);
-  if (atomic_fetch_sub_explicit(&w->devices, 1, memory_order_acq_rel) != 1) return;
-  atomic_fetch_add_explicit(&watched, 1, memory_order_relaxed);
-  pw_kept_drop(w->kept);
-  if (w->gang == 0) {
-    free(w);
-    return;
-  }
-  if (w->cell) {
-    progress(w->session, w->cell, w->gang, PW_DONE);
-  } else {
-    PW_COUNT(reports, 1);
-    pwGoCompleted(w->session, w->gang);
-  }
-  free(w);
-}
-
-pw_watch* pw_watch_new(void) { return pw_alloc(sizeof(pw_watch)); }
-
-void pw_watch_begin(pw_watch* w, uint64_t session, uint64_t gang, pw_cell* cell, pw_kept* kept, PJRT_Event** done,
-                    size_t n) {
-  atomic_fetch_add_explicit(&watches, 1, memory_order_relaxed);
-  *w = (pw_watch){.session = session, .gang = gang, .cell = cell, .kept = kept, .devices = (int32_t)n};
-  for (size_t d = 0; d < n; d++) {
-    PW_ARGS(PJRT_Event_OnReady_Args, on);
-    on.event = done[d];
-    on.callback = one_done;
-    on.user_arg = w;
-    PJRT_Error* err = pw_under->PJRT_Event_OnReady(&on);
-    if (err) one_done(err, w);
-  }
-}
-
 // ---- the steps of a run ----
 
 // check compares the numbers of a call with those of its program.
@@ -364,28 +305,31 @@ PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* c) {
   return a;
 }
 
-// launch has the plugin run what has its turn, and wraps the results. Somebody may wait for a gang of several devices,
-// or record, so its end is watched.
+// launch has the plugin run what has its turn, and wraps the results. The end of a run is watched if somebody may wait
+// for it, which is so for gangs of several devices, if somebody records, or if its device time is to be measured.
 static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_LoadedExecutable* e = c->e;
   PJRT_Event** callers = c->args->device_complete_events;
   PJRT_Event** done = callers ? callers : c->done;
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
-  bool has_end = turn->cell || c->kept;
+  pw_time_note(e->time);
+  bool has_end = turn->cell || c->kept ||
+                 (c->n == 1 && pw_time_due(e->time, (c->only ? c->only : e->devices[0])->time));
   if (has_end || begin) a.device_complete_events = done;
-  pw_watch* watch = has_end ? pw_watch_new() : NULL;
-  PJRT_Error* err = has_end && watch == NULL ? pw_short("the end of a run", sizeof *watch)
-                                                : pw_under->PJRT_LoadedExecutable_Execute(&a);
-  progress(e->session, turn->cell, turn->gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
+  pw_watch* watch = has_end ? pw_watch_new(e, c->only) : NULL;
+  pw_watch_launch(watch, c->inputs, c->flat, c->m);
+  PJRT_Error* err = has_end && watch == NULL ? pw_short("the end of a run", c->n * sizeof *done)
+                                             : pw_under->PJRT_LoadedExecutable_Execute(&a);
+  pw_progress(e->session, turn->cell, turn->gang, err ? PW_LAUNCHED | PW_DONE : PW_LAUNCHED);
   if (err) {
-    free(watch);
+    pw_watch_free(watch);
     pw_kept_drop(c->kept);
     err = here(err, e, c->args->options, c->inputs, c->n * c->m);
     give_up(c);
     if (e->donates) pw_donated(c->inputs, c->n * c->m);
     return err;
   }
-  if (has_end) pw_watch_begin(watch, e->session, turn->cell ? turn->gang : 0, turn->cell, c->kept, done, c->n);
+  if (has_end) pw_watch_begin(watch, turn->cell ? turn->gang : 0, turn->cell, c->kept, done);
   if (e->fails || c->inherits) {
     pw_provenance* provenance = pw_provenance_new(e, NULL, c->args->options, c->inputs, c->n * c->m,
                                                   c->args->output_lists, c->n);

@@ -297,6 +297,7 @@ pw_export_array* pw_moved_new(PJRT_Client* c, const int32_t* devices, size_t n, 
     b->under = NULL;
     b->shape = shape;
     b->array = *array;
+    atomic_store_explicit(&b->comes, true, memory_order_relaxed);
     pw_buffer_count(b, pw_shape_bytes(shape));
   }
   return h;

@@ -26,7 +26,7 @@ static const int64_t kCalmNs = 5000000000;
 
 struct pw_kept {
   pw_pass* pass;
-  pw_array* computation;  // stands for what the run takes beside its arrays; or NULL
+  pw_array* computation;  // stands for what the run takes beside its arrays, and its program's code; or NULL
   size_t num;
   pw_array* arrays[];
 };
@@ -72,7 +72,7 @@ bool pw_kept_new(pw_call* c) {
   pw_kept* k = pw_alloc(sizeof *k + most * sizeof *k->arrays);
   if (k == NULL) return false;
   *k = (pw_kept){.pass = c->e->pass};
-  if (c->e->temp > 0 && !pw_arrays_new(&k->computation, 1)) {
+  if ((c->e->temp > 0 || c->e->code > 0) && !pw_arrays_new(&k->computation, 1)) {
     free(k);
     return false;
   }

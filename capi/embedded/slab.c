@@ -17,6 +17,7 @@ bool pw_buffers_new(pw_buffer** out, size_t n) {
     atomic_init(&b->exports, 0);
     atomic_init(&b->released, false);
     atomic_init(&b->counted, 0);
+    atomic_init(&b->comes, false);
     b->promise = false;
     b->of = NULL;
     b->symbol = NULL;

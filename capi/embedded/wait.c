@@ -50,7 +50,7 @@ static void run_free(pw_run* r) {
   free(r->promises);
   free(r->fulfil);
   free(r->launch);
-  free(r->watch);
+  pw_watch_free(r->watch);
   free(r->arrays);
   free(r);
   PW_COUNT(runs, -1);
@@ -129,7 +129,7 @@ static bool copies(pw_run* r, const pw_call* c) {
          (r->flat = pw_copy(c->flat, inputs * sizeof *r->flat)) &&
          (r->arrays = pw_copy(c->arrays, c->outs * sizeof *r->arrays)) &&
          (r->promises = pw_zeros(results, sizeof *r->promises)) && (r->fulfil = pw_zeros(results, sizeof *r->fulfil)) &&
-         (r->launch = pw_zeros(launch, sizeof *r->launch)) && (r->watch = pw_watch_new());
+         (r->launch = pw_zeros(launch, sizeof *r->launch)) && (r->watch = pw_watch_new(c->e, c->only));
 }
 
 // run_new makes a run of a call; NULL if memory is short, and then nothing has changed.
@@ -197,6 +197,8 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   PJRT_LoadedExecutable_Execute_Args a = pw_call_lower(c);
   a.device_complete_events = done;
   PJRT_Error* err = spent(r);
+  pw_time_note(r->executable->time);
+  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   PW_COUNT(go_entries, 1);
   if (err) {
@@ -204,7 +206,7 @@ static PJRT_Error* launch_here(pw_run* r, pw_call* c, const pw_turn* turn) {
     return err;
   }
   pwGoLaunched(turn->session, turn->gang);
-  pw_watch_begin(r->watch, turn->session, turn->gang, NULL, r->kept, done, c->n);
+  pw_watch_begin(r->watch, turn->gang, NULL, r->kept, done);
   r->watch = NULL;
   r->kept = NULL;
   for (size_t d = 0; callers == NULL && d < c->n; d++) pw_destroy_event(done[d]);
@@ -291,7 +293,7 @@ void pw_run_fail(pw_run* r, PJRT_Error_Code code, const char* message) {
 static void launched(pw_run* r, uint64_t gang, int64_t begin, PJRT_Event** done, PJRT_Buffer** results) {
   PJRT_LoadedExecutable* e = r->executable;
   size_t n = r->num_devices;
-  pw_watch_begin(r->watch, e->session, gang, NULL, r->kept, done, n);
+  pw_watch_begin(r->watch, gang, NULL, r->kept, done);
   r->watch = NULL;
   r->kept = NULL;
   if (begin) pw_trace_run(e, gang, r->only ? &r->only : e->devices, n, begin, pw_now(), done);
@@ -325,6 +327,8 @@ bool pw_run_launch(pw_run* r, uint64_t gang) {
   a.device_complete_events = done;
   a.execute_device = pw_lower_device(r->only);
   PJRT_Error* err = spent(r);
+  pw_time_note(r->executable->time);
+  pw_watch_launch(r->watch, r->inputs, r->flat, r->num_args);
   if (err == NULL) err = pw_under->PJRT_LoadedExecutable_Execute(&a);
   if (err == NULL) {
     launched(r, gang, begin, done, results);

@@ -1,6 +1,7 @@
 // Slices: devices of a session that are granted together. capi/slices grants them.
 #include "slices.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "capture.h"
@@ -34,6 +35,10 @@ static pathways_error size(const pathways_slice_options* o, int64_t* n) {
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "slice_open: %d devices, in a topology of %zu sizes: expected at most %d sizes, and their list",
                    (int)o->devices, o->num_topology, PATHWAYS_MAX_DIMS);
+  if (o->exclusive < 0 || o->exclusive > 1 || o->wait_ns < -1)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "slice_open: exclusive is %d and wait_ns %lld: expected 0 or 1, and -1 or more", (int)o->exclusive,
+                   (long long)o->wait_ns);
   *n = o->num_topology ? 1 : o->devices;
   for (size_t i = 0; i < o->num_topology; i++)
     if (o->topology[i] < 1 || __builtin_mul_overflow(*n, o->topology[i], n) || *n > INT32_MAX)
@@ -64,8 +69,19 @@ pathways_error pathways_slice_open(pathways_session session, const pathways_slic
   }
   l->num_devices = (size_t)n;
   uint64_t owner = owner_of(s);
-  pathways_error err = pc_take(pp_error(pw_slice_grant(&owner, n, o.topology, o.num_topology, o.island ? o.island : "",
-                                                       o.kind ? o.kind : "", &l->number, l->places)));
+  const pw_slice_want want = {.devices = n,
+                              .topology = o.topology,
+                              .num_topology = o.num_topology,
+                              .island = o.island ? o.island : "",
+                              .kind = o.kind ? o.kind : "",
+                              .exclusive = o.exclusive == 1,
+                              .wait = o.wait_ns < 0 ? INFINITY : (double)o.wait_ns / 1e9,
+                              .priority = o.priority};
+  int64_t position;
+  char* lacks;
+  pathways_error err = pc_take(pp_error(pw_slice_ask(&owner, &want, &l->number)));
+  if (err == 0)
+    err = pc_take(pp_error(pw_slice_wait(owner, l->number, INFINITY, l->places, places, &position, &lacks)));
   if (err) {
     free(l);
   } else {

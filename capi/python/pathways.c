@@ -26,6 +26,8 @@ char* pathways_info(void) { return pw_forked ? pw_copy_text("{}") : pwGoInfo(); 
 
 char* pathways_stats(void) { return pw_forked ? pw_copy_text("{}") : pwGoStats(); }
 
+char* pathways_status(void) { return pw_forked ? pw_forked_refusal() : pwGoStatus(); }
+
 char* pathways_trace_start(const char* path) { return pw_forked ? pw_forked_refusal() : pwGoTraceStart((char*)path); }
 
 char* pathways_trace_stop(void) { return pw_forked ? pw_forked_refusal() : pwGoTraceStop(); }

@@ -26,6 +26,7 @@ import (
 	"github.com/openpathways/pathways/capi/profile"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/pjrt/abi"
 )
 
@@ -66,6 +67,9 @@ func pwGoStats() *C.char {
 		Copied   int64 `json:"copied"`
 	}{st, r.UnderWay, r.Copied})
 }
+
+//export pwGoStatus
+func pwGoStatus() *C.char { return text(wire.Plain(embedded.Report().ProtoReflect())) }
 
 // pwGoCluster sets the cluster of clients made from now on, for table.c. The table can change only while there are no
 // clients of the other one.

@@ -6,6 +6,7 @@
 #ifndef PATHWAYS_CAPI_PYTHON_PATHWAYS_H_
 #define PATHWAYS_CAPI_PYTHON_PATHWAYS_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,10 @@ char* pathways_info(void);
 // queued, moved, sessions, bytes_in_use by device, and live handles by kind.
 char* pathways_stats(void);
 
+// Describes the sessions on devices of this process, as a JSON object of the form that docs/guides/status.schema.json
+// describes: each session is an island of one worker.
+char* pathways_status(void);
+
 // Records gangs by device from start to stop, of this process and of the clusters that it uses, and writes them to a
 // file that Perfetto and chrome://tracing open.
 char* pathways_trace_start(const char* path);
@@ -59,11 +64,11 @@ char* pathways_exit(int64_t timeout_ms);
 // does not begin with one of these prefixes, one a line. NULL unsets it, which must happen before Python ends.
 void pathways_locate_python(const char* others);
 
-// Sets the function that is called for compiles that take long on a cluster: with the program, the worker, the seconds
-// so far, and how: 0 under way, 1 done, 2 failed, 3 given up. It returns 1 if it received a KeyboardInterrupt, which
-// the compile then raises, giving up; else 0. It is called at growing intervals on the thread that asked for the
-// compile. NULL unsets it, which must happen before what it calls into ends.
-void pathways_set_compiling(int (*compiling)(const char* program, const char* worker, double seconds, int how));
+// Sets the function that is called with a line for the user when something takes long on a cluster, such as a compile.
+// It returns 1 if it received a KeyboardInterrupt, which a compile then raises, giving up; else 0. It is called at
+// growing intervals, on the thread that asked for the compile, or on another one. NULL unsets it, which must happen
+// before what it calls into ends.
+void pathways_set_telling(int (*telling)(const char* line));
 
 // Runs the command line of Open Pathways and returns its exit code; argv is without the program's name. Environment is
 // a JSON object that describes the calling program: self, the command that starts another process like this one, as a
@@ -104,25 +109,33 @@ void pathways_plan_free(uint64_t plan);
 // the number out; the first one stays exported too. UNIMPLEMENTED in this process for elements smaller than a byte.
 char* pathways_reshard(uint64_t array, uint64_t plan, uint64_t* out);
 
-// ---- Slices: devices that are granted to a session together, so that sessions use different ones. They are advisory:
-// a session can also use devices that it was not granted.
+// ---- Slices: devices that are granted to a session together, so that sessions use different ones. Unless they are in
+// an exclusive slice of another session, a session can also use devices that it was not granted.
 
 typedef struct {
   uint64_t session, number;
 } pathways_slice_name;
 
-// Asks for a slice of the devices of the newest PJRT client, and blocks until the answer comes. Topology is
-// num_topology sizes whose product is devices, or none: devices along the last dimension are neighbours. Island and
-// kind restrict the devices; NULL or "" means any. Granted has room for them: their indices in the client's list.
+// Asks for a slice of the devices of the newest PJRT client, and returns at once. Topology is num_topology sizes whose
+// product is devices, or none: devices along the last dimension are neighbours. Island and kind restrict the devices;
+// NULL or "" means any. No one else uses the devices of an exclusive slice while it has them. Wait is how many seconds
+// the request waits for devices that others have: 0 is not at all, infinity without end. Of the requests that wait,
+// those of a higher priority come first.
+char* pathways_slice_ask(int64_t devices, const int64_t* topology, size_t num_topology, const char* island,
+                         const char* kind, bool exclusive, double wait, int32_t priority, pathways_slice_name* slice);
+
+// Waits for a slice that was asked for, for so many seconds at most. When it was granted, position is 0 and devices has
+// their indices in the client's list. Otherwise position is the request's place in the queue, beginning with 1, and
+// lacks says for people who has the devices that it lacks; the caller frees that.
 // INVALID_ARGUMENT if there is no such island, kind or topology, RESOURCE_EXHAUSTED if there are too few devices.
-char* pathways_slice_grant(int64_t devices, const int64_t* topology, size_t num_topology, const char* island,
-                           const char* kind, pathways_slice_name* slice, uint32_t* granted);
+char* pathways_slice_wait(pathways_slice_name slice, double seconds, uint32_t* devices, size_t num_devices,
+                          int64_t* position, char** lacks);
 
 // Asks for the devices of a slice again, as it was granted: others replace those of a lost worker, and those that more
 // slices have. On an error the slice does not change.
 char* pathways_slice_remap(pathways_slice_name slice, uint32_t* devices, size_t num_devices);
 
-// Ends a grant, which also ends with its client. It does nothing if there is none.
+// Ends a grant or cancels a request; both also end with their client. It does nothing if there is none.
 void pathways_slice_release(pathways_slice_name slice);
 
 // ---- Programs: what one thread asks of a client, recorded and played again.

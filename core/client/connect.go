@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -30,6 +31,9 @@ type Config struct {
 	// calls it every HurryEvery, on its own goroutine; if it returns true, the call uses
 	// the credit that is reserved for such calls. Nil means that no call hurries.
 	Hurry func() bool
+	// Held is called when an operation has waited for other sessions for some time, and
+	// when it goes on. It must not block, since the reader calls it; nil is allowed.
+	Held func(*wire.Held)
 }
 
 // HurryEvery is the interval at which a call that waits for credit calls Hurry: short
@@ -54,6 +58,7 @@ type remote struct {
 	space    uint64
 	notify   Notify
 	hurry    func() bool // Config.Hurry; may be nil
+	held     func(*wire.Held)
 	running  sync.WaitGroup
 	stop     chan struct{}
 
@@ -70,20 +75,21 @@ type remote struct {
 	gathering *time.Timer // calls sendLate
 	armedPut  bool        // whether gathering runs
 
-	mu       sync.Mutex // guards what follows, up to lost
-	room     sync.Cond  // signalled when credit has come back
-	credit   int
-	underWay int                // operations in flight
-	pending  map[uint64]pending // by operation
-	graphs   map[uint64]defined
-	graph    uint64                // number of the last graph
-	compiles map[uint64]*compiling // by program, whose number is also that of its Compile
-	devices  map[uint64]string     // of programs, row by row, as bytes
-	texts    map[uint64][]byte     // long ones of programs, since what they were compiled to may be lost
-	asking   asking
-	round    *round // the profile's questions in flight; or nil
-	profile  uint64 // number of the last profile
-	lost     error
+	mu        sync.Mutex // guards what follows, up to lost
+	room      sync.Cond  // signalled when credit has come back
+	credit    int
+	underWay  int                // operations in flight
+	pending   map[uint64]pending // by operation
+	graphs    map[uint64]defined
+	graph     uint64                    // number of the last graph
+	compiles  map[uint64]*compiling     // by program, whose number is also that of its Compile
+	devices   map[uint64]string         // of programs, row by row, as bytes
+	texts     map[uint64][]byte         // long ones of programs, since what they were compiled to may be lost
+	asked     map[uint64]*grant.Request // requests for slices that wait for their answers
+	remapping remapping
+	round     *round // the profile's questions in flight; or nil
+	profile   uint64 // number of the last profile
+	lost      error
 
 	freeing sync.Mutex   // guards what follows, up to armed
 	frees   []uint64     // objects to free with the next submission, or by timer
@@ -138,9 +144,10 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
-		notify: c.Notify, hurry: c.Hurry, stop: make(chan struct{}),
+		notify: c.Notify, hurry: c.Hurry, held: c.Held, stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
-		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asking: asking{}}
+		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
+		remapping: remapping{}}
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
@@ -330,6 +337,12 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 		return r.compiled(payload)
 	case wire.KindCompiling:
 		return wire.Decoded(kind, payload, new(wire.Compiling), r.compiling)
+	case wire.KindHeld:
+		return wire.Decoded(kind, payload, new(wire.Held), func(m *wire.Held) {
+			if r.held != nil && m.Held != nil {
+				r.held(m)
+			}
+		})
 	case wire.KindGive:
 		return wire.Decoded(kind, payload, new(wire.Give), r.give)
 	case wire.KindSliceAnswer:
@@ -489,8 +502,12 @@ func (r *remote) lose(err error) {
 		close(c.answer)
 	}
 	clear(r.texts)
-	for slice, list := range r.asking {
-		delete(r.asking, slice)
+	for number, a := range r.asked {
+		delete(r.asked, number)
+		a.End(nil, err)
+	}
+	for slice, list := range r.remapping {
+		delete(r.remapping, slice)
 		for _, q := range list {
 			close(q.answer)
 		}

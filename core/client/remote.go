@@ -16,6 +16,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
@@ -59,7 +60,7 @@ type Cluster interface {
 	SendPuts()
 	// Transfer makes an object out of regions of other objects' shards.
 	Transfer(t *wire.Transfer, token uint64) error
-	Slices
+	grant.Slices
 	Profiler
 	// Fetch copies a shard's dense bytes into dst, which is C or pinned memory and must
 	// stay valid until done is called.

@@ -2,62 +2,86 @@ package client
 
 import (
 	"context"
+	"math"
 	"slices"
+	"time"
 
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Slices grants slices to a session: sets of devices of its list, see package placement.
-// Grants end with the session.
-type Slices interface {
-	// Grant asks for a slice, waits for the answer, and returns the slice's number and
-	// devices. Errors are those of placement.Map.Grant, and the session's error if it is
-	// lost.
-	Grant(ctx context.Context, w placement.Want) (number uint64, devices []int, err error)
-	// Remap asks for devices for a slice again. Errors are those of placement.Map.Remap,
-	// and the session's error if it is lost.
-	Remap(ctx context.Context, number uint64) (devices []int, err error)
-	// Release ends a grant, if there is one. It does not wait for an answer.
-	Release(number uint64)
-}
-
-// asking holds the pending requests for slices, by slice, in the order of their answers.
+// remapping holds the requests for devices of slices that are there, by slice, in the order of their answers.
 // A cancelled request stays until its answer comes; otherwise the next request would get
 // that answer. remote.mu guards it.
-type asking map[uint64][]*request
+type remapping map[uint64][]*request
 
-// request is a pending request. Its channel has room for the answer, and is closed
+// request is such a request. Its channel has room for the answer, and is closed
 // without one if the session is lost.
 type request struct {
 	answer  chan *wire.SliceAnswer
 	givenUp bool
 }
 
-// Grant implements Slices.
-func (r *remote) Grant(ctx context.Context, w placement.Want) (uint64, []int, error) {
+// Ask implements grant.Slices.
+func (r *remote) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 	if err := w.Check(); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	m := &wire.SliceRequest{Slice: r.slices.Add(1), Devices: uint32(w.Devices), Island: w.Island, Kind: w.Kind}
+	if (w.Exclusive || t != grant.Terms{}) && r.welcome.Protocol < wire.ProtocolWaiting {
+		return nil, status.New(status.Unimplemented, "the cluster's controller is older than this client and knows neither "+
+			"exclusive slices nor a queue for them; update it, or leave out exclusive, wait and priority")
+	}
+	m := &wire.SliceRequest{Slice: r.slices.Add(1), Devices: uint32(w.Devices), Island: w.Island, Kind: w.Kind,
+		Exclusive: w.Exclusive, WaitMs: milliseconds(t.Wait), Priority: int32(t.Priority)}
 	for _, n := range w.Topology {
 		m.Topology = append(m.Topology, uint32(n))
 	}
-	devices, err := r.ask(ctx, m)
-	if err != nil && ctx.Err() != nil {
-		r.Release(m.Slice) // it may have been granted nevertheless
+	a := grant.NewRequest(m.Slice)
+	r.mu.Lock()
+	lost := r.lost
+	if lost == nil {
+		r.asked[m.Slice] = a
 	}
-	return m.Slice, devices, err
+	r.mu.Unlock()
+	if lost != nil {
+		return nil, lost
+	}
+	if err := r.sendMessage(wire.KindSliceRequest, m); err != nil {
+		r.takeAsked(m.Slice)
+		return nil, err
+	}
+	return a, nil
 }
 
-// Remap implements Slices.
+// milliseconds rounds a wait up, so that a short one is not none.
+func milliseconds(wait time.Duration) uint64 {
+	if wait == grant.Forever {
+		return math.MaxUint64
+	}
+	return uint64((max(wait, 0) + time.Millisecond - 1) / time.Millisecond)
+}
+
+// takeAsked returns a request that has ended, nil if there is none of this number.
+func (r *remote) takeAsked(number uint64) *grant.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.asked[number]
+	delete(r.asked, number)
+	return a
+}
+
+// Remap implements grant.Slices.
 func (r *remote) Remap(ctx context.Context, number uint64) ([]int, error) {
 	return r.ask(ctx, &wire.SliceRequest{Slice: number})
 }
 
-// Release implements Slices.
+// Release implements grant.Slices.
 func (r *remote) Release(number uint64) {
+	if a := r.takeAsked(number); a != nil {
+		a.Cancelled()
+	}
 	// if it fails, the session has ended and its grants with it
 	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}})
 }
@@ -69,7 +93,7 @@ const maxCancelled = 16
 func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, err error) {
 	q := &request{answer: make(chan *wire.SliceAnswer, 1)}
 	r.mu.Lock()
-	switch before := r.asking[m.Slice]; {
+	switch before := r.remapping[m.Slice]; {
 	case r.lost != nil:
 		err = r.lost
 	case len(before) > 0 && !before[len(before)-1].givenUp:
@@ -78,7 +102,7 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 		err = status.New(status.Unavailable,
 			"the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
 	default:
-		r.asking[m.Slice] = append(before, q)
+		r.remapping[m.Slice] = append(before, q)
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -92,13 +116,7 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 			if !ok {
 				return nil, r.Lost()
 			}
-			for _, d := range a.Devices {
-				if int(d) >= len(r.welcome.Devices) {
-					return nil, status.New(status.Internal, "the controller granted device %d of %d", d, len(r.welcome.Devices))
-				}
-				devices = append(devices, int(d))
-			}
-			return devices, a.Status.Err()
+			return r.devicesOf(a)
 		case <-ctx.Done():
 			err = status.New(status.Cancelled, "the request for a slice was cancelled: %w", context.Cause(ctx))
 		}
@@ -111,12 +129,23 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 	return nil, err
 }
 
+// devicesOf returns what an answer says.
+func (r *remote) devicesOf(m *wire.SliceAnswer) (devices []int, err error) {
+	for _, d := range m.Devices {
+		if int(d) >= len(r.welcome.Devices) {
+			return nil, status.New(status.Internal, "the controller granted device %d of %d", d, len(r.welcome.Devices))
+		}
+		devices = append(devices, int(d))
+	}
+	return devices, m.Status.Err()
+}
+
 // forget removes a request that will have no answer from the pending ones.
 func (r *remote) forget(slice uint64, q *request) {
-	if list := slices.DeleteFunc(r.asking[slice], func(o *request) bool { return o == q }); len(list) > 0 {
-		r.asking[slice] = list
+	if list := slices.DeleteFunc(r.remapping[slice], func(o *request) bool { return o == q }); len(list) > 0 {
+		r.remapping[slice] = list
 	} else {
-		delete(r.asking, slice)
+		delete(r.remapping, slice)
 	}
 }
 
@@ -124,7 +153,14 @@ func (r *remote) forget(slice uint64, q *request) {
 func (r *remote) answered(m *wire.SliceAnswer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if list := r.asking[m.Slice]; len(list) > 0 {
+	if a := r.asked[m.Slice]; a != nil {
+		if m.Position > 0 {
+			a.At(int(m.Position), m.Lacks)
+			return
+		}
+		delete(r.asked, m.Slice)
+		a.End(r.devicesOf(m))
+	} else if list := r.remapping[m.Slice]; len(list) > 0 {
 		list[0].answer <- m
 		r.forget(m.Slice, list[0])
 	}

@@ -2,11 +2,14 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -24,20 +27,26 @@ func (n *near) request(many int) *wire.SliceRequest {
 
 func TestSlices(t *testing.T) {
 	n := connect(t)
+	n.far.welcome.Protocol = wire.ProtocolWaiting // after the client has decided to send no bursts
 	type answer struct {
 		number  uint64
 		devices []int
 		err     error
 	}
 	answers := make(chan answer, 1)
-	grant := func(ctx context.Context, w placement.Want) {
+	ask := func(ctx context.Context, w placement.Want) {
 		go func() {
-			number, devices, err := n.cluster.Grant(ctx, w)
-			answers <- answer{number, devices, err}
+			a, err := n.cluster.Ask(w, grant.Terms{})
+			if err != nil {
+				answers <- answer{err: err}
+				return
+			}
+			devices, err := a.Wait(ctx)
+			answers <- answer{a.Number, devices, err}
 		}()
 	}
 	ctx := context.Background()
-	grant(ctx, placement.Want{Devices: 2, Topology: []int{1, 2}, Island: "x", Kind: "k"})
+	ask(ctx, placement.Want{Devices: 2, Topology: []int{1, 2}, Island: "x", Kind: "k"})
 	if got, want := n.request(1),
 		(&wire.SliceRequest{Slice: 1, Devices: 2, Topology: []uint32{1, 2}, Island: "x", Kind: "k"}); !proto.Equal(got,
 		want) {
@@ -67,28 +76,45 @@ func TestSlices(t *testing.T) {
 	}
 
 	// What makes no sense is not asked, devices that are not there are not taken.
-	if _, _, err := n.cluster.Grant(ctx, placement.Want{Devices: -1}); status.CodeOf(err) != status.InvalidArgument {
+	if _, err := n.cluster.Ask(placement.Want{Devices: -1}, grant.Terms{}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("-1 devices returned %v", err)
 	}
-	grant(ctx, placement.Want{Devices: 1})
+	ask(ctx, placement.Want{Devices: 1})
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: n.request(3).Slice, Devices: []uint32{2}})
 	if a := <-answers; status.CodeOf(a.err) != status.Internal {
 		t.Errorf("a device that is not there: %+v", a)
 	}
 
-	// A cancelled request releases the slice that may have been granted.
-	short, cancel := context.WithCancel(ctx)
-	grant(short, placement.Want{Devices: 1})
-	slice := n.request(4).Slice
-	cancel()
-	if a := <-answers; status.CodeOf(a.err) != status.Cancelled {
-		t.Errorf("who gave up got %+v", a)
+	// A request waits, is told of its place, and is cancelled; an answer that comes too late is not the next one's.
+	a, err := n.cluster.Ask(placement.Want{Devices: 1, Exclusive: true},
+		grant.Terms{Wait: 1500 * time.Microsecond, Priority: -3})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if got, want := n.request(4), (&wire.SliceRequest{Slice: a.Number, Devices: 1, Exclusive: true, WaitMs: 2,
+		Priority: -3}); !proto.Equal(got, want) {
+		t.Errorf("the controller is asked %v, want %v", got, want)
+	}
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: a.Number, Position: 3, Lacks: "they are gone"})
+	n.quiet()
+	if at, lacks := a.Position(); at != 3 || lacks != "they are gone" {
+		t.Errorf("the request waits as number %d: %s", at, lacks)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := a.Wait(short); !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up got %v", err)
+	}
+	n.cluster.Release(a.Number)
+	if _, err := a.Wait(ctx); status.CodeOf(err) != status.Cancelled {
+		t.Errorf("a cancelled request ended with %v", err)
+	}
+	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: a.Number, Devices: []uint32{0}})
 	n.cluster.Release(1)
 	var m, last wire.SliceRelease
 	all := n.came(wire.KindSliceRelease)
 	if len(all) != 2 || proto.Unmarshal(all[0], &m) != nil || proto.Unmarshal(all[1], &last) != nil ||
-		fmt.Sprint(m.Slices, last.Slices) != fmt.Sprintf("[%d] [1]", slice) {
+		fmt.Sprint(m.Slices, last.Slices) != fmt.Sprintf("[%d] [1]", a.Number) {
 		t.Errorf("released %v and %v", m.Slices, last.Slices)
 	}
 
@@ -113,7 +139,7 @@ func TestSlices(t *testing.T) {
 	}
 
 	// The session's end is the answer of who still waits, and of who comes later.
-	grant(ctx, placement.Want{Devices: 1})
+	ask(ctx, placement.Want{Devices: 1})
 	n.request(7)
 	n.says(wire.KindGoodbye, &wire.Goodbye{})
 	if a := <-answers; status.CodeOf(a.err) != status.Unavailable {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -290,8 +291,12 @@ func (a *actor) slice() bool {
 	switch i := a.r.IntN(len(a.slices) + 1); {
 	case i == len(a.slices):
 		of := a.groups[a.r.IntN(len(a.groups))]
-		if number, devices, err = a.s.Grant(a.t.Context(), placement.Want{Devices: 1 + a.r.IntN(len(of))}); err == nil {
-			a.slices = append(a.slices, number)
+		var asked *grant.Request
+		if asked, err = a.s.Ask(placement.Want{Devices: 1 + a.r.IntN(len(of))}, grant.Terms{}); err == nil {
+			number = asked.Number
+			if devices, err = asked.Wait(a.t.Context()); err == nil {
+				a.slices = append(a.slices, number)
+			}
 		}
 	case a.r.IntN(2) == 0:
 		number = a.slices[i]

@@ -29,7 +29,8 @@ type ClientConfig struct {
 	Software  string
 	Alone     bool        // whether each operation is sent separately, even if several are queued
 	Pool      *shm.Pool   // memory for blocks; the session's own
-	Hurry     func() bool // see client.Config
+	Hurry     func() bool // see client.Config, as is Held
+	Held      func(*wire.Held)
 }
 
 // Connect begins a session on a cluster of processes.
@@ -65,7 +66,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	host := Host()
 	machine, _ := os.Hostname() // for people; "" is acceptable
 	return client.Connect(ctx, client.Config{
-		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry,
+		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held,
 		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
 			User: userName(), Machine: machine},
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -32,6 +33,10 @@ type ControllerConfig struct {
 	MemoryWait time.Duration
 	// Fair has runs come by their sessions' shares of device time, instead of first come, first served.
 	Fair bool
+	// Tenants is the path of the file of tenants; "" means that there is none, and each session is a tenant of its own.
+	Tenants string
+	// Again has the file of tenants read again for each signal; nil means never.
+	Again <-chan os.Signal
 	// HTTP is the address of the web page, such as "127.0.0.1:8080"; "" means that there is none.
 	HTTP     string
 	Versions map[string]string
@@ -42,8 +47,8 @@ type ControllerConfig struct {
 // ServeController runs a controller until ctx ends or an operator asks it to stop, and
 // then ends all processes that are connected to it.
 //
-// Errors: those of listening; INVALID_ARGUMENT if the token is that of a role, or if the web page would be open to
-// other machines without TLS.
+// Errors: those of listening, and of the file of tenants; INVALID_ARGUMENT if the token is that of a role, or if the
+// web page would be open to other machines without TLS.
 func ServeController(ctx context.Context, c ControllerConfig) error {
 	if err := transport.IsOwn(c.Secret.Token); err != nil {
 		return err
@@ -52,12 +57,20 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	if err != nil {
 		return err
 	}
+	tenants, err := readTenants(c.Tenants)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server, err := controller.NewServer(controller.ServerConfig{
+	config := controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
 		MemoryWait: c.MemoryWait, Fair: c.Fair, Log: c.Log, Stopped: cancel,
-	})
+	}
+	if tenants != nil {
+		config.Tenants, config.Reload = tenants.table.Load(), tenants.read
+	}
+	server, err := controller.NewServer(config)
 	if err != nil {
 		return err
 	}
@@ -70,6 +83,9 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software,
 			Versions: c.Versions},
 		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+	}
+	if tenants != nil {
+		o.TenantOf = tenants.of
 	}
 	adm := admission{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
 		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
@@ -87,15 +103,23 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 		accepting.Go(func() { adm.accept(ctx, l) })
 	}
 	if c.HTTP != "" {
-		site, err := serveHTTP(c, secure, server)
+		site, err := serveHTTP(c, secure, server, o.TenantOf)
 		if err != nil {
 			return err
 		}
 		defer site.close()
 	}
-	<-ctx.Done()
-	c.Log.Info("the controller stops")
-	return nil
+	for {
+		select {
+		case <-c.Again:
+			if tenants != nil {
+				server.ReadTenants()
+			}
+		case <-ctx.Done():
+			c.Log.Info("the controller stops")
+			return nil
+		}
+	}
 }
 
 // admission admits connections to a controller.

@@ -147,6 +147,7 @@ func (e *entry) config() worker.Config {
 		Name: e.Name, Conn: e.conn, Driver: e.Driver, Exchange: e.exchange, Threads: Threads(e.Driver),
 		Heartbeat:   time.Duration(e.welcome.HeartbeatMs) * time.Millisecond / 2,
 		Cache:       e.Cache,
+		CacheBytes:  e.CacheBytes,
 		MemoryLimit: e.MemoryLimit, Memory: e.exchange.Memory, Apart: e.exchange.Apart, Handler: e.Handler, Log: e.Log,
 		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending,
 	}

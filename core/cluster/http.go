@@ -29,10 +29,11 @@ type site struct {
 // closeSite bounds the time that a controller's end waits for requests under way.
 const closeSite = time.Second
 
-// serveHTTP serves a controller's web page at its address.
+// serveHTTP serves a controller's web page at its address. tenantOf, unless it is nil, returns whose token is shown.
 //
 // Errors: INVALID_ARGUMENT for an address that is none, or that other machines reach without TLS; those of listening.
-func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server) (*site, error) {
+func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server,
+	tenantOf func(token []byte) (string, bool)) (*site, error) {
 	host, _, err := net.SplitHostPort(c.HTTP)
 	if err != nil {
 		return nil, status.New(status.InvalidArgument, "--http is %q; expected host:port, such as 127.0.0.1:8080", c.HTTP)
@@ -60,6 +61,9 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server
 		address = "https://" + l.Addr().String() + "/"
 	}
 	own := watch.Config{Source: source, Open: local, Log: c.Log, Operator: c.Secret.Token}
+	if tenantOf != nil {
+		own.IsTenant = func(token string) bool { _, is := tenantOf([]byte(token)); return is }
+	}
 	if own.Operator != "" {
 		own.Tenant = transport.Tenant.Token(own.Operator)
 	}

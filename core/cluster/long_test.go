@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -70,7 +71,7 @@ func TestCallsThatNoFrameHolds(t *testing.T) {
 			return err
 		},
 		"slice of a long kind": func() error {
-			_, _, err := s.Grant(t.Context(), placement.Want{Devices: 1, Kind: text})
+			_, err := s.Ask(placement.Want{Devices: 1, Kind: text}, grant.Terms{})
 			return err
 		},
 	} {

@@ -3,7 +3,9 @@ package cluster_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,9 +25,9 @@ import (
 var tightSeeds = usually(16, 200)
 
 // What the ledger has admitted, every device has room for: the devices' own limit is the ledger's, and none of them
-// ever refuses. Sessions run random programs of two sizes of arrays, with temporary memory and with donated arguments
-// whose memory the result takes over or does not, free, fetch, move, and end in the middle of that. The ledger may
-// refuse, and everything ends.
+// ever refuses. Sessions run random programs of two sizes of arrays, with code, temporary memory and donated
+// arguments whose memory the result takes over or does not, free, forget, fetch, move, and end in the middle of
+// that. The ledger may refuse, and everything ends.
 func TestWhatIsAdmittedHasRoom(t *testing.T) {
 	seed, ok := givenSeed(t)
 	for range tightSeeds {
@@ -50,10 +52,12 @@ var (
 	smallG, largeG = []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}},
 		[]sim.Param{{DType: "f32", Dims: []int64{8}, Donated: true}}
 	tightPrograms = []tightProgram{
-		{sim.Program{Name: "copy", Params: small, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 4, 4, false},
-		{sim.Program{Name: "sort", Params: large, Temp: 16,
+		{sim.Program{Name: "copy", Params: small, Code: 8,
+			Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 4, 4, false},
+		{sim.Program{Name: "sort", Params: large, Temp: 16, Code: 24,
 			Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 8, 8, false},
-		{sim.Program{Name: "sum", Params: small, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}, 4, 4, false},
+		{sim.Program{Name: "sum", Params: small, Code: 4,
+			Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}, 4, 4, false},
 		{sim.Program{Name: "step", Params: smallG, Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 1}}}, 4, 4, true},
 		{sim.Program{Name: "grow", Params: smallG, Temp: 8,
 			Results: []sim.Result{{Op: "zeros", DType: "f32", Dims: []int64{8}}}}, 4, 8, true},
@@ -143,8 +147,13 @@ func (n *tenant) work(l *cluster.Local, name string) {
 			n.put()
 		case k < 10:
 			n.run(programs)
-		case k < 12:
+		case k < 11:
 			n.move()
+		case k == 11 && len(programs) > 1:
+			keys := slices.Sorted(maps.Keys(programs))
+			key := keys[n.r.IntN(len(keys))]
+			n.s.Forget(programs[key].ID)
+			delete(programs, key)
 		case k == 12:
 			a := n.arrays[n.r.IntN(len(n.arrays))]
 			done := make(chan error, 1)

@@ -52,11 +52,25 @@ func readToken(f *os.File, remedy string) (string, error) {
 	if err != nil {
 		return "", system.Error(err, "the token file cannot be read")
 	}
-	token := strings.TrimSpace(string(b))
+	return tokenIn(b, f.Name(), remedy)
+}
+
+// tokenIn returns the token that a file of this path contains.
+func tokenIn(text []byte, path, remedy string) (string, error) {
+	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", status.New(status.InvalidArgument, "the token file %s is empty; %s", f.Name(), remedy)
+		return "", status.New(status.InvalidArgument, "the token file %s is empty; %s", path, remedy)
 	}
 	return token, nil
+}
+
+// NewToken returns a random token for a tenant. It cannot be taken for a cluster's own, see transport.IsOwn.
+func NewToken() string { return transport.Tenant.String() + "-" + randomToken() }
+
+func randomToken() string {
+	var random [tokenBytes]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
 }
 
 // RoleToken returns the token of a role, "operator", "worker" or "tenant", of the cluster with this own token.
@@ -88,8 +102,6 @@ func (d Directory) KeepToken() (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return token, err
 	}
-	var random [tokenBytes]byte
-	_, _ = rand.Read(random[:]) // never fails
 	// It is written under another name, so that no process reads half of it, and then linked, which never replaces the
 	// token of a process that was faster.
 	f, err := os.CreateTemp(d.Path, "."+TokenFile+"-") // mode 0600
@@ -97,7 +109,7 @@ func (d Directory) KeepToken() (string, error) {
 		return "", system.Error(err, "cannot keep the cluster's token")
 	}
 	defer os.Remove(f.Name())
-	_, err = f.WriteString(hex.EncodeToString(random[:]) + "\n")
+	_, err = f.WriteString(randomToken() + "\n")
 	if closed := f.Close(); err == nil {
 		err = closed
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
@@ -60,7 +61,11 @@ func robbed(t *testing.T) (address string, v *victim) {
 	d := draw(1)
 	v.drawn = d.keeps(d.run(v.adds, 1))
 	v.graph = v.define(v.drawn)
-	if _, _, err := v.Grant(t.Context(), placement.Want{Devices: 1}); err != nil {
+	asked, err := v.Ask(placement.Want{Devices: 1}, grant.Terms{})
+	if err == nil {
+		_, err = asked.Wait(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
@@ -242,6 +247,7 @@ func TestTenantCannotSpeakAsAnother(t *testing.T) {
 		{wire.KindCompleted, &wire.Completed{Ok: names}},
 		{wire.KindPeers, &wire.Peers{Gone: []uint64{w}}},
 		{wire.KindHave, &wire.Have{Artifact: 1}},
+		{wire.KindLoaded, &wire.Loaded{Session: v.id, Program: 1}},
 		{wire.KindWant, &wire.Want{Artifact: 1}},
 		{wire.KindHostCall, &wire.HostCall{Session: v.id, Op: 1, Worker: w}},
 		{wire.KindAsk, &wire.Ask{Stop: true}},

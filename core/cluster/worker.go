@@ -20,9 +20,11 @@ type WorkerConfig struct {
 	Secret  Secret
 	Name    string
 	Island  string
-	Driver  device.Driver             // the caller owns it
-	Cache   string                    // directory of compiled programs; "" means none
-	Handler func(*wire.Handler) error // see worker.Config
+	Driver  device.Driver // the caller owns it
+	Cache   string        // directory of compiled programs; "" means none
+	// CacheBytes bounds what is in that directory; 0 means no bound.
+	CacheBytes int64
+	Handler    func(*wire.Handler) error // see worker.Config
 	// MemoryLimit bounds the bytes of arrays on each device; 0 means the driver's own limit.
 	MemoryLimit int64
 	Heartbeat   time.Duration

@@ -13,11 +13,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
 )
@@ -28,6 +30,7 @@ const lifetime = 365 * 24 * time.Hour
 func (p *program) certs() *cobra.Command {
 	var hosts []string
 	var roles bool
+	var tenants []string
 	cmd := &cobra.Command{
 		Use:   "certs DIRECTORY",
 		Short: "make TLS certificates to try a cluster on several machines",
@@ -39,15 +42,16 @@ func (p *program) certs() *cobra.Command {
 
 With --roles, cert.pem and key.pem are for the controller and for operators, and there are two more certificates, which
 open less: worker.pem and worker-key.pem only add devices, tenant.pem and tenant-key.pem only begin sessions and ask for
-the status.
+the status. With --tenant NAME, there is one for the tenant of this name in a file of tenants: NAME.pem and
+NAME-key.pem.
 
 The authority's own key is not kept, so no further certificates can be made. For more than a trial, use certificates of
 your own authority, one per machine.`,
 		Example: `  pathways certs ~/certs --host controller.example.org --host 10.0.0.5
-  pathways certs ~/certs --host node1 --roles`,
+  pathways certs ~/certs --host node1 --roles --tenant research --tenant students`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, err := makeCerts(args[0], append([]string{"localhost", "127.0.0.1", "::1"}, hosts...), roles)
+			names, err := makeCerts(args[0], append([]string{"localhost", "127.0.0.1", "::1"}, hosts...), roles, tenants)
 			if err != nil {
 				return err
 			}
@@ -56,6 +60,7 @@ your own authority, one per machine.`,
 		},
 	}
 	cmd.Flags().BoolVar(&roles, "roles", false, "make certificates for workers and for tenants, too")
+	cmd.Flags().StringSliceVar(&tenants, "tenant", nil, "the name of a tenant to make a certificate for; repeat for more")
 	cmd.Flags().StringSliceVar(&hosts, "host", nil, "a name or address at which processes are reached; repeat for more")
 	return cmd
 }
@@ -67,9 +72,16 @@ type pemFile struct {
 	mode       os.FileMode
 }
 
-// makeCerts writes ca.pem, cert.pem and key.pem for the hosts, and those of the other roles if asked for. It returns
-// the names of the files.
-func makeCerts(dir string, hosts []string, roles bool) (names []string, err error) {
+// makeCerts writes ca.pem, cert.pem and key.pem for the hosts, and those of the other roles and of tenants if asked
+// for. It returns the names of the files.
+//
+// Errors: INVALID_ARGUMENT for a name that is no tenant's; ALREADY_EXISTS.
+func makeCerts(dir string, hosts []string, roles bool, tenants []string) (names []string, err error) {
+	for _, name := range tenants {
+		if err := cluster.IsTenantName(name); err != nil {
+			return nil, usage{err}
+		}
+	}
 	now := time.Now()
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pathways test authority"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
@@ -80,6 +92,9 @@ func makeCerts(dir string, hosts []string, roles bool) (names []string, err erro
 	}
 	files := []pemFile{{"ca.pem", "CERTIFICATE", ca.Raw, 0o644}}
 	add := func(leaf *x509.Certificate, name, key string) error {
+		if slices.ContainsFunc(files, func(f pemFile) bool { return f.name == name || f.name == key }) {
+			return usage{status.New(status.InvalidArgument, "%s would be there twice; choose another name of a tenant", name)}
+		}
 		leaf.SerialNumber = big.NewInt(int64(len(files) + 1))
 		cert, private, err := sign(leaf, ca, caKey)
 		if err != nil {
@@ -89,12 +104,17 @@ func makeCerts(dir string, hosts []string, roles bool) (names []string, err erro
 		files = append(files, pemFile{name, "CERTIFICATE", cert.Raw, 0o644}, pemFile{key, "PRIVATE KEY", der, 0o600})
 		return err
 	}
-	err = add(leafFor("operator", hosts), "cert.pem", "key.pem")
+	err = add(leafFor("operator", "", hosts), "cert.pem", "key.pem")
 	if err == nil && roles {
-		err = add(leafFor("worker", hosts), "worker.pem", "worker-key.pem")
+		err = add(leafFor("worker", "", hosts), "worker.pem", "worker-key.pem")
 	}
 	if err == nil && roles {
-		err = add(leafFor("tenant", nil), "tenant.pem", "tenant-key.pem")
+		err = add(leafFor("tenant", "", nil), "tenant.pem", "tenant-key.pem")
+	}
+	for _, name := range tenants {
+		if err == nil {
+			err = add(leafFor("tenant", "/"+name, nil), name+".pem", name+"-key.pem")
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -118,14 +138,15 @@ func makeCerts(dir string, hosts []string, roles bool) (names []string, err erro
 	return names, nil
 }
 
-// leafFor returns what a certificate of a role says. Without hosts its holder can connect, and not listen.
-func leafFor(role string, hosts []string) *x509.Certificate {
+// leafFor returns what a certificate of a role says, whose URI ends with a path. Without hosts its holder can connect,
+// and not listen.
+func leafFor(role, path string, hosts []string) *x509.Certificate {
 	now := time.Now()
 	leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "pathways " + role},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		URIs:        []*url.URL{{Scheme: "pathways", Host: role}}}
+		URIs:        []*url.URL{{Scheme: "pathways", Host: role, Path: path}}}
 	if len(hosts) > 0 {
 		leaf.ExtKeyUsage = append(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}

@@ -173,7 +173,7 @@ func (p *program) root() *cobra.Command {
 		root.AddCommand(&cobra.Command{Use: name, Short: short, Run: func(*cobra.Command, []string) {}})
 	}
 	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(),
-		p.top(), p.events(), p.address(), p.token(), p.certs(), p.options(), p.version()} {
+		p.top(), p.why(), p.queue(), p.events(), p.tenants(), p.address(), p.token(), p.certs(), p.options(), p.version()} {
 		if takes := cmd.Args; takes != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				if err := takes(cmd, args); err != nil {

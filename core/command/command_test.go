@@ -383,11 +383,18 @@ func TestCerts(t *testing.T) {
 		t.Error(err)
 	}
 	dir = filepath.Join(t.TempDir(), "roles")
-	if code, out, err := call(t, nil, "certs", dir, "--roles"); code != ExitSuccess ||
+	if code, out, err := call(t, nil, "certs", dir, "--roles", "--tenant", "research"); code != ExitSuccess ||
 		!strings.Contains(out, "tenant.pem") {
 		t.Fatal(out, err)
 	}
-	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant"} {
+	for name, says := range map[string]string{"a/b": "is no name of a tenant", "cert": "cert.pem would be there twice"} {
+		if code, _, err := call(t, nil, "certs", filepath.Join(t.TempDir(), "x"), "--tenant", name); code != ExitUsage ||
+			!strings.Contains(err, says) {
+			t.Errorf("tenant %s: exit code %d, %s", name, code, err)
+		}
+	}
+	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant",
+		"tenant/research": "research"} {
 		cert, key := name+".pem", name+"-key.pem"
 		if name == "" {
 			cert, key = "cert.pem", "key.pem"

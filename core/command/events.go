@@ -42,7 +42,7 @@ which may name lines of code.`,
 			return err
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca", "last", "follow", "json")
+	takeAsking(cmd, "last", "follow", "json")
 	return cmd
 }
 
@@ -99,9 +99,9 @@ func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 	if e.Warn {
 		mark = "!"
 	}
-	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, clean(e.Text))
+	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, wire.Clean(e.Text))
 	if err == nil && e.Reason != "" {
-		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", clean(e.Reason))
+		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", wire.Clean(e.Reason))
 	}
 	return err
 }

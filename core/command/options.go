@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -55,6 +55,8 @@ var options = []option{
 	{"name", "", "`name` of this process in reports; default: host and process ID"},
 	{"cache", "", "`directory` in which a worker keeps what it compiles, for itself after a restart and for " +
 		"others that share the directory; default: nothing is kept"},
+	{"cache-bytes", "16GiB", "`bytes` that the programs in the directory of --cache may take; those that were used " +
+		"least recently go; empty means no bound"},
 	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
 	{"lease", time.Duration(0),
@@ -62,8 +64,10 @@ var options = []option{
 	{"evict-after", time.Minute,
 		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
 			"arrays; 0 means no limit"},
-	{"order", "fifo", "how runs of several sessions take turns on a device: fifo, first come, first served; or " +
-		"fair, each session gets the same device time"},
+	{"order", "", "how runs of several sessions take turns on a device: fifo, first come, first served; or fair, by " +
+		"their shares of device time; default: fair with --tenants, otherwise fifo"},
+	{"tenants", "", "TOML `file` of the tenants that share the cluster: their tokens, weights and quotas; default: each " +
+		"session is a tenant of its own"},
 	{"memory-wait", time.Minute,
 		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
 	{"http", "", "`address` of a web page that shows the cluster, and of metrics for Prometheus, such as " +
@@ -98,6 +102,11 @@ func take(cmd *cobra.Command, names ...string) {
 		}
 		o.add(cmd.Flags())
 	}
+}
+
+// takeAsking is take for a command that asks a controller: see reach. The names are of further options.
+func takeAsking(cmd *cobra.Command, names ...string) {
+	take(cmd, append([]string{"address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca"}, names...)...)
 }
 
 // add adds the option to flags.
@@ -194,15 +203,6 @@ func (s settings) time(name string) time.Duration {
 	return v
 }
 
-// Units of bytes, longest first.
-var units = []struct {
-	name  string
-	bytes int64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
-	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
-}
-
 // size parses a number of bytes, with or without a unit; "" is 0.
 //
 // Errors: INVALID_ARGUMENT.
@@ -211,16 +211,8 @@ func (s settings) size(name string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	digits, unit := text, int64(1)
-	for _, u := range units {
-		if rest, ok := strings.CutSuffix(text, u.name); ok {
-			digits, unit = strings.TrimSpace(rest), u.bytes
-			break
-		}
-	}
-	n, err := strconv.ParseFloat(digits, 64)
-	if bytes := n * float64(unit); err == nil && bytes >= 0 && bytes < math.MaxInt64 {
-		return int64(bytes), nil
+	if n, ok := shape.ParseBytes(text); ok {
+		return n, nil
 	}
 	return 0, usage{status.New(status.InvalidArgument, "--%s is %q; expected bytes, such as 4GiB or 500000000", name,
 		text)}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,7 +30,10 @@ listens at the socket in the cluster's directory.
 Workers and clients must show a certificate or the cluster's token. If neither --token-file nor certificates are given,
 the controller makes a token and keeps it in the cluster's directory, readable only for this user; see --dir. Workers
 and scripts of the same user on this machine find it there. Others need a copy, named by --token-file or
-PATHWAYS_TOKEN_FILE.`,
+PATHWAYS_TOKEN_FILE.
+
+With --tenants, each session belongs to a tenant of that file, which says what it may have of the devices. SIGHUP, or
+` + "`pathways tenants apply`" + `, has the file read again.`,
 		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # makes a token for this user's workers and scripts
   pathways controller --listen tcp:10.0.0.5:8476 --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
@@ -37,7 +42,7 @@ PATHWAYS_TOKEN_FILE.`,
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"heartbeat", "silence", "lease", "memory-wait", "order", "dispatch", "http")
+		"heartbeat", "silence", "lease", "memory-wait", "order", "tenants", "dispatch", "http")
 	return cmd
 }
 
@@ -62,7 +67,10 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", dispatch)}
 	}
 	order := s.text("order")
-	if order != "fair" && order != "fifo" {
+	switch {
+	case order == "" && s.text("tenants") != "":
+		order = "fair"
+	case order != "fair" && order != "fifo" && order != "":
 		return usage{status.New(status.InvalidArgument, "--order is %q; expected fifo or fair", order)}
 	}
 	log, err := p.logger(s)
@@ -80,10 +88,16 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		}
 		defer held.Close()
 	}
+	var again chan os.Signal
+	if s.text("tenants") != "" {
+		again = make(chan os.Signal, 1)
+		signal.Notify(again, syscall.SIGHUP)
+		defer signal.Stop(again)
+	}
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
-		Fair: order == "fair", HTTP: s.text("http"),
+		Fair: order == "fair", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
 		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }
@@ -133,8 +147,8 @@ The worker waits for the others. When one of them leaves, all restart and wait a
 	cmd.Flags().Int(lifeline, 0, "")
 	_ = cmd.Flags().MarkHidden(lifeline) // cannot fail: the flag exists
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"devices", "first-device", "memory-limit", "nodes", "driver", "island", "import", "name", "cache", "heartbeat",
-		"silence", "evict-after", "wait")
+		"devices", "first-device", "memory-limit", "nodes", "driver", "island", "import", "name", "cache",
+		"cache-bytes", "heartbeat", "silence", "evict-after", "wait")
 	return cmd
 }
 
@@ -168,6 +182,10 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	if err != nil {
 		return c, err
 	}
+	cacheBytes, err := s.size("cache-bytes")
+	if err != nil {
+		return c, err
+	}
 	if n := s.number("nodes"); n < 0 {
 		return c, usage{status.New(status.InvalidArgument, "--nodes is %d; expected the number of the island's workers, or 0",
 			n)}
@@ -181,7 +199,8 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 	log, err := p.logger(s)
 	return cluster.WorkerConfig{
 		Address: address, Listen: listen, Secret: secret, Name: name, Island: s.text("island"), Handler: p.Handler,
-		MemoryLimit: memory, Cache: s.text("cache"), Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
+		MemoryLimit: memory, Cache: s.text("cache"), CacheBytes: cacheBytes,
+		Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Wait: s.time("wait"), EvictAfter: s.time("evict-after"), Versions: p.Versions, Software: p.software(), Log: log,
 	}, err
 }

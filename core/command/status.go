@@ -2,11 +2,9 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,17 +38,12 @@ func (p *program) status() *cobra.Command {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {
-				b, err := json.MarshalIndent(wire.Plain(report.ProtoReflect()), "", "  ")
-				if err != nil {
-					return err
-				}
-				fmt.Fprintln(p.out, string(b))
-				return nil
+				return p.printJSON(wire.Plain(report.ProtoReflect()))
 			}
 			return p.show(report, address)
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca", "json")
+	takeAsking(cmd, "json")
 	return cmd
 }
 
@@ -92,7 +85,7 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 func (p *program) show(r *wire.Report, address string) error {
 	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, age(r.UptimeMs),
 		status.Count(r.Gangs, "gang"))
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := p.table()
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
 	for i, k := range r.EachWorker() {
 		kind := ""
@@ -108,29 +101,63 @@ func (p *program) show(r *wire.Report, address string) error {
 	}
 	showSupervisor(w, r.Supervisor)
 	fmt.Fprintln(w)
+	if len(r.Tenants) > 0 {
+		showTenants(w, r)
+		fmt.Fprintln(w)
+	}
+	head, tenant := "", func(*wire.Report_SessionReport) string { return "" }
+	if len(r.Tenants) > 0 {
+		head, tenant = "\tTENANT", func(s *wire.Report_SessionReport) string { return "\t" + s.Tenant }
+	}
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
 	} else {
 		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY"+
-			"\tDEVICE TIME\tAGE")
+			"\tDEVICE TIME\tAGE"+head)
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%v\t%v\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
 			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), size(s.HostBytes), s.Programs, s.UnderWay,
-			age(s.DeviceNs/1e6), age(s.AgeMs))
+			age(s.DeviceNs/1e6), age(s.AgeMs), tenant(s))
 	}
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
 			size(r.CompiledBytes), size(r.ArtifactBytes))
 	}
+	showPrograms(w, r)
 	showHeld(w, r)
 	showMemory(w, r)
 	showRefused(w, r)
 	showSlices(w, r)
+	showQueue(w, r, "\n")
 	showRunning(w, r)
 	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
+}
+
+// shownPrograms is how many programs the text shows: on most clusters, those that matter.
+const shownPrograms = 8
+
+// showPrograms prints the programs that have taken most device time, if any have run.
+func showPrograms(w io.Writer, r *wire.Report) {
+	if len(r.Programs) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME")
+	for _, p := range r.Programs[:min(shownPrograms, len(r.Programs))] {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), age(p.DeviceNs/1e6))
+	}
+}
+
+// short writes the time of a computation for people, with three digits.
+func short(ns int64) time.Duration {
+	d := time.Duration(ns)
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 // showMemory prints what workers have of their devices' and their machines' memory, if anything.
@@ -150,13 +177,25 @@ func showMemory(w io.Writer, r *wire.Report) {
 // "0-2: 1.0 GiB of 4.0 GiB, 3: 2.0 GiB of 4.0 GiB"; "" if nothing is.
 func memoryOfDevices(k *wire.Report_Worker) string {
 	inUse := k.Last.GetMemoryInUse()
-	if sum(inUse) == 0 {
+	if sum(inUse)+sum(k.ArrayBytes)+sum(k.ProgramBytes)+sum(k.TempBytes) == 0 {
 		return ""
 	}
 	said := func(d int) string {
 		text := size(max(inUse[d], 0))
 		if d < len(k.Devices) && k.Devices[d].MemoryLimit > 0 {
 			text += " of " + size(k.Devices[d].MemoryLimit)
+		}
+		var kinds []string
+		for _, kind := range []struct {
+			name  string
+			bytes []int64
+		}{{"arrays", k.ArrayBytes}, {"programs", k.ProgramBytes}, {"temporary", k.TempBytes}} {
+			if d < len(kind.bytes) && kind.bytes[d] > 0 {
+				kinds = append(kinds, size(kind.bytes[d])+" "+kind.name)
+			}
+		}
+		if len(kinds) > 0 {
+			text += " (" + strings.Join(kinds, ", ") + ")"
 		}
 		return text
 	}
@@ -198,15 +237,19 @@ func showHeld(w io.Writer, r *wire.Report) {
 		if h.Line != "" {
 			what += ", called at " + h.Line
 		}
-		fmt.Fprintf(w, "%s%d\t%s\t%s\t%s on device %d of %s\t%v\t%s\n", head, s.Session,
-			status.Count(h.Operations, "operation"), what, size(h.Need), h.Local, cmp.Or(h.WorkerName, "a lost worker"),
-			age(h.SinceMs), waitOf(h))
+		fmt.Fprintf(w, "%s%d\t%s\t%s\t%s\t%v\t%s\n", head, s.Session, status.Count(h.Operations, "operation"),
+			what, NeedOf(h), age(h.SinceMs), WaitOf(h))
 		head = ""
 	}
 }
 
-// waitOf says what a held operation waits for.
-func waitOf(h *wire.Report_Held) string {
+// NeedOf says what a held operation needs.
+func NeedOf(h *wire.Report_Held) string {
+	return fmt.Sprintf("%s on device %d of %s", size(h.Need), h.Local, cmp.Or(h.WorkerName, "a lost worker"))
+}
+
+// WaitOf says what a held operation waits for.
+func WaitOf(h *wire.Report_Held) string {
 	var all []string
 	for _, x := range h.Holders {
 		text := wire.Owner(x.Session, cmp.Or(x.Client, "a client"), x.User, x.Host)
@@ -219,12 +262,16 @@ func waitOf(h *wire.Report_Held) string {
 	switch h.WaitsFor {
 	case "client":
 		return "bytes that its client is sending"
+	case "program":
+		return "workers to load its program"
 	case "work":
 		return "computations under way to end"
 	case "turn":
 		return "its turn behind " + whose
 	case "frees":
 		return "frees of " + whose
+	case "quota":
+		return "its tenant's quota of memory: " + whose
 	}
 	return "memory of " + whose
 }
@@ -330,7 +377,11 @@ func showSlices(w io.Writer, r *wire.Report) {
 				}
 				where = append(where, fmt.Sprintf("%s/%d%s", cmp.Or(names[span.Worker], "a lost worker"), span.Local, last))
 			}
-			fmt.Fprintf(w, "%s%d\t%d\t%d: %s\n", head, s.Session, slice.Slice, n, strings.Join(where, ", "))
+			alone := ""
+			if slice.Exclusive {
+				alone = " (exclusive)"
+			}
+			fmt.Fprintf(w, "%s%d\t%d\t%d: %s%s\n", head, s.Session, slice.Slice, n, strings.Join(where, ", "), alone)
 			head = ""
 		}
 	}

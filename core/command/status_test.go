@@ -18,10 +18,11 @@ func TestShowSlices(t *testing.T) {
 			{Session: 7, Slices: []*wire.Report_Slice{
 				{Slice: 1, Devices: []*wire.Span{{Worker: 1, Local: 2, Count: 2}, {Worker: 2, Count: 1}}}}},
 			{Session: 8},
-			{Session: 9, Slices: []*wire.Report_Slice{{Slice: 3, Devices: []*wire.Span{{Worker: 5, Local: 1, Count: 1}}}}},
+			{Session: 9, Slices: []*wire.Report_Slice{
+				{Slice: 3, Exclusive: true, Devices: []*wire.Span{{Worker: 5, Local: 1, Count: 1}}}}},
 		},
 	})
-	want := "\nSESSION\tSLICE\tDEVICES\n7\t1\t3: w0/2-3, w1/0\n9\t3\t1: a lost worker/1\n"
+	want := "\nSESSION\tSLICE\tDEVICES\n7\t1\t3: w0/2-3, w1/0\n9\t3\t1: a lost worker/1 (exclusive)\n"
 	if got := out.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -99,14 +100,38 @@ func TestShowMemory(t *testing.T) {
 		worker("w2", 4<<30, &wire.HostMemory{Limit: 1 << 30}, 0, 0),
 		worker("w3", 0, &wire.HostMemory{Programs: 10}, 0),
 		{Process: &wire.Process{Name: "it has said nothing yet"}},
+		func() *wire.Report_Worker {
+			w := worker("w4", 4<<30, nil, 3<<20, 3<<20, 0)
+			w.ArrayBytes, w.ProgramBytes, w.TempBytes = []int64{1 << 20, 1 << 20, 0}, []int64{512, 512, 512}, []int64{2, 2, 0}
+			return w
+		}(),
 	}}}})
 	want := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n" +
 		"w0\t0-1: 1.0 GiB of 4.0 GiB, 2: 3.0 GiB of 4.0 GiB, 3: 1.0 GiB of 4.0 GiB\t1.0 MiB arrays, 512 B collectives, " +
 		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB free, 5.0 MiB lent by clients\n" +
 		"w1\t0: 1.0 MiB, 1: 0 B\t-\n" +
-		"w3\t-\t10 B programs\n"
+		"w3\t-\t10 B programs\n" +
+		"w4\t0-1: 3.0 MiB of 4.0 GiB (1.0 MiB arrays, 512 B programs, 2 B temporary), 2: 0 B of 4.0 GiB (512 B programs)\t-\n"
 	if got := out.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestShowPrograms(t *testing.T) {
+	var out strings.Builder
+	showPrograms(&out, &wire.Report{Programs: []*wire.Report_Program{
+		{Name: "jit_step", Devices: 8, Runs: 12, UsualNs: 1_234_567_890, DeviceNs: 75_000_000_000},
+		{Name: "jit_add", Devices: 1, Runs: 1, UsualNs: 12_345, DeviceNs: 12_345},
+	}})
+	want := "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME\n" +
+		"jit_step\t8\t12\t1.23s\t1m15s\n" +
+		"jit_add\t1\t1\t12.3µs\t0s\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showPrograms(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where nothing has run it shows %q", out.String())
 	}
 }
 
@@ -186,5 +211,24 @@ func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 		if got, ok := placeAt(address); ok && got.dir != "." {
 			t.Errorf("placeAt(%q) is %v; expected none", address, got)
 		}
+	}
+}
+
+// Requests for slices are shown in their order, with who has the devices.
+func TestShowQueue(t *testing.T) {
+	var out strings.Builder
+	showQueue(&out, &wire.Report{
+		Sessions: []*wire.Report_SessionReport{{Session: 7, Name: "notebook", User: "ada"}, {Session: 8}},
+		SliceWaits: []*wire.Report_SliceWait{
+			{Session: 7, Devices: 4, Exclusive: true, Priority: 5, SinceMs: 4000, LeftMs: 26000, Lacks: 3,
+				Holders: []*wire.Report_Holder{{Session: 9, User: "bob", Devices: 2, How: wire.HasUse},
+					{Session: 10, Devices: 1, How: wire.HasExclusive}}},
+			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}}, "")
+	want := "PLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n" +
+		"1\tsession 7, notebook of ada\t4 devices, exclusive\t5\t4s\t30s\t" +
+		"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n" +
+		"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n"
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

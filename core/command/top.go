@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
@@ -55,7 +54,7 @@ code, Esc goes back, s sorts by another column, p pauses, q quits.`,
 			return err
 		},
 	}
-	take(cmd, "address", "cluster", "dir", "token-file", "tls-cert", "tls-key", "tls-ca")
+	takeAsking(cmd)
 	return cmd
 }
 
@@ -233,7 +232,36 @@ func (m *top) columns() []column {
 	if m.workers {
 		return workerColumns
 	}
+	if len(m.report.GetTenants()) > 0 {
+		return append(sessionColumns[:len(sessionColumns):len(sessionColumns)], tenantColumn)
+	}
 	return sessionColumns
+}
+
+// tenantColumn is the last column of sessions, where the cluster has tenants.
+var tenantColumn = column{"TENANT", nil, func(r row) string { return r.session.Tenant }}
+
+// maxTenants is how many tenants are shown above the list, so that it has room.
+const maxTenants = 8
+
+// tenants is the table of tenants that have sessions, those first that got most.
+func (m *top) tenants() []string {
+	present := slices.DeleteFunc(slices.Clone(m.report.GetTenants()),
+		func(t *wire.Report_Tenant) bool { return t.Sessions == 0 })
+	if len(present) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(present, func(a, b *wire.Report_Tenant) int { return cmp.Compare(b.Got, a.Got) })
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	showTenants(w, &wire.Report{Tenants: present[:min(len(present), maxTenants)]})
+	w.Flush()
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	lines[0] = bold.Render(lines[0])
+	if more := len(present) - maxTenants; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return append(lines, "")
 }
 
 // rows returns the list that is shown, in its order.
@@ -255,7 +283,9 @@ func (m *top) rows() []row {
 			all = append(all, row{session: s, use: use[s.Session]})
 		}
 	}
-	by := m.columns()[m.order]
+	columns := m.columns()
+	m.order = min(m.order, len(columns)-1) // the tenants' may have gone
+	by := columns[m.order]
 	slices.SortStableFunc(all, func(a, b row) int {
 		if by.number == nil {
 			return strings.Compare(by.text(a), by.text(b))
@@ -290,6 +320,9 @@ func (m *top) text() string {
 		lines = append(lines, m.details(rows[at])...)
 	default: // of one that has ended, too
 		m.open = false
+		if !m.workers {
+			lines = append(lines, m.tenants()...)
+		}
 		lines = append(lines, m.list(rows, at)...)
 	}
 	keys := faint.Render("Tab sessions or workers   Enter details   s sort   p pause   q quit")
@@ -327,7 +360,7 @@ func (m *top) head() []string {
 		}
 	}
 	if m.err != nil {
-		lines = append(lines, alarm.Render(clean(m.err.Error())))
+		lines = append(lines, alarm.Render(wire.Clean(m.err.Error())))
 	}
 	if m.paused {
 		lines = append(lines, alarm.Render("paused"))
@@ -349,7 +382,7 @@ func (m *top) list(rows []row, at int) []string {
 	fmt.Fprintln(w)
 	for _, r := range rows {
 		for _, c := range m.columns() {
-			fmt.Fprint(w, clean(c.text(r)), "\t")
+			fmt.Fprint(w, wire.Clean(c.text(r)), "\t")
 		}
 		fmt.Fprintln(w)
 	}
@@ -384,7 +417,7 @@ func (m *top) details(of row) []string {
 	w.Flush()
 	lines := strings.Split(b.String(), "\n")
 	for i := range lines {
-		lines[i] = clean(lines[i])
+		lines[i] = wire.Clean(lines[i])
 	}
 	return lines
 }
@@ -419,14 +452,4 @@ func spark(values []float64, n int) string {
 		line += string(each[min(len(each)-1, int(max(0, v)/most*float64(len(each))))])
 	}
 	return line
-}
-
-// clean replaces what would do more to a terminal than be shown: names and errors are of others.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) {
-			return '·'
-		}
-		return r
-	}, text)
 }

@@ -21,8 +21,11 @@ func topReport(seconds int64) *wire.Report {
 					{Devices: []uint32{0}, Session: 1, Program: "jit_step", Line: "train.py:7", SinceMs: 3000}}}},
 			{Process: &wire.Process{Number: 2, Name: "w1"}, Devices: []*wire.LocalDevice{{}, {}}, Gangs: 2},
 		}}},
+		Tenants: []*wire.Report_Tenant{{Name: "research", Weight: 3, AtMost: 1, Promised: 0.75, Got: 0.7, Sessions: 1,
+			Class: "normal"}, {Name: "idle", Weight: 1, AtMost: 1}, {Name: "students", Weight: 1, AtMost: 0.5, Promised: 0.25,
+			Got: 0.8, Sessions: 1, MaxSessions: 4, Class: "low"}},
 		Sessions: []*wire.Report_SessionReport{
-			{Session: 1, Name: "ann\x1b[2J", User: "ann", Host: "h", Bytes: []int64{5 << 20}},
+			{Session: 1, Tenant: "research", Name: "ann\x1b[2J", User: "ann", Host: "h", Bytes: []int64{5 << 20}},
 			{Session: 2, Name: "bob", User: "bob", Host: "h", DeviceNs: seconds * 2e9, Slices: []*wire.Report_Slice{
 				{Slice: 4, Devices: []*wire.Span{{Worker: 2, Count: 2}}}}},
 		}}
@@ -66,7 +69,8 @@ func TestTop(t *testing.T) {
 	look(10, nil)
 	look(20, nil)
 	shows("at first", "cluster c0ffee, up 20s", "4 devices of 2 workers", "2 sessions", "1.0 MiB", "busy  50 %",
-		"100 gangs a second", "BUSY▾", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h")
+		"100 gangs a second", "students  low     1       0-50 %  25 %      80 %  1 of 4", "research  normal  3       -",
+		"BUSY▾", "TENANT", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h", "research")
 	if strings.Contains(m.text(), "\x1b[2J") {
 		t.Error("a session's name reaches the terminal as a command")
 	}

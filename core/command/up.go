@@ -44,8 +44,9 @@ With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes t
 			return p.runUp(cmd.Context(), settings{cmd.Flags()}, args)
 		},
 	}
-	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache", "heartbeat",
-		"silence", "lease", "memory-wait", "order", "evict-after", "no-restart", "dispatch", "wait", "http")
+	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache",
+		"cache-bytes", "heartbeat", "silence", "lease", "memory-wait", "order", "tenants", "evict-after", "no-restart",
+		"dispatch", "wait", "http")
 	return cmd
 }
 
@@ -56,6 +57,9 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	workers, devices, err := p.divided(s)
 	if err != nil {
+		return err
+	}
+	if _, err := s.size("cache-bytes"); err != nil {
 		return err
 	}
 	if _, err := s.size("memory-limit"); err != nil {
@@ -220,6 +224,12 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 // launchAll starts the controller and workers. Each is in the cluster's list of processes before the next one starts,
 // so that `pathways down` finds them all if this process is killed.
 func (p *program) launchAll(c place, s settings, workers, devices int) (all []process, err error) {
+	tenants := s.text("tenants")
+	if tenants != "" { // the controller's directory may be another
+		if tenants, err = filepath.Abs(tenants); err != nil {
+			return nil, system.Error(err, "the file of tenants cannot be found")
+		}
+	}
 	common := []string{"--token-file", c.path(cluster.TokenFile), "--heartbeat", s.time("heartbeat").String(),
 		"--silence", s.time("silence").String(), "--dir", filepath.Dir(c.dir), "--cluster", c.cluster,
 		"--log", s.text("log")}
@@ -232,7 +242,7 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 		return c.keep(all)
 	}
 	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
-		"--memory-wait", s.time("memory-wait").String(), "--order", s.text("order"),
+		"--memory-wait", s.time("memory-wait").String(), "--order", s.text("order"), "--tenants", tenants,
 		"--dispatch", s.text("dispatch"), "--http", s.text("http"))
 	for i := 0; i < workers && err == nil; i++ {
 		name := fmt.Sprintf("worker-%d", i)
@@ -240,6 +250,7 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 			"--devices", strconv.Itoa(devices), "--first-device", strconv.Itoa(i*devices),
 			"--memory-limit", s.text("memory-limit"),
 			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--cache", s.text("cache"),
+			"--cache-bytes", s.text("cache-bytes"),
 			"--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String())
 	}
 	return all, err

@@ -7,16 +7,15 @@ import (
 	"strings"
 
 	"github.com/openpathways/pathways/core/ledger"
-	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 // Admission is the step between perform and the order: a gang enters it only once there is memory for what it makes,
-// on all its devices at once, and once the bytes that its session's client has yet to bring are there. Until then it
-// is held: it stands in no schedule and in front of no other session. Its own session's later operations wait behind
-// it.
+// on all its devices at once; once the bytes that its session's client has yet to bring are there; and once its program
+// is loaded, where another session uses its workers. Until then it is held: it stands in no schedule and in front of no
+// other session. Its own session's later operations wait behind it.
 //
 // # What is counted
 //
@@ -35,6 +34,12 @@ import (
 //	for its elders   while a gang that is held longer wants one of its devices: see precedes
 //	for others       while a session that does not wait itself has arrays there: for Config.MemoryWait at most
 //
+// Sessions that have memory there go past it, since it may wait for what they will free. So that they do not take
+// whatever is freed, for as long as they come, it is first for a while, once it has waited for half of
+// Config.MemoryWait: then they wait behind it, too, until it has its memory, or until that has not helped although
+// nothing of those that have the memory is under way any more, or for half of Config.MemoryWait at most. It is first
+// again after as long.
+//
 // Otherwise all that it waits for are held and wait for one another, or the session itself has all arrays there and
 // nothing of it is under way. Then, after a moment in which clients may have freed something that they have not said
 // yet, one goes on that waits for its elders alone, or else the one that was held last fails, and the others are looked
@@ -49,16 +54,24 @@ const freesCome = 100e6
 
 // hold is what a gang that is held waits for.
 type hold struct {
-	puts     []uint64 // gangs whose bytes have yet to come from the client; nil: it waits for memory
+	puts     []uint64 // gangs whose bytes have yet to come from the client
+	loading  bool     // its program is not loaded, see isLoading
 	since    int64    // when it was held
-	message  any      // the operation; nil of a node of a play
+	message  any      // the operation; of a node, its play
 	others   int64    // since when it waits for other sessions, 0 where it does not
+	quota    bool     // it would take its tenant beyond its quota of memory, as far as was looked
+	told     bool     // its client knows that it waits, see tellHeld
+	first    int64    // from when on all others wait behind it, see isFirst
+	vain     int64    // when that was found to be in vain: what waited then does not wait behind it
 	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
 }
 
+// forMemory reports whether the gang waits for memory, and for nothing else before.
+func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
+
 // admit has a gang that was checked, and whose objects are made, go on, or holds it.
 func (st *State) admit(g *gang) {
-	if len(st.awaits) > 0 || !st.roomFor(g, len(st.held)) {
+	if len(st.awaits) > 0 || st.isLoading(g) || !st.roomFor(g, len(st.held)) {
 		st.hold(g)
 		return
 	}
@@ -69,7 +82,7 @@ func (st *State) admit(g *gang) {
 // roomFor reports whether a gang may have memory now: it fits, and none of the first n held gangs has to come first.
 func (st *State) roomFor(g *gang, n int) bool {
 	switch {
-	case g.bytes == 0 && g.temp == 0:
+	case g.bytes == 0 && g.temp == 0 && g.lacksCode() == 0:
 		return true
 	case n > 0 && st.behind(g, n):
 		return false
@@ -79,7 +92,8 @@ func (st *State) roomFor(g *gang, n int) bool {
 
 // fits reports whether there is memory for a gang.
 func (st *State) fits(g *gang) bool {
-	return st.ledger.Fits(st.needOf(g, false), g.temp) || g.donates() && st.ledger.Fits(st.needOf(g, true), g.temp)
+	return st.isInQuota(g) &&
+		(st.ledger.Fits(st.needOf(g, false), g.temp) || g.donates() && st.ledger.Fits(st.needOf(g, true), g.temp))
 }
 
 // behind reports whether one of the first n held gangs has to come first, see precedes.
@@ -110,11 +124,42 @@ func (st *State) othersOn(g *gang, devices []int) (all []*session) {
 
 // precedes reports whether a gang that was held before another has to come first: it waits for memory of the same
 // devices, and the other's session has none on any of its own. One that has some goes on, since the elder may wait for
-// what it will free.
+// what it will free, unless the elder is first.
 func (st *State) precedes(h, g *gang) bool {
-	return h.held.puts == nil && h != g && h.s != g.s && h.place.overlaps(g.place) &&
-		!st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers)
+	switch {
+	case !h.held.forMemory(), h.s == g.s, h.held.quota && h.s.tenant != g.s.tenant,
+		g.held != nil && g.held.since <= h.held.vain:
+		return false
+	}
+	return h.place.overlaps(g.place) &&
+		(st.isFirst(h) || !st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers))
 }
+
+// isFirst reports whether a held gang has waited for so long that others wait behind it, also where they have memory
+// there.
+func (st *State) isFirst(h *gang) bool {
+	return st.now >= h.held.first && st.now < h.held.first+st.turn()
+}
+
+// turn is how long a held gang waits before it is first, and how long it is.
+func (st *State) turn() int64 { return st.config.MemoryWait / 2 }
+
+// isVain reports whether it is in vain that others wait behind a gang which is first: of those that have what it wants
+// nothing is under way, and for a moment they have freed nothing.
+func (st *State) isVain(g *gang, holders []*session) bool {
+	last := g.held.first
+	for _, s := range holders {
+		if s.out > s.putting || s.waiting != nil && s.waiting.held == nil {
+			return false
+		}
+		last = max(last, s.gave)
+	}
+	st.remind(last + freesCome)
+	return st.now >= last+freesCome
+}
+
+// beFirst has a gang be first after a turn of others.
+func (st *State) beFirst(g *gang) { g.held.first = st.now + st.turn() }
 
 // overlaps reports whether two places, of any sessions, have a device in common.
 func (p *place) overlaps(o *place) bool {
@@ -132,7 +177,7 @@ func (p *place) overlaps(o *place) bool {
 
 // needOf returns what a gang needs. With donated, what it will take over is deducted.
 func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
-	st.need = append(st.need[:0], ledger.Spec{ShardBytes: g.bytes, Placement: g.place.memory})
+	st.need = append(st.need[:0], ledger.Spec{ShardBytes: g.bytes + g.lacksCode(), Placement: g.place.memory})
 	if donated {
 		st.donations(g, func(o *object, taken int64) {
 			if o.charge != 0 && taken > 0 {
@@ -150,6 +195,7 @@ func (st *State) book(g *gang) {
 			o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: o.place.memory, Label: g.name()})
 		}
 	}
+	st.bookCode(g)
 	if g.temp > 0 {
 		g.computes = true
 		st.ledger.Begin(g.place.memory, g.temp)
@@ -158,6 +204,7 @@ func (st *State) book(g *gang) {
 
 // computed ends what book says of a gang's computation.
 func (st *State) computed(g *gang) {
+	st.leaveCode(g)
 	if g.computes {
 		g.computes = false
 		st.ledger.End(g.place.memory, g.temp)
@@ -178,87 +225,6 @@ func (g *gang) name() string {
 	return "a transfer"
 }
 
-// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended.
-func (st *State) retire(s *session, o *object) {
-	if o.charge == 0 {
-		return
-	}
-	if s.firstGang == nil {
-		st.ledger.Free(o.charge)
-	} else {
-		st.ledger.Retire(o.charge, s.entered)
-	}
-	o.charge = 0
-	st.stir()
-}
-
-// list appends a gang to those of its session that are under way.
-func (s *session) list(g *gang) {
-	s.entered++
-	g.turn = s.entered
-	if g.before = s.lastGang; g.before != nil {
-		g.before.behind = g
-	} else {
-		s.firstGang = g
-	}
-	s.lastGang = g
-}
-
-// unlist takes a gang that has ended out of the list. What was freed when all under way were later ones, or none,
-// leaves.
-func (st *State) unlist(g *gang) {
-	s, first := g.s, g.before == nil
-	if first {
-		s.firstGang = g.behind
-	} else {
-		g.before.behind = g.behind
-	}
-	if g.behind != nil {
-		g.behind.before = g.before
-	} else {
-		s.lastGang = g.before
-	}
-	if !first {
-		return
-	}
-	ended := s.entered
-	if s.firstGang != nil {
-		ended = s.firstGang.turn - 1
-	}
-	if st.ledger.Passed(ledger.Owner(s.id), ended) {
-		st.stir()
-	}
-}
-
-// outlive keeps a gang whose session ends on the session's account until its workers have reported it.
-func (st *State) outlive(g *gang) {
-	delete(st.gangs, g.number)
-	st.leaving[g.number] = g
-	g.s.out--
-	if g.island != nil {
-		st.feed(g.island, schedule.Event{Kind: schedule.Completed, ID: g.ticket, Time: st.charge(g)})
-	}
-}
-
-// outlived is the end of a worker's part of a gang whose session has ended, if it has one.
-func (st *State) outlived(g *gang, w *worker) {
-	if g == nil || !g.waits.has(w.slot) {
-		return
-	}
-	g.waits.remove(w.slot)
-	if g.left--; g.left > 0 {
-		return
-	}
-	delete(st.leaving, g.number)
-	st.computed(g)
-	st.unlist(g)
-	if g.s.firstGang == nil {
-		st.ledger.DropOwner(ledger.Owner(g.s.id))
-	}
-	st.stir()
-	st.recycle(g)
-}
-
 // proceedWith is what follows admission.
 func (st *State) proceedWith(g *gang) {
 	switch {
@@ -270,19 +236,27 @@ func (st *State) proceedWith(g *gang) {
 	case g.message != nil:
 		st.dispatchParts(g)
 	default:
-		payload := g.payload
-		g.payload = nil
-		st.dispatch(g, g.kind, g.to, g.conns, payload)
+		st.dispatch(g, g.kind, g.to, g.conns)
 	}
 }
 
 // hold has a gang wait, and its session's later operations behind it.
 func (st *State) hold(g *gang) {
+	if g.s.waiting != nil { // what goes past a held gang goes only where there is room: a session waits for one gang
+		st.refused(g, st.noRoom(g, "and an earlier operation of the session waits already"))
+		return
+	}
 	g.held = &hold{since: st.now, message: st.performed}
+	if g.play != nil {
+		g.held.message = g.play.message
+	}
 	if len(st.awaits) > 0 {
 		g.held.puts = slices.Clone(st.awaits)
 	}
-	g.payload = slices.Clone(g.payload)
+	g.held.loading = st.isLoading(g)
+	g.held.quota = !st.isInQuota(g)
+	st.beFirst(g)
+	g.keepPayload()
 	g.s.waiting, g.s.ahead = g, true
 	st.held = append(st.held, g)
 	st.stir()
@@ -291,7 +265,9 @@ func (st *State) hold(g *gang) {
 // unhold takes a gang out of those that are held.
 func (st *State) unhold(g *gang) {
 	g.held = nil
-	g.s.waiting = nil
+	if g.s.waiting == g {
+		g.s.waiting = nil
+	}
 	st.held = slices.DeleteFunc(st.held, func(h *gang) bool { return h == g })
 	st.stir()
 }
@@ -302,28 +278,37 @@ func (st *State) stir() { st.stirred = len(st.held) > 0 }
 // lookAtHeld lets held gangs go on that may, and fails one that never will.
 func (st *State) lookAtHeld() {
 	st.stirred, st.due = false, 0
+	st.keepCount()
 	for i := 0; i < len(st.held); {
 		g := st.held[i]
-		if g.held.puts != nil {
-			g.held.puts = slices.DeleteFunc(g.held.puts, func(n uint64) bool { return st.gangs[n] == nil })
-			if len(g.held.puts) > 0 {
+		if h := g.held; !h.forMemory() {
+			h.puts = slices.DeleteFunc(h.puts, func(n uint64) bool { return st.gangs[n] == nil })
+			h.loading = h.loading && st.isLoading(g)
+			if len(h.puts) > 0 || h.loading {
 				i++
 				continue
 			}
-			g.held.puts = nil
+			h.puts = nil
+			st.beFirst(g)
 		}
-		if !st.roomFor(g, i) {
+		if st.now >= g.held.first+st.turn() {
+			st.beFirst(g)
+		} else if st.isFirst(g) {
+			st.remind(g.held.first + st.turn())
+		}
+		if g.held.quota = !st.isInQuota(g); !st.roomFor(g, i) {
 			i++
 			continue
 		}
 		st.letGoOn(g)
 	}
 	for _, g := range st.held {
-		if s := g.s; s.ahead {
+		if s := g.s; s.ahead && s.names != nil {
 			s.ahead = false
-			if s.fetches > 0 {
-				st.fetchAhead(s)
-			}
+			st.passAhead(s)
+		}
+		if slow := g.held.since + slowHeld; g.held.forMemory() && st.now < slow {
+			st.remind(slow)
 		}
 	}
 	if len(st.held) > 0 && !st.stirred {
@@ -334,6 +319,9 @@ func (st *State) lookAtHeld() {
 // letGoOn admits a gang that was held.
 func (st *State) letGoOn(g *gang) {
 	s := g.s
+	if g.held.told {
+		st.tellGoesOn(g)
+	}
 	st.unhold(g)
 	st.book(g)
 	st.proceedWith(g)
@@ -361,7 +349,7 @@ const (
 func (st *State) judge() {
 	lost := make(map[*gang][]*session) // the hopeless ones, each with those that have what it wants
 	for i, g := range st.held {
-		if g.held.puts != nil {
+		if !g.held.forMemory() {
 			continue
 		}
 		switch holders, p := st.prospectOf(g, i); p {
@@ -413,35 +401,60 @@ func (st *State) judge() {
 // prospectOf looks at what could let the held gang of index i go on. For one that is hopeless if they are, it returns
 // the other sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
+	if !g.s.isCounted() { // frees behind it may be found
+		return nil, hopeful
+	}
+	if g.held.quota {
+		return st.quotaProspect(g)
+	}
 	need := st.needOf(g, true)
 	switch {
 	case !st.ledger.Possible(need, g.temp):
 		st.giveUp(g, st.noRoom(g, "which is more than there is"))
 		return nil, changed
-	case st.behind(g, i):
+	case !st.ledger.PossibleBeside(programs, need, g.temp):
+		st.giveUp(g, st.noRoom(g, "and programs that are loaded leave less, whatever arrays are freed; drop some, such as "+
+			"by jax.clear_caches(), or end sessions that have them"))
+		return nil, changed
+	case st.behind(g, i) && (st.fits(g) || !st.ledger.WillFit(need, g.temp)):
 		return st.elders(g, i), hopeless
 	case st.ledger.WillFit(need, g.temp):
 		return nil, hopeful
-	case st.freeAhead(g):
-		return nil, changed
 	}
 	st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
-	holders = st.othersOn(g, st.blocked)
-	if !slices.ContainsFunc(holders, func(s *session) bool { // one that does not wait may free something
-		return s.waiting == nil || s.waiting.held == nil || s.waiting.held.puts != nil
+	return st.prospectWith(g, st.othersOn(g, st.blocked))
+}
+
+// prospectWith looks at what could let a held gang go on whose memory these sessions have.
+func (st *State) prospectWith(g *gang, holders []*session) ([]*session, prospect) {
+	first := st.isFirst(g)
+	if first && st.isVain(g, holders) {
+		st.beFirst(g)
+		g.held.vain = st.now
+		st.stir()
+		return nil, changed
+	}
+	if !first && !slices.ContainsFunc(holders, func(s *session) bool { // one that does not wait may free something
+		return s.waiting == nil || s.waiting.held == nil || !s.waiting.held.forMemory()
 	}) {
 		return holders, hopeless
 	}
+	return nil, st.untilPatient(g)
+}
+
+// untilPatient has a gang wait for others for Config.MemoryWait at most.
+func (st *State) untilPatient(g *gang) prospect {
 	h := g.held
 	if h.others == 0 {
 		h.others = st.now
 	}
 	if st.now >= h.others+st.config.MemoryWait {
-		st.giveUp(g, st.noRoom(g, fmt.Sprintf("and nothing was freed in %.4g s", float64(st.config.MemoryWait)/1e9)))
-		return nil, changed
+		st.giveUp(g, st.noRoom(g, fmt.Sprintf("and in %.4g s there was never enough free at once",
+			float64(st.config.MemoryWait)/1e9)))
+		return changed
 	}
 	st.remind(h.others + st.config.MemoryWait)
-	return nil, hopeful
+	return hopeful
 }
 
 // remind has a Tick come at some time.
@@ -452,25 +465,29 @@ func (st *State) remind(at int64) {
 }
 
 // Due is the time at which a Tick has to come at the latest, 0 where there is none.
-func (st *State) Due() int64 { return st.due }
+func (st *State) Due() int64 {
+	first := st.due
+	if st.until != 0 && (first == 0 || st.until < first) {
+		first = st.until
+	}
+	for _, is := range st.islands {
+		if due := is.sched.Due(); due != 0 && (first == 0 || due < first) {
+			first = due
+		}
+	}
+	return first
+}
 
 // noRoom is the error of a gang that gets no memory.
 func (st *State) noRoom(g *gang, why string) error {
-	need := st.needOf(g, true)
-	on, bytes := st.ledger.Shortest(need, g.temp)
-	use := st.ledger.Device(on)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s makes %s,", g.name(), shape.BytesText(bytes))
-	if g.temp > 0 {
-		fmt.Fprintf(&b, " temporary memory included,")
+	text, on := st.quotaText(g)
+	remedy := "ask the cluster's operator for a larger quota (device-memory)"
+	if on < 0 {
+		text, on = st.shortageText(g)
+		remedy = "start the worker with a larger --memory-limit"
 	}
-	fmt.Fprintf(&b, " and the arrays of a device may have %s, of which %s are in use", shape.BytesText(use.Limit),
-		shape.BytesText(use.InUse))
-	if text := st.ledger.HoldersText(on); text != "" {
-		b.WriteString(": " + text)
-	}
-	fmt.Fprintf(&b, "; %s; free arrays that are no longer needed, or start the worker with a larger --memory-limit [%s",
-		why, g.name())
+	fmt.Fprintf(&b, "%s; %s; free arrays that are no longer needed, or %s [%s", text, why, remedy, g.name())
 	if g.run != nil && len(g.run.Trace) > 0 {
 		fmt.Fprintf(&b, ", called at %s", g.run.Trace)
 	}
@@ -479,6 +496,28 @@ func (st *State) noRoom(g *gang, why string) error {
 	}
 	b.WriteString("]")
 	return status.New(status.ResourceExhausted, "%s", b.String())
+}
+
+// shortageText says what a gang needs, and who has the memory of the device that lacks most for it.
+func (st *State) shortageText(g *gang) (text string, device int) {
+	on, bytes := st.ledger.Shortest(st.needOf(g, true), g.temp)
+	use := st.ledger.Device(on)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s makes %s,", g.name(), shape.BytesText(bytes))
+	switch code := g.lacksCode() > 0; {
+	case code && g.temp > 0:
+		b.WriteString(" temporary memory and its code included,")
+	case code:
+		b.WriteString(" its code included,")
+	case g.temp > 0:
+		b.WriteString(" temporary memory included,")
+	}
+	fmt.Fprintf(&b, " and a device has %s, of which %s are in use", shape.BytesText(use.Limit),
+		shape.BytesText(use.InUse))
+	if text := st.ledger.HoldersText(on); text != "" {
+		b.WriteString(": " + text)
+	}
+	return b.String(), on
 }
 
 // number assigns numbers in the ledger to a worker's devices, and sets their limits. Numbers of a worker that has gone
@@ -529,14 +568,18 @@ func (st *State) isCounted(p *place, memory string) bool {
 	return int(d.DefaultMemory) < len(d.Memories) && d.Memories[d.DefaultMemory] == memory
 }
 
-// awaitPut has an operation that reads an object wait for the bytes of the put that makes it, if another session uses
-// the same workers: a client that is stopped, or slow, must not hold up others.
+// putAtOnce is how large a shard may be whose bytes a client sends in a message, right behind the put.
+const putAtOnce = 16 << 10
+
+// awaitPut has an operation that reads an object wait for the bytes of the put that makes it: a client that is stopped,
+// or slow, must not hold up others, nor those that come later. It does not wait for bytes that are there at once while
+// no other session uses the same workers, since that costs a message from a worker and another one to it.
 func (st *State) awaitPut(o *object) {
 	if o.put == 0 || st.gangs[o.put] == nil {
 		o.put = 0
 		return
 	}
-	shared := false
+	shared := o.bytes > putAtOnce
 	o.place.workers.each(func(slot int) { shared = shared || st.workers[slot].users > 1 })
 	if shared {
 		st.awaits = append(st.awaits, o.put)

@@ -41,17 +41,21 @@ func (st *State) again(c *compiled) {
 
 // compilerOf returns a worker that can compile a session's program again, and for which devices; nil if there is none.
 func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Place) {
-	c, rows := p.of, p.place.rows
+	c, on := p.of, p.place
 	if p.portable {
 		here := slices.IndexFunc(s.slots, func(slot int) bool { return st.workers[slot].gone == nil })
 		if here < 0 {
 			return nil, nil
 		}
-		rows = []uint32{uint32(here)}
+		one, err := st.place(s, []uint32{uint32(here)})
+		if err != nil {
+			return nil, nil
+		}
+		on = one
 	} else if st.alive(p.place) != nil {
 		return nil, nil
 	}
-	by, at = st.workers[s.slots[rows[0]]], places(s, rows)
+	by, at = st.workers[on.slot], s.locate(on)
 	switch long := len(c.code) == 0 && c.text.Size > 0; {
 	case by.protocol < wire.ProtocolContent || long && s.conn == 0:
 		return nil, nil
@@ -75,7 +79,7 @@ func (st *State) compiledAgain(c *compiled, by *worker, m *wire.Compiled) {
 	case err == nil:
 		st.noteCompiled(c, by, m)
 		c.asked = nil
-		c.artifact.holders = append(c.artifact.holders, by)
+		c.artifact.senders.add(by)
 		st.give(c)
 	case m.NoText:
 		st.again(c) // with another client's
@@ -88,6 +92,7 @@ func (st *State) compiledAgain(c *compiled, by *worker, m *wire.Compiled) {
 func (st *State) nowhere(c *compiled, why error) {
 	wants := c.artifact.wants
 	c.artifact.wants, c.asked = nil, nil
+	clear(c.artifact.wanted)
 	for _, w := range wants {
 		st.noSource(w, c.number, why)
 	}

@@ -1,88 +1,433 @@
 package controller
 
 import (
+	"maps"
 	"slices"
 
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// freeAhead lets go of what the client has freed behind a gang that is held, where nothing before the free uses it. It
-// reports whether there was any. It changes no result, since no operation in between could name these objects.
-func (st *State) freeAhead(g *gang) (freed bool) {
-	s := g.s
-	used := map[uint64]bool{}
-	s.useOf(g.held.message, used)
-	first, end := g.first, g.first+uint64(g.makes) // what is made where the client has its name already
-	if p := s.play; p != nil {
-		first, end = p.first, p.first+uint64(p.g.made)
-		for _, id := range p.inputs {
-			used[id] = true
+// Frees and fetches may go past a gang that is held: frees of arrays that nothing before them uses, and fetches of
+// arrays that are there and that nothing before them donates or frees. Puts may go past a gang that is held for the
+// bytes of puts, or for its program, so that bytes come one after the other. They do where there is room for them
+// beside all that they go past. That changes no result.
+//
+// Everything else waits while it is decided which of them may, so nothing here looks at a whole queue. A queued
+// operation is counted once, and taken out of the counts once.
+
+// names says what a session's queue does with each of its arrays. A session has it from when a gang of it is held, and
+// something waits behind that, until the queue is empty.
+type names struct {
+	of        map[uint64]usage
+	rows      map[uint64][]*wire.Rows // shards that are freed
+	free      map[uint64]bool         // arrays that can be freed now
+	passers   []passer                // fetches and puts that are counted and could not pass yet, in order
+	takes     int64                   // bytes that what is counted takes on a device at most
+	unknown   int                     // operations counted whose memory is not known
+	current   any                     // the operation performed last, if it is counted
+	share     share                   // of the current operation
+	uncounted int                     // operations at the end of the queue that are not
+	stale     int                     // arrays named by frees of the queue that were freed ahead
+}
+
+// usage is what the operations counted do with an array. The zero usage is that of one that none of them names.
+type usage struct {
+	uses   int32  // how many read it
+	shards bool   // one frees shards of it
+	freed  bool   // one frees it
+	taken  uint64 // number of the last that donates or frees it
+}
+
+// passer is a fetch or a put, by its number in the queue. taken is of the array's usage before it.
+type passer struct {
+	number, object, taken uint64
+}
+
+// share is what a queued operation was counted to take on a device. It is kept, since the programs that are known may
+// be others by the time that the operation is taken out of the counts.
+type share struct {
+	bytes   int64
+	unknown bool // its memory is not known: a play, or a run of a program that is still being compiled
+}
+
+// countsAtOnce bounds how many names of arrays one Step counts, which takes some tenths of a millisecond. Usually an
+// operation is counted in the Step that brings it; many are left only when the first of a long queue is held.
+const countsAtOnce = 1 << 12
+
+// keepCount counts what has been queued behind gangs that are held, and frees what can be freed.
+func (st *State) keepCount() {
+	left := countsAtOnce
+	for _, g := range st.held {
+		if !st.countQueue(g, &left) {
+			st.remind(st.now + 1)
+		}
+		if g.s.names != nil {
+			st.freeAhead(g.s)
 		}
 	}
-	stays := func(id uint64) bool { return s.objects[id] == nil || used[id] || id >= first && id < end }
-	for i := s.head; i < len(s.queue); i++ {
+}
+
+// isCounted reports whether all that the session has queued is counted.
+func (s *session) isCounted() bool {
+	if s.names == nil {
+		return s.head == len(s.queue)
+	}
+	return s.names.uncounted == 0
+}
+
+// countQueue counts operations behind a held gang, left names at most, and reports whether that are all.
+func (st *State) countQueue(g *gang, left *int) bool {
+	s := g.s
+	if s.isCounted() {
+		return true
+	}
+	n := s.names
+	if n == nil {
+		n = &names{of: map[uint64]usage{}, rows: map[uint64][]*wire.Rows{}, free: map[uint64]bool{},
+			uncounted: len(s.queue) - s.head}
+		s.names = n
+	}
+	if n.current == nil {
+		n.current, n.share = g.held.message, st.shareOf(s, g.held.message)
+		n.countShare(n.share, 1)
+		*left -= st.count(s, g.held.message, s.popped)
+	}
+	for ; n.uncounted > 0 && *left > 0; n.uncounted-- {
+		q := &s.queue[len(s.queue)-n.uncounted]
+		q.share = st.shareOf(s, q.message)
+		n.countShare(q.share, 1)
+		*left -= st.count(s, q.message, q.number)
+	}
+	return n.uncounted == 0
+}
+
+// count adds an operation to what is known of the session's arrays. It returns how many names it has.
+func (st *State) count(s *session, message any, number uint64) (looked int) {
+	n := s.names
+	if number > s.popped { // otherwise it is held itself
+		switch m := message.(type) {
+		case *wire.Fetch:
+			n.passers = append(n.passers, passer{number, m.Object, n.of[m.Object].taken})
+			s.ahead = true
+		case *wire.Put:
+			n.passers = append(n.passers, passer{number, m.Object, 0})
+			s.ahead = true
+		}
+	}
+	uses(message, func(id uint64) {
+		u := n.of[id]
+		u.uses++
+		n.of[id] = u
+		looked++
+	})
+	st.consumed(s, message, func(id uint64) {
+		u := n.of[id]
+		u.taken = number
+		n.of[id] = u
+		looked++
+	})
+	if m, ok := message.(*wire.Free); ok {
+		s.countFrees(m.Objects, m.Rows)
+	}
+	return looked + 1
+}
+
+// countFrees counts what the operation frees that was counted last.
+func (s *session) countFrees(objects []uint64, rows []*wire.Rows) {
+	n := s.names
+	for _, id := range objects {
+		u := n.of[id]
+		u.freed = true
+		n.of[id] = u
+		s.consider(id)
+	}
+	for _, r := range rows {
+		id := r.GetObject()
+		u := n.of[id]
+		u.shards = true
+		n.of[id] = u
+		n.rows[id] = append(n.rows[id], r)
+		s.consider(id)
+	}
+}
+
+// consider finds out whether an array can be freed now.
+func (s *session) consider(id uint64) {
+	n, o := s.names, s.objects[id]
+	if u := n.of[id]; !u.freed && !u.shards || u.uses > 0 || o == nil || s.makes(id) ||
+		slices.ContainsFunc(o.in, func(m membership) bool { return n.of[m.of].uses > 0 }) {
+		return
+	}
+	n.free[id] = true
+}
+
+// makes reports whether a gang that waits, or the play that it may be of, makes an array.
+func (s *session) makes(id uint64) bool {
+	g, p := s.waiting, s.play
+	return g != nil && id >= g.first && id < g.first+uint64(g.makes) ||
+		p != nil && id >= p.first && id < p.first+uint64(p.g.made)
+}
+
+// next takes note that the next operation is taken from the queue: what was performed before it has its place.
+func (st *State) next(s *session) {
+	if n := s.names; n != nil {
+		if n.current != nil {
+			st.uncount(s, n.current, n.share)
+			n.current = nil
+		}
+		if n.uncounted < len(s.queue)-s.head {
+			n.current, n.share = s.queue[s.head].message, s.queue[s.head].share
+		} else {
+			n.uncounted--
+		}
+		if len(n.passers) > 0 && n.passers[0].number == s.queue[s.head].number {
+			n.passers = n.passers[1:]
+		}
+	}
+	s.popped = s.queue[s.head].number
+}
+
+// uncount takes an operation out of what is known of the session's arrays.
+func (st *State) uncount(s *session, message any, takes share) {
+	n := s.names
+	n.countShare(takes, -1)
+	uses(message, func(id uint64) {
+		u := n.of[id]
+		if u.uses = max(0, u.uses-1); u.uses > 0 {
+			n.of[id] = u
+			return
+		}
+		n.note(id, u)
+		s.consider(id)
+		for _, member := range s.membersOf(id) {
+			s.consider(member)
+		}
+	})
+	first, made := uint64(0), 0
+	switch m := message.(type) {
+	case *wire.Run:
+		if p := s.programs[m.Program]; p != nil {
+			first, made = m.FirstOutput, len(p.of.outputs)
+		}
+	case *wire.Play:
+		if g := s.graphs[m.Graph]; g != nil {
+			first, made = m.First, g.made
+		}
+	case *wire.Put:
+		first, made = m.Object, 1
+	case *wire.Transfer:
+		first, made = m.Object, 1
+	case *wire.Free:
+		for _, id := range m.Objects {
+			n.forget(id)
+		}
+		for _, r := range m.Rows {
+			n.forget(r.GetObject())
+		}
+	}
+	for i := range uint64(made) {
+		s.consider(first + i)
+	}
+}
+
+// shareOf returns what an operation takes on a device at most, as far as is known now.
+func (st *State) shareOf(s *session, message any) share {
+	bytes := int64(0)
+	switch m := message.(type) {
+	case *wire.Run:
+		p := s.programs[m.Program]
+		if p == nil {
+			return share{unknown: true}
+		}
+		at, _ := st.placeOfRun(s, p, m.Only)
+		code := (&gang{program: p, place: at}).lacksCode()
+		for _, part := range []int64{p.takes, p.of.info.GetCost().GetTempBytes(), code} {
+			bytes += min(max(0, part), ledger.MaxShardBytes)
+		}
+	case *wire.Put:
+		bytes, _ = bytesOf(m.Array)
+	case *wire.Transfer:
+		bytes, _ = bytesOf(m.Array)
+	case *wire.Play:
+		return share{unknown: true}
+	}
+	return share{bytes: min(bytes, ledger.MaxShardBytes)}
+}
+
+// countShare adds what an operation takes to what is known, times sign.
+func (n *names) countShare(takes share, sign int) {
+	n.takes += int64(sign) * takes.bytes
+	if takes.unknown {
+		n.unknown += sign
+	}
+}
+
+// note keeps an array's usage, or that there is none.
+func (n *names) note(id uint64, u usage) {
+	if u.uses > 0 || u.freed || u.shards {
+		n.of[id] = u
+	} else {
+		delete(n.of, id)
+	}
+}
+
+// forget takes note that an array was freed.
+func (n *names) forget(id uint64) {
+	u := n.of[id]
+	u.freed, u.shards = false, false
+	n.note(id, u)
+	delete(n.rows, id)
+	delete(n.free, id)
+}
+
+// freeAhead frees the arrays that are freed behind a held gang and that nothing before their frees uses.
+func (st *State) freeAhead(s *session) {
+	n := s.names
+	if len(n.free) == 0 {
+		return
+	}
+	m := new(wire.Free)
+	for _, id := range slices.Sorted(maps.Keys(n.free)) {
+		if n.of[id].freed {
+			m.Objects = append(m.Objects, id)
+		} else {
+			m.Rows = append(m.Rows, n.rows[id]...)
+		}
+		n.forget(id)
+	}
+	named := len(m.Objects) + rowsIn(m.Rows)
+	s.freeing += named // the queue still names them, and a free takes them off
+	n.stale += named
+	st.free(s, m)
+	st.stir()
+	if n.stale > sweepsFrom && n.stale > s.freeing/2 {
+		n.stale = 0
+		s.sweepFrees()
+	}
+}
+
+// sweepsFrom is how many arrays that were freed ahead may be named in a queue at the least.
+const sweepsFrom = 1 << 10
+
+// sweepFrees takes what was freed ahead out of the frees that are queued.
+func (s *session) sweepFrees() {
+	n := s.names
+	for i := s.head; i < len(s.queue)-n.uncounted; i++ {
 		m, ok := s.queue[i].message.(*wire.Free)
 		if !ok {
-			s.useOf(s.queue[i].message, used)
 			continue
 		}
-		var now wire.Free
-		now.Objects, m.Objects = split(m.Objects, stays)
-		now.Rows, m.Rows = split(m.Rows, func(r *wire.Rows) bool { return stays(r.GetObject()) })
-		if len(now.Objects)+len(now.Rows) > 0 {
-			freed = true
-			st.free(s, &now)
-			st.stir()
-		}
+		s.freeing -= len(m.Objects) + rowsIn(m.Rows)
+		m.Objects = slices.DeleteFunc(m.Objects, func(id uint64) bool { return !n.of[id].freed })
+		m.Rows = slices.DeleteFunc(m.Rows, func(r *wire.Rows) bool { return !n.of[r.GetObject()].shards })
+		s.freeing += len(m.Objects) + rowsIn(m.Rows)
 	}
-	return freed
 }
 
-// split divides a list into what goes and what stays.
-func split[T any](all []T, stays func(T) bool) (goes, rest []T) {
-	for _, x := range all {
-		if stays(x) {
-			rest = append(rest, x)
-		} else {
-			goes = append(goes, x)
-		}
+// mayPass reports whether a fetch may go past a gang that is held, and what is queued in front of it.
+func (st *State) mayPass(s *session, f passer) bool {
+	o := s.objects[f.object]
+	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil || s.makes(f.object) {
+		return false
 	}
-	return goes, rest
+	waits := func(taken uint64) bool { return taken != 0 && taken >= s.popped }
+	return !waits(f.taken) &&
+		!slices.ContainsFunc(o.in, func(m membership) bool { return waits(s.names.of[m.of].taken) })
 }
 
-// useOf adds the objects that an operation reads, and those that these are assembled of.
-func (s *session) useOf(message any, used map[uint64]bool) {
+// mayPutAhead reports whether a put may go past a gang that is held, and what is queued in front of it.
+func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
+	g, n := s.waiting, s.names
+	if g == nil || g.held == nil || g.held.forMemory() || n.unknown > 0 || n.uncounted > 0 {
+		return false
+	}
+	at, err := st.place(s, m.Devices)
+	return err == nil && st.roomFor(&gang{s: s, place: at, bytes: n.takes}, len(st.held)) // its own bytes included
+}
+
+// passAhead performs the fetches and puts that were queued behind a gang which is held now and that may go past it.
+// When the Step has performed enough, a later one goes on.
+func (st *State) passAhead(s *session) {
+	n, first, puts := s.names, -1, true
+	n.passers = slices.DeleteFunc(n.passers, func(p passer) bool {
+		if st.isTired() {
+			s.ahead = true
+			st.wake(s)
+			return false
+		}
+		i, _ := slices.BinarySearchFunc(s.queue[s.head:], p.number, queued.compare)
+		i += s.head
+		item := s.queue[i]
+		switch m := item.message.(type) {
+		case *wire.Fetch:
+			if item.err != nil || !st.mayPass(s, p) {
+				return false
+			}
+		case *wire.Put: // in their order
+			if puts = puts && item.err == nil && st.mayPutAhead(s, m); !puts {
+				return false
+			}
+		}
+		s.queue[i].message = nil
+		st.tire(0, len(item.payload))
+		st.perform(s, &item)
+		st.uncount(s, item.message, item.share)
+		if first < 0 {
+			first = i
+		}
+		return true
+	})
+	if first >= 0 {
+		kept := slices.DeleteFunc(s.queue[first:], func(q queued) bool { return q.message == nil })
+		s.queue = s.queue[:first+len(kept)]
+	}
+}
+
+// passMore goes on with passAhead where an earlier Step had performed enough.
+func (st *State) passMore(s *session) {
+	switch {
+	case !s.ahead || s.names == nil || s.waiting == nil || s.waiting.held == nil:
+	case !s.isCounted(): // it is counted first
+		st.stir()
+	default:
+		s.ahead = false
+		st.passAhead(s)
+	}
+}
+
+// uses calls each for the arrays that an operation reads.
+func uses(message any, each func(id uint64)) {
 	switch m := message.(type) {
 	case *wire.Run:
 		for _, id := range m.Inputs {
-			used[id] = true
-			for _, member := range s.membersOf(id) {
-				used[member] = true
+			if id != 0 {
+				each(id)
 			}
 		}
 		for _, x := range m.Mixed {
 			for _, p := range x.GetPieces() {
-				used[p.GetObject()] = true
+				each(p.GetObject())
 			}
 		}
 	case *wire.Assemble:
 		for _, p := range m.Pieces {
-			used[p.GetObject()] = true
+			each(p.GetObject())
 		}
 	case *wire.Transfer:
 		for _, move := range m.Moves {
-			used[move.GetSource()] = true
+			each(move.GetSource())
 		}
 	case *wire.Fetch:
-		used[m.Object] = true
+		each(m.Object)
 	case *wire.Play:
 		for _, id := range m.Inputs {
-			used[id] = true
+			each(id)
 		}
 	}
 }
 
-// consumed calls each for the objects whose contents are not there for what comes after an operation: those that it
+// consumed calls each for the arrays whose contents are not there for what comes after an operation: those that it
 // donates or frees. It may be called more than once for one.
 func (st *State) consumed(s *session, message any, each func(id uint64)) {
 	switch m := message.(type) {
@@ -94,9 +439,6 @@ func (st *State) consumed(s *session, message any, each func(id uint64)) {
 		for _, i := range p.of.info.GetDonated() {
 			if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 				each(m.Inputs[i])
-				for _, member := range s.membersOf(m.Inputs[i]) {
-					each(member)
-				}
 				for _, x := range m.Mixed {
 					for _, piece := range x.GetPieces() {
 						each(piece.GetObject())
@@ -117,7 +459,7 @@ func (st *State) consumed(s *session, message any, each func(id uint64)) {
 		}
 	case *wire.Play:
 		if g := s.graphs[m.Graph]; g != nil {
-			g.consumes(0, func(local uint64) {
+			g.consumes(func(local uint64) {
 				if local > 0 && local <= uint64(len(m.Inputs)) {
 					each(m.Inputs[local-1])
 				}
@@ -126,70 +468,15 @@ func (st *State) consumed(s *session, message any, each func(id uint64)) {
 	}
 }
 
-// consumes calls each for the inputs that nodes of a graph donate or free, from one of them on.
-func (g *graph) consumes(from int, each func(local uint64)) {
-	for i := range g.nodes[from:] {
-		for _, objects := range [][]uint64{g.nodes[from+i].donates, g.nodes[from+i].frees} {
+// consumes calls each for the inputs that nodes of a graph donate or free.
+func (g *graph) consumes(each func(local uint64)) {
+	for i := range g.nodes {
+		for _, objects := range [][]uint64{g.nodes[i].donates, g.nodes[i].frees} {
 			for _, local := range objects {
 				if local <= uint64(g.inputs) {
 					each(local)
 				}
 			}
 		}
-	}
-}
-
-// isThere reports whether a fetch may go past a gang of its session that is held, as far as that and the play that it
-// may be of are concerned: the array was there before, and they leave it there.
-func (st *State) isThere(s *session, m *wire.Fetch) bool {
-	g := s.waiting
-	if g == nil || g.held == nil || m.Object >= g.first && m.Object < g.first+uint64(g.makes) {
-		return false
-	}
-	o := s.objects[m.Object]
-	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil {
-		return false
-	}
-	stays := true
-	goes := func(id uint64) { stays = stays && id != m.Object }
-	st.consumed(s, g.held.message, goes)
-	if p := s.play; p != nil {
-		stays = stays && (m.Object < p.first || m.Object >= p.first+uint64(p.g.made))
-		p.g.consumes(max(0, p.next-1), func(local uint64) { goes(p.object(local)) })
-	}
-	return stays
-}
-
-// passes reports whether a fetch that comes now goes past what its session has queued.
-func (st *State) passes(s *session, m *wire.Fetch) bool {
-	stays := st.isThere(s, m)
-	for i := s.head; i < len(s.queue) && stays; i++ {
-		st.consumed(s, s.queue[i].message, func(id uint64) { stays = stays && id != m.Object })
-	}
-	return stays
-}
-
-// fetchAhead performs the fetches that were queued behind a gang which is held now and that may go past it.
-func (st *State) fetchAhead(s *session) {
-	var ready []queued
-	gone := map[uint64]bool{}
-	kept := s.queue[s.head:s.head]
-	for i := s.head; i < len(s.queue); i++ {
-		item := s.queue[i]
-		if m, ok := item.message.(*wire.Fetch); ok && item.err == nil && !gone[m.Object] && st.isThere(s, m) {
-			ready = append(ready, item)
-			continue
-		}
-		st.consumed(s, item.message, func(id uint64) { gone[id] = true })
-		kept = append(kept, item)
-	}
-	if len(ready) == 0 {
-		return
-	}
-	clear(s.queue[s.head+len(kept):])
-	s.queue = s.queue[:s.head+len(kept)]
-	s.fetches -= len(ready)
-	for i := range ready {
-		st.perform(s, &ready[i])
 	}
 }

@@ -24,20 +24,12 @@ import (
 // again.go, and the next Compile of the program makes a new one. Members of an epoch do not offer what they have
 // loaded, since others may need the code instead; the worker that compiled has both.
 
-// maxGiven is to how many workers one sends an artifact at one time.
-const maxGiven = 4
-
-// giving is an artifact on its way.
-type giving struct {
-	from, to *worker
-}
-
 // artifact is what the controller knows of a compiled program whose bytes are with workers.
 type artifact struct {
-	holders []*worker // that have it, in the order in which they said so
-	givings []giving
+	senders senders
 	wants   []*worker // that wait for one of the holders to have time
-	bytes   int64     // that the worker keeps which compiled it
+	wanted  map[*worker]bool
+	bytes   int64 // that the worker keeps which compiled it
 }
 
 // transferNumber returns a number for a transfer, never used again.
@@ -69,7 +61,8 @@ func (st *State) noText(c *compiled, err error) {
 
 // keepArtifact takes note that a worker keeps what it has compiled.
 func (st *State) keepArtifact(c *compiled, by *worker) {
-	c.artifact = &artifact{holders: []*worker{by}, bytes: c.loadable.Bytes}
+	c.artifact = &artifact{bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
+	c.artifact.senders.add(by)
 	st.artifacts[c.number] = c
 }
 
@@ -81,14 +74,14 @@ func (st *State) dropArtifact(c *compiled) {
 	}
 	delete(st.artifacts, c.number)
 	var to []uint64
-	for _, w := range a.holders {
+	for _, w := range a.senders.holders {
 		to = append(to, w.to[0])
 	}
 	if len(to) > 0 {
 		st.send(to, wire.KindForget, &wire.Forget{Artifacts: []uint64{c.number}})
 	}
 	st.nowhere(c, errForgotten)
-	a.holders = nil
+	a.senders = senders{}
 	if c.by != nil { // which compiles it again
 		st.send(c.by.to[:], wire.KindForget, &wire.Forget{Compiles: []uint64{c.op}})
 	}
@@ -102,8 +95,9 @@ func (st *State) want(w *worker, number uint64) {
 		return
 	}
 	a := c.artifact
-	a.ended(w) // what was on its way to it has failed
-	if !slices.Contains(a.wants, w) {
+	a.senders.ended(w) // what was on its way to it has failed
+	if !a.wanted[w] {
+		a.wanted[w] = true
 		a.wants = append(a.wants, w)
 	}
 	st.give(c)
@@ -117,30 +111,20 @@ func (st *State) noSource(w *worker, number uint64, why error) {
 	st.send(w.to[:], wire.KindSource, &wire.Source{Artifact: number, Status: wire.Of(why)})
 }
 
-// ended takes out what is on its way to a worker.
-func (a *artifact) ended(w *worker) {
-	a.givings = slices.DeleteFunc(a.givings, func(g giving) bool { return g.to == w })
-}
-
 // give has those who wait for an artifact sent it, as far as its holders have time. One that has it itself is told so.
 func (st *State) give(c *compiled) {
 	a := c.artifact
-	if len(a.holders) == 0 {
+	if len(a.senders.holders) == 0 {
 		st.again(c)
 		return
 	}
 	for len(a.wants) > 0 {
 		to := a.wants[0]
-		var from *worker
-		least := maxGiven
-		for _, h := range a.holders {
-			if n := a.given(h); h != to && n < least {
-				from, least = h, n
-			}
-		}
+		from := a.senders.pick(to)
 		if from == nil {
-			if len(a.givings) == 0 { // its only holder is itself
+			if len(a.senders.from) == 0 { // its only holder is itself
 				a.wants = a.wants[1:]
+				delete(a.wanted, to)
 				st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
 					Content: &wire.Content{Process: to.process.Number}})
 				continue
@@ -148,25 +132,16 @@ func (st *State) give(c *compiled) {
 			return
 		}
 		a.wants = a.wants[1:]
+		delete(a.wanted, to)
 		in := st.introductions()
 		in.pair(from.slot, to.slot)
 		in.tell()
 		number := st.transferNumber()
-		a.givings = append(a.givings, giving{from, to})
+		a.senders.begin(from, to)
 		st.send(from.to[:], wire.KindGive, &wire.Give{Artifact: c.number, To: to.process.Number, Transfer: number})
 		st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
 			Content: &wire.Content{Process: from.process.Number, Transfer: number}})
 	}
-}
-
-// given counts the workers that one sends an artifact to.
-func (a *artifact) given(by *worker) (n int) {
-	for _, g := range a.givings {
-		if g.from == by {
-			n++
-		}
-	}
-	return n
 }
 
 // have is told whether a worker has an artifact.
@@ -179,12 +154,12 @@ func (st *State) have(w *worker, m *wire.Have) {
 		return
 	}
 	a := c.artifact
-	a.ended(w)
-	switch held := slices.Contains(a.holders, w); {
+	a.senders.ended(w)
+	switch held := a.senders.held[w]; {
 	case m.No && held:
 		st.lacks(c, w)
 	case !m.No && !held:
-		a.holders = append(a.holders, w)
+		a.senders.add(w)
 	}
 	st.give(c)
 }
@@ -192,8 +167,8 @@ func (st *State) have(w *worker, m *wire.Have) {
 // lacks takes a worker out of those that have an artifact.
 func (st *State) lacks(c *compiled, w *worker) {
 	a := c.artifact
-	a.holders = slices.DeleteFunc(a.holders, func(h *worker) bool { return h == w })
-	if len(a.holders) == 0 {
+	a.senders.remove(w)
+	if len(a.senders.holders) == 0 {
 		st.discard(c)
 	}
 }
@@ -203,8 +178,7 @@ func (st *State) discard(c *compiled) {
 	if st.compiled[c.key] != c {
 		return
 	}
-	delete(st.compiled, c.key)
-	st.kept -= c.bytes
+	st.unmake(c)
 	if c.users == 0 {
 		st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		st.dropArtifact(c)
@@ -219,9 +193,12 @@ func (st *State) artifactsWithout(w *worker) {
 			continue
 		}
 		a := c.artifact
-		a.givings = slices.DeleteFunc(a.givings, func(g giving) bool { return g.to == w || g.from == w })
-		a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
-		if slices.Contains(a.holders, w) {
+		a.senders.lost(w)
+		if a.wanted[w] {
+			delete(a.wanted, w)
+			a.wants = slices.DeleteFunc(a.wants, func(o *worker) bool { return o == w })
+		}
+		if a.senders.held[w] {
 			st.lacks(c, w)
 		}
 		st.give(c)

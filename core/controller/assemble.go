@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"slices"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -18,7 +16,14 @@ import (
 type assembly struct {
 	members []uint64
 	rows    []int // of each member
+	at      []int // of each member: where its list of memberships has this one
 	unput   bool  // bytes of a member may have yet to come from the client
+}
+
+// membership is what a member knows of an array that is assembled of it.
+type membership struct {
+	of    uint64
+	index int // among the members of that
 }
 
 // assembleLater assembles an object behind the operations that came before. A run may have many before it, so they are
@@ -49,15 +54,16 @@ func (st *State) assemble(s *session, m *wire.Assemble) {
 		return
 	}
 	s.objects[m.Object].of = a
-	for _, id := range a.members {
+	for i, id := range a.members {
 		member := s.objects[id]
-		member.in = append(member.in, m.Object)
+		a.at = append(a.at, len(member.in))
+		member.in = append(member.in, membership{m.Object, i})
 	}
 	st.tell(s, p.place.workers)
 	st.gang++
 	own := ownPieces(s, p.place.rows, m)
 	p.place.workers.each(func(slot int) {
-		st.deliverDispatch(st.workers[slot].to[:], st.gang, s, wire.KindAssemble, encoded(own[slot]))
+		st.deliverDispatch(st.workers[slot].to[:], st.gang, s, wire.KindAssemble, true, encoded(own[slot]))
 	})
 }
 
@@ -74,7 +80,7 @@ func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly
 			here.add(int(d))
 		}
 		row += int(piece.Rows)
-		if err := s.has(piece.Object, 0, here, nil); err != nil {
+		if err := s.has(piece.Object, ofAssembled, here, nil); err != nil {
 			return nil, err
 		}
 		o := s.objects[piece.Object]
@@ -136,8 +142,8 @@ var errMemberDonated = status.New(status.InvalidArgument,
 
 // damage fails what was assembled of an object, because of err.
 func (s *session) damage(o *object, err error) {
-	for _, id := range o.in {
-		if a := s.objects[id]; a != nil && a.err == nil {
+	for _, m := range o.in {
+		if a := s.objects[m.of]; a != nil && a.err == nil {
 			a.err = err
 		}
 	}
@@ -149,9 +155,16 @@ func (s *session) apart(id uint64, o *object) {
 	if o.of == nil {
 		return
 	}
-	for _, member := range o.of.members {
-		if m := s.objects[member]; m != nil {
-			m.in = slices.DeleteFunc(m.in, func(assembled uint64) bool { return assembled == id })
+	for i, member := range o.of.members {
+		m, at := s.objects[member], o.of.at[i]
+		if m == nil || at >= len(m.in) || m.in[at].of != id {
+			continue
+		}
+		last := m.in[len(m.in)-1]
+		m.in[at] = last
+		m.in = m.in[:len(m.in)-1]
+		if a := s.objects[last.of]; a != nil && a.of != nil {
+			a.of.at[last.index] = at
 		}
 	}
 }

@@ -49,3 +49,26 @@ func TestAssemblesThatWait(t *testing.T) {
 		}
 	}
 }
+
+// Arrays that are assembled of the same members go in any order, and each is taken out of its members' lists.
+func TestArraysAssembledOfTheSame(t *testing.T) {
+	b := newBed(t, Config{}, 2, 1)
+	b.program(2)
+	const n = 20
+	for id := uint64(10); id < 10+n; id++ {
+		b.say(b.client, wire.KindAssemble, &wire.Assemble{Object: id, Program: 1,
+			Pieces: []*wire.Piece{{Object: 1, Rows: 2}}})
+	}
+	if got := len(b.st.sessions[1].objects[1].in); got != n {
+		t.Fatalf("array 1 is a member of %d arrays, want %d", got, n)
+	}
+	for i := range uint64(n) {
+		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{10 + i*7%n}})
+		if err := b.st.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.st.sessions[1].objects[1].in; len(got) != 0 {
+		t.Errorf("array 1 is left a member of %v", got)
+	}
+}

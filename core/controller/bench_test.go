@@ -22,6 +22,7 @@ type bed struct {
 	workers []uint64 // connections
 	client  uint64
 	conns   uint64
+	around  func(step func()) // measures, or nil
 }
 
 func newBed(t testing.TB, c Config, workers, devices int) *bed {
@@ -35,7 +36,7 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 		b.workers = append(b.workers, b.conns)
 		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
 			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer,
-			ProtocolMax: wire.ProtocolMax}})
+			ProtocolMax: wire.ProtocolLoaded - 1}}) // they do not say when they have loaded a program
 	}
 	b.conns++
 	b.client = b.conns
@@ -46,7 +47,23 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 func (b *bed) step(ev Event) []Action {
 	b.now += 1000
 	ev.Now = b.now
+	if b.around != nil {
+		return b.measured(ev)
+	}
 	b.actions = b.st.Step(ev, b.actions[:0])
+	return b.actions
+}
+
+// measured is step, with what Server does without its lock left out of what is measured.
+func (b *bed) measured(ev Event) []Action {
+	var work func()
+	if b.around(func() { work = b.st.Survey(&ev) }); work != nil {
+		work()
+	}
+	b.around(func() { b.actions = b.st.Step(ev, b.actions[:0]) })
+	for b.st.More() {
+		b.around(func() { b.actions = b.st.Step(Event{Kind: Continue, Now: b.now}, b.actions[:0]) })
+	}
 	return b.actions
 }
 
@@ -95,7 +112,7 @@ func (b *bed) install(program uint64, devices int, collective bool) []Action {
 		Code: []byte(strconv.FormatUint(program, 10)), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
-			if err := proto.Unmarshal(a.Payload, m); err != nil {
+			if err := proto.Unmarshal(sent(a), m); err != nil {
 				b.t.Fatal(err)
 			}
 			op = m.Op

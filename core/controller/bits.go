@@ -30,6 +30,14 @@ func (s set) remove(i int) {
 	}
 }
 
+// count returns how many numbers there are.
+func (s set) count() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
 // covers says that all of o is in s.
 func (s set) covers(o set) bool {
 	for i, w := range o {
@@ -52,17 +60,6 @@ func (s set) meets(o set) bool {
 		}
 	}
 	return false
-}
-
-// keep takes out what is not in o.
-func (s set) keep(o set) {
-	for i := range s {
-		if i < len(o) {
-			s[i] &= o[i]
-		} else {
-			s[i] = 0
-		}
-	}
 }
 
 // without takes out what is in o.

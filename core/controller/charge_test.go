@@ -40,6 +40,10 @@ func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
 	if got := b.st.Report().Sessions[0].DeviceNs; got != 37e9 {
 		t.Errorf("the session was charged %d ns, want 8 + 24 + 5 s", got)
 	}
+	p := b.st.Report().Programs[0]
+	if p.Runs != 3 || p.DeviceNs != 37e9 || p.UsualNs != 5e9 || p.Devices != 2 {
+		t.Errorf("the program is reported as %v, want 3 runs of usually 5 s on each of 2 devices, 37 s in all", p)
+	}
 	if err := b.st.Check(); err != nil {
 		t.Error(err)
 	}

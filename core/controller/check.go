@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -17,11 +18,21 @@ func (st *State) Check() error {
 		underWay: map[*session]int{}, untold: map[*session]int{},
 	}
 	a.gangs()
+	for _, g := range st.held {
+		if g.s.waiting != g {
+			a.say("session %d has a gang held that it does not wait for", g.s.id)
+		}
+	}
 	for id, s := range st.sessions {
 		if s.id != id {
 			a.say("session %d is listed as session %d", s.id, id)
 		}
 		a.session(s)
+	}
+	for name, t := range st.tenants {
+		if n := len(st.sessionsOf(t)); t.terms.Name != name || t.sessions != n || t.removed && n == 0 {
+			a.say("tenant %s is called %s and has %d sessions, %d by its count", name, t.terms.Name, n, t.sessions)
+		}
 	}
 	for _, id := range st.layout.Holders() {
 		if st.sessions[id] == nil {
@@ -35,6 +46,7 @@ func (st *State) Check() error {
 	a.compiles()
 	a.artifacts()
 	a.islands()
+	a.code()
 	return errors.Join(a.wrong...)
 }
 
@@ -54,6 +66,7 @@ func (a *audit) say(format string, args ...any) {
 }
 
 func (a *audit) gangs() {
+	busy := make([]uint32, len(a.st.workers))
 	for n, g := range a.st.gangs {
 		a.underWay[g.s]++
 		if g.err == nil { // otherwise the client knows
@@ -62,6 +75,7 @@ func (a *audit) gangs() {
 		left := 0
 		g.waits.each(func(slot int) {
 			left++
+			busy[slot]++
 			if w := a.st.workers[slot]; w == nil || w.gone != nil {
 				a.say("gang %d waits for the worker of slot %d, which is gone", n, slot)
 			}
@@ -70,6 +84,9 @@ func (a *audit) gangs() {
 			a.say("gang %d of session %d has number %d and waits for %d workers, %d by its count", n, g.s.id, g.number, left,
 				g.left)
 		}
+	}
+	if !slices.Equal(busy, a.st.busy) {
+		a.say("workers have yet to report %v gangs, %v by their counts", busy, a.st.busy)
 	}
 }
 
@@ -80,7 +97,16 @@ func (a *audit) session(s *session) {
 	if s.out != a.underWay[s] {
 		a.say("session %d has %d gangs under way, %d by its count", s.id, a.underWay[s], s.out)
 	}
-	if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && a.st.may(s) {
+	putting := 0
+	for g := s.firstGang; g != nil; g = g.behind {
+		if g.kind == wire.KindPut {
+			putting++
+		}
+	}
+	if s.putting != putting {
+		a.say("session %d has %d puts under way, %d by its count", s.id, putting, s.putting)
+	}
+	if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && a.st.may(s) && !s.ready {
 		a.say("session %d has %d operations queued, or a play, and does not go on", s.id, queue)
 	}
 	if s.waiting != nil && s.waiting.held != nil {
@@ -94,15 +120,7 @@ func (a *audit) session(s *session) {
 		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay,
 			a.untold[s], told)
 	}
-	fetches := 0
-	for _, q := range s.queue[s.head:] {
-		if q.kind == wire.KindFetch {
-			fetches++
-		}
-	}
-	if fetches != s.fetches {
-		a.say("session %d has %d fetches queued, %d by its count", s.id, fetches, s.fetches)
-	}
+	a.names(s)
 	a.graphs(s)
 	a.memory(s)
 	a.assembled(s)
@@ -123,19 +141,53 @@ func (a *audit) session(s *session) {
 	}
 }
 
+// names counts again what a session's queue does with its arrays.
+func (a *audit) names(s *session) {
+	n := s.names
+	if n == nil {
+		return
+	}
+	if n.uncounted < 0 || n.uncounted > len(s.queue)-s.head {
+		a.say("session %d has %d operations queued of which %d are not counted", s.id, len(s.queue)-s.head, n.uncounted)
+		return
+	}
+	again := map[uint64]int32{}
+	use := func(id uint64) { again[id]++ }
+	uses(n.current, use)
+	passers := 0
+	for _, q := range s.queue[s.head : len(s.queue)-n.uncounted] {
+		uses(q.message, use)
+		if q.kind == wire.KindFetch || q.kind == wire.KindPut {
+			passers++
+		}
+	}
+	for id, u := range n.of {
+		if u.uses != again[id] {
+			a.say("session %d has %d operations queued that use array %d, %d by its count", s.id, again[id], id, u.uses)
+		}
+		delete(again, id)
+	}
+	if len(again) > 0 || passers != len(n.passers) {
+		a.say("session %d does not count uses of %v; of fetches and puts it has %d queued, %d by its count", s.id, again,
+			passers, len(n.passers))
+	}
+}
+
 // assembled looks at what a session's objects are assembled of.
 func (a *audit) assembled(s *session) {
 	for id, o := range s.objects {
-		for _, member := range o.in {
-			if of := s.objects[member]; of == nil || of.of == nil || !slices.Contains(of.of.members, id) {
-				a.say("array %d of session %d is said to be in array %d", id, s.id, member)
+		for at, in := range o.in {
+			of := s.objects[in.of]
+			if of == nil || of.of == nil || of.of.members[in.index] != id || of.of.at[in.index] != at {
+				a.say("array %d of session %d is said to be in array %d", id, s.id, in.of)
 			}
 		}
 		if o.of == nil || o.err != nil {
 			continue
 		}
 		for _, member := range o.of.members {
-			if m := s.objects[member]; m == nil || m.err != nil || m.donated || !slices.Contains(m.in, id) {
+			isIn := func(in membership) bool { return in.of == id }
+			if m := s.objects[member]; m == nil || m.err != nil || m.donated || !slices.ContainsFunc(m.in, isIn) {
 				a.say("array %d of session %d is assembled of array %d, which is not there", id, s.id, member)
 			}
 		}
@@ -162,6 +214,65 @@ func (a *audit) memory(s *session) {
 	}
 	if listed != s.out {
 		a.say("session %d lists %d gangs under way, of %d", s.id, listed, s.out)
+	}
+}
+
+// code counts again who uses programs' code, and looks whether the ledger has that.
+func (a *audit) code() {
+	runs, loaded := map[*resident]int{}, map[*compiled]map[int]int{}
+	for _, gangs := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {
+		for _, g := range gangs {
+			runs[g.code]++
+		}
+	}
+	for _, is := range a.st.islands {
+		for _, g := range is.held {
+			runs[g.code]++
+		}
+	}
+	delete(runs, nil)
+	for _, s := range a.st.sessions {
+		all := map[*program]bool{}
+		for _, p := range s.programs {
+			all[p] = true
+		}
+		for _, g := range s.graphs {
+			for _, p := range g.programs {
+				all[p] = true
+			}
+		}
+		for p := range all {
+			if loaded[p.of] == nil {
+				loaded[p.of] = map[int]int{}
+			}
+			if p.of.codeBytes() > 0 {
+				p.loaded.each(func(slot int) { loaded[p.of][slot]++ })
+			}
+		}
+	}
+	for r := range runs {
+		if loaded[r.of] == nil {
+			loaded[r.of] = map[int]int{}
+		}
+	}
+	at := map[int]int64{}
+	for c, on := range loaded {
+		if !maps.Equal(c.loadedOn, on) {
+			a.say("program %s is loaded on workers %v, %v by its count", c.info.Name, on, c.loadedOn)
+		}
+		for _, r := range c.residents {
+			for _, d := range r.at {
+				at[d] += c.codeBytes()
+			}
+			if r.runs != runs[r] {
+				a.say("code of %s on devices %v has %d runs, %d by its count", c.info.Name, r.at, runs[r], r.runs)
+			}
+		}
+	}
+	for d := range a.st.numbered {
+		if n, m := a.st.ledger.On(programs, d), a.st.codeOn(d); n != at[d] || m != n {
+			a.say("the ledger has %d bytes of code on device %d, the count %d, there are %d", n, d, m, at[d])
+		}
 	}
 }
 
@@ -228,7 +339,15 @@ func (a *audit) compiles() {
 			a.say("compilation %d has no worker at it", op)
 		}
 	}
+	made, kept := 0, int64(0)
 	for key, c := range a.st.compiled {
+		if c.ready {
+			made++
+			kept += c.bytes
+			if c.at >= len(a.st.made) || a.st.made[c.at] != c {
+				a.say("program %s is not listed", key)
+			}
+		}
 		if c.users != a.users[c] {
 			a.say("program %s is of %d programs of sessions, %d by its count", key, a.users[c], c.users)
 		}
@@ -237,6 +356,9 @@ func (a *audit) compiles() {
 				a.say("program %s is awaited by session %d, which is gone", key, w.s.id)
 			}
 		}
+	}
+	if made != len(a.st.made) || kept != a.st.kept {
+		a.say("%d programs of %d bytes are kept, %d of %d by their counts", made, kept, len(a.st.made), a.st.kept)
 	}
 }
 
@@ -250,11 +372,11 @@ func (a *audit) artifacts() {
 		if c.users == 0 && !known {
 			a.say("artifact %d is kept and nobody uses it", number)
 		}
-		waits := len(c.artifact.givings) > 0 || len(c.artifact.wants) > 0 && c.by == nil
-		if len(c.artifact.holders) == 0 && (known || waits) {
+		waits := len(c.artifact.senders.from) > 0 || len(c.artifact.wants) > 0 && c.by == nil
+		if len(c.artifact.senders.holders) == 0 && (known || waits) {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}
-		for _, w := range c.artifact.holders {
+		for _, w := range c.artifact.senders.holders {
 			if w.gone != nil {
 				a.say("artifact %d is on worker %s, which is gone", number, w.name)
 			}

@@ -3,8 +3,6 @@ package controller
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -52,15 +50,12 @@ func (st *State) record(a about, text string, err error, warn bool) {
 }
 
 // eventsAfter returns the events with higher numbers that are remembered, the newest n of them, oldest first.
-func (st *State) eventsAfter(number uint64, n int) []*wire.Report_Event {
+func (st *State) eventsAfter(number uint64, n int) []occurrence {
 	number = min(number, st.happened)
 	count := min(st.happened-number, uint64(len(st.events)), uint64(n))
-	out := make([]*wire.Report_Event, 0, count)
+	out := make([]occurrence, 0, count)
 	for i := st.happened - count; i < st.happened; i++ {
-		happened := st.events[i%keepsEvents]
-		e := proto.CloneOf(happened.event)
-		e.AgeMs = (st.now - happened.at) / 1e6
-		out = append(out, e)
+		out = append(out, st.events[i%keepsEvents])
 	}
 	return out
 }

@@ -12,7 +12,7 @@ import (
 func TestEventsAfter(t *testing.T) {
 	st := New(Config{Cluster: "test"})
 	numbers := func(after uint64, n int) (all []uint64) {
-		for _, e := range st.eventsAfter(after, n) {
+		for _, e := range st.Answer(&wire.Ask{After: after, Events: uint32(n), OnlyEvents: true}).Events {
 			if want := fmt.Sprint("event ", e.Number); e.Text != want {
 				t.Errorf("event %d says %q, want %q", e.Number, e.Text, want)
 			}

@@ -9,6 +9,15 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// A graph is taken in three steps, so that other sessions do not wait for a large one:
+//
+//	survey  looks up what its nodes name, in the Step's own time
+//	draw    checks it, makes its places and its parts for workers: all that grows with shards. It reads only what does
+//	        not change as long as the session lives, so that Server calls it without its lock
+//	define  makes it one of the session's, with what was drawn
+//
+// Between the first and the last, the session's own messages wait behind this one.
+
 // graph is a session's graph with what its plays need at hand. Objects have their
 // numbers in the graph.
 type graph struct {
@@ -44,39 +53,129 @@ type read struct {
 	at       *place // where on is all of a place
 }
 
-// define keeps a graph. What is wrong with it fails its plays.
-func (st *State) define(s *session, m *wire.Graph, payload []byte) {
-	if m.Graph == 0 || s.graphs[m.Graph] != nil || len(s.graphs) >= st.limits.Graphs {
-		return // see unknown
+// sketch is a graph that is being drawn.
+type sketch struct {
+	s        *session
+	m        *wire.Graph
+	programs map[uint64]*program // that it names and the session has
+	named    map[uint64]int      // the first node that names each of them
+	g        graph
+	places   map[string]*place // of its nodes
+	fresh    []string          // keys of those that it has made itself
+	loads    []int             // nodes that run: the first of each program and place
+	pairs    [][2]int          // slots of workers between which bytes move
+	parts    parts
+}
+
+// surveyGraph begins a sketch. It returns nil for a graph that define does not keep, or fails by itself.
+func (st *State) surveyGraph(s *session, m *wire.Graph, size int) *sketch {
+	if !st.keepsGraph(s, m) || st.refusesGraph(s, m, size) != nil {
+		return nil
 	}
-	g := &graph{id: m.Graph}
-	s.graphs[g.id] = g
-	if len(payload) > maxOperation {
-		g.err = status.New(status.InvalidArgument,
-			"the graph is a message of %d bytes, of at most %d; capture fewer operations at a time", len(payload), maxOperation)
-	} else if s.nodes+len(m.Nodes) > st.limits.Nodes {
-		g.err = status.New(status.ResourceExhausted,
+	d := &sketch{s: s, m: m, programs: map[uint64]*program{}, named: map[uint64]int{}, places: map[string]*place{}}
+	for i, n := range m.Nodes {
+		if r := n.GetRun(); r != nil && d.programs[r.Program] == nil {
+			if p := s.programs[r.Program]; p != nil {
+				d.programs[r.Program], d.named[r.Program] = p, i
+			}
+		}
+	}
+	return d
+}
+
+func (st *State) keepsGraph(s *session, m *wire.Graph) bool {
+	return m.Graph != 0 && s.graphs[m.Graph] == nil && len(s.graphs) < st.limits.Graphs // see unknown
+}
+
+// refusesGraph returns why a graph of so many bytes is not looked at.
+func (st *State) refusesGraph(s *session, m *wire.Graph, size int) error {
+	if size > maxOperation {
+		return status.New(status.InvalidArgument,
+			"the graph is a message of %d bytes, of at most %d; capture fewer operations at a time", size, maxOperation)
+	}
+	if s.nodes+len(m.Nodes) > st.limits.Nodes {
+		return status.New(status.ResourceExhausted,
 			"the session's graphs have %d nodes, and with this one's %d more than %d; forget some", s.nodes, len(m.Nodes),
 			st.limits.Nodes)
-	} else {
-		g.err = st.resolve(s, g, m)
 	}
+	return nil
+}
+
+// define keeps a graph. What is wrong with it fails its plays.
+func (st *State) define(s *session, m *wire.Graph, ev *Event) {
+	d, payload := ev.sketch, ev.Payload
+	if !st.keepsGraph(s, m) {
+		return
+	}
+	g := &graph{id: m.Graph}
+	if g.err = st.refusesGraph(s, m, len(payload)); g.err == nil {
+		if d == nil {
+			if d = st.surveyGraph(s, m, len(payload)); d != nil {
+				d.draw()
+			}
+		}
+		g = &d.g
+		if g.err == nil {
+			g.err = st.adopt(s, d)
+		}
+	}
+	s.graphs[m.Graph] = g
 	if g.err != nil {
 		g.nodes = nil
 		return
 	}
 	s.nodes += len(g.nodes)
-	for i := range g.nodes {
-		if n := &g.nodes[i]; n.program != nil {
-			if !slices.Contains(g.programs, n.program) {
-				n.program.graphs++
-				g.programs = append(g.programs, n.program)
-			}
-			st.load(s, n.program, n.at)
-		}
+	for _, p := range g.programs {
+		p.graphs++
+	}
+	for _, i := range d.loads {
+		st.load(s, g.nodes[i].program, g.nodes[i].at)
 	}
 	st.tell(s, g.all.workers)
-	st.sendGraph(s, g, m, payload)
+	st.sendGraph(s, d, payload, ev.kept)
+}
+
+// adopt makes what was drawn of a graph the session's.
+func (st *State) adopt(s *session, d *sketch) error {
+	for id, p := range d.programs {
+		if s.programs[id] != p {
+			return unknownProgram(d.named[id], id)
+		}
+	}
+	had := map[*place]*place{} // places that the session has already, by those that were made
+	for _, key := range d.fresh {
+		p := d.places[key]
+		old := s.places[key]
+		if len(p.rows) == 1 {
+			old = s.single[p.rows[0]]
+		}
+		if old != nil {
+			had[p] = old
+		} else if err := st.keepPlace(s, p, key); err != nil {
+			return err
+		}
+	}
+	keep := func(p **place) {
+		if old := had[*p]; old != nil {
+			*p = old
+		}
+	}
+	g := &d.g
+	keep(&g.all)
+	for i := range g.nodes {
+		n := &g.nodes[i]
+		if len(had) > 0 {
+			keep(&n.at)
+			keep(&n.over)
+			for k := range n.reads {
+				keep(&n.reads[k].at)
+			}
+		}
+		if t := d.m.Nodes[i].Transfer; t != nil && st.isCounted(n.at, t.Array.GetMemory()) {
+			n.counted = n.sizes
+		}
+	}
+	return nil
 }
 
 // unknown is the error of plays of a graph that define did not keep.
@@ -88,8 +187,21 @@ func (st *State) unknown(s *session, id uint64) error {
 	return invalid("graph %d is not known to this session; was it forgotten?", id)
 }
 
-// resolve finds the programs and places of a graph's nodes.
-func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
+func unknownProgram(node int, program uint64) error {
+	return invalid("node %d: program %d is not known to this session; was its executable deleted?", node, program)
+}
+
+// draw does all that can be done beside Step.
+func (d *sketch) draw() {
+	d.g.id = d.m.Graph
+	if d.g.err = d.resolve(); d.g.err == nil {
+		d.divide()
+	}
+}
+
+// resolve checks a graph, and finds the places of its nodes.
+func (d *sketch) resolve() error {
+	m, g := d.m, &d.g
 	for i, n := range m.Nodes {
 		if slices.ContainsFunc(n.GetTransfer().GetMoves(), func(v *wire.Move) bool { return v.GetIndex() != 0 }) {
 			return invalid("node %d: a move has an index, which is not a client's to say", i)
@@ -102,9 +214,9 @@ func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
 	pg.Programs = map[uint64]*graphs.Program{}
 	for i := range pg.Nodes {
 		if r := pg.Nodes[i].Run; r != nil && pg.Programs[r.Program] == nil {
-			p := s.programs[r.Program]
+			p := d.programs[r.Program]
 			if p == nil {
-				return invalid("node %d: program %d is not known to this session; was its executable deleted?", i, r.Program)
+				return unknownProgram(i, r.Program)
 			}
 			pg.Programs[r.Program] = &graphs.Program{
 				Name: p.of.info.Name, Parameters: len(p.of.info.Parameters), Outputs: p.of.outputs,
@@ -115,6 +227,7 @@ func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
 		return err
 	}
 	g.inputs, g.made, g.intermediate, g.nodes = pg.Inputs, pg.Made(), pg.Intermediates(), make([]node, len(pg.Nodes))
+	d.know()
 	steps := pg.Lower(func(int) bool { return true })
 	next := uint64(pg.Inputs) + 1
 	var everywhere set
@@ -132,30 +245,86 @@ func (st *State) resolve(s *session, g *graph, m *wire.Graph) error {
 		}
 		pg.Donates(i, func(object uint64) { n.donates = append(n.donates, object) })
 		if r := pg.Nodes[i].Run; r != nil {
-			err = st.resolveRun(s, n, r)
+			err = d.resolveRun(n, r)
 		} else {
-			err = st.resolveTransfer(s, n, pg.Nodes[i].Transfer)
+			err = d.resolveTransfer(n, pg.Nodes[i].Transfer)
 		}
 		if err != nil {
 			return status.Wrap(err, "node %d, %s", i, n.name)
 		}
 		everywhere.union(n.over.has)
 	}
-	g.all, err = st.placeOf(s, everywhere)
+	d.listLoads()
+	g.all, err = d.placeOf(everywhere)
 	return err
 }
 
-// placeOf gives the place of a set of virtual devices.
-func (st *State) placeOf(s *session, devices set) (*place, error) {
-	var rows []uint32
-	devices.each(func(d int) { rows = append(rows, uint32(d)) })
-	return st.place(s, rows)
+// know takes the places of the graph's programs for those of its nodes.
+func (d *sketch) know() {
+	seen := map[*place]bool{}
+	for _, p := range d.programs {
+		if !seen[p.place] {
+			seen[p.place] = true
+			d.places[string(appendRows(nil, p.place.rows))] = p.place
+		}
+	}
 }
 
-func (st *State) resolveRun(s *session, n *node, r *graphs.Run) (err error) {
-	p := s.programs[r.Program]
-	if n.at, err = st.placeOfRun(s, p, uint32(r.Only+1)); err != nil {
-		return err
+// listLoads lists the graph's programs, and the first node for each of their places.
+func (d *sketch) listLoads() {
+	type load struct {
+		p  *program
+		at *place
+	}
+	seen, programs := map[load]bool{}, map[*program]bool{}
+	for i := range d.g.nodes {
+		n := &d.g.nodes[i]
+		if n.program == nil {
+			continue
+		}
+		if !programs[n.program] {
+			programs[n.program] = true
+			d.g.programs = append(d.g.programs, n.program)
+		}
+		if one := (load{n.program, n.at}); !seen[one] {
+			seen[one] = true
+			d.loads = append(d.loads, i)
+		}
+	}
+}
+
+// place returns the place of virtual devices: the graph's, or a new one.
+func (d *sketch) place(rows []uint32) (*place, error) {
+	key := string(appendRows(nil, rows))
+	if p := d.places[key]; p != nil {
+		return p, nil
+	}
+	p, err := d.s.newPlace(rows)
+	if err != nil {
+		return nil, err
+	}
+	d.places[key] = p
+	d.fresh = append(d.fresh, key)
+	return p, nil
+}
+
+// placeOf gives the place of a set of virtual devices.
+func (d *sketch) placeOf(devices set) (*place, error) {
+	var rows []uint32
+	devices.each(func(d int) { rows = append(rows, uint32(d)) })
+	return d.place(rows)
+}
+
+func (d *sketch) resolveRun(n *node, r *graphs.Run) (err error) {
+	p := d.programs[r.Program]
+	n.at = p.place
+	if r.Only >= 0 {
+		if err := p.runsOn(uint32(r.Only)); err != nil {
+			return err
+		}
+		if n.at, err = d.place([]uint32{uint32(r.Only)}); err != nil {
+			return err
+		}
 	}
 	n.program, n.over, n.sizes, n.counted = p, n.at, p.of.outputs, p.counted
 	for i, object := range r.Inputs {
@@ -177,37 +346,40 @@ func (st *State) resolveRun(s *session, n *node, r *graphs.Run) (err error) {
 	return nil
 }
 
-func (st *State) resolveTransfer(s *session, n *node, t *graphs.Transfer) (err error) {
+func (d *sketch) resolveTransfer(n *node, t *graphs.Transfer) (err error) {
 	var to []uint32
 	var made, over set
-	from := map[uint64]set{}
+	from := map[uint64]*set{}
+	var last *set // of the source of the move before
 	for i := range t.Moves {
 		move := &t.Moves[i]
-		if int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
-			return invalid("move %d names a device that is not in this session, which has devices 0 to %d", i, len(s.slots)-1)
+		if int(move.To) >= len(d.s.slots) || int(move.From) >= len(d.s.slots) {
+			return invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
+				len(d.s.slots)-1)
 		}
 		if !made.has(int(move.To)) {
 			made.add(int(move.To))
 			to = append(to, move.To)
 		}
-		on := from[move.Source]
-		on.add(int(move.From))
-		from[move.Source] = on
+		if last == nil || i == 0 || t.Moves[i-1].Source != move.Source {
+			if last = from[move.Source]; last == nil {
+				last = new(set)
+				from[move.Source] = last
+			}
+		}
+		last.add(int(move.From))
 		over.add(int(move.From))
 		over.add(int(move.To))
 	}
-	if n.at, err = st.place(s, to); err != nil {
+	if n.at, err = d.place(to); err != nil {
 		return err
 	}
-	if n.over, err = st.placeOf(s, over); err != nil {
+	if n.over, err = d.placeOf(over); err != nil {
 		return err
 	}
 	n.sizes, n.counted = []int64{t.Shape.Bytes()}, []int64{0}
-	if st.isCounted(n.at, t.Memory) {
-		n.counted = n.sizes
-	}
 	for i, source := range slices.Sorted(maps.Keys(from)) {
-		n.reads = append(n.reads, read{object: source, argument: i, on: from[source]})
+		n.reads = append(n.reads, read{object: source, argument: i, on: *from[source]})
 	}
 	return nil
 }
@@ -227,7 +399,7 @@ func (st *State) forgetGraphs(s *session, ids []uint64) {
 			if p.graphs--; p.forgotten && p.graphs == 0 {
 				programs = append(programs, p.id)
 				workers.union(p.loaded)
-				st.let(p.of)
+				st.letProgram(p)
 			}
 		}
 		if g.err == nil {

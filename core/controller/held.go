@@ -10,12 +10,43 @@ import (
 
 // Values of Report.Held.waits_for.
 const (
-	waitsForClient = "client"
-	waitsForWork   = "work"
-	waitsForTurn   = "turn"
-	waitsForMemory = "memory"
-	waitsForFrees  = "frees"
+	waitsForClient  = "client"
+	waitsForProgram = "program"
+	waitsForWork    = "work"
+	waitsForTurn    = "turn"
+	waitsForMemory  = "memory"
+	waitsForFrees   = "frees"
+	waitsForQuota   = "quota"
 )
+
+// A client is told when an operation waits for other sessions for longer.
+const slowHeld = 2e9 // nanoseconds
+
+// tellHeld tells clients what their operations wait for. Work under way and bytes of their own are not told of: these
+// take the time that they take.
+func (st *State) tellHeld() {
+	for _, g := range st.held {
+		if g.s.waiting != g || g.held.told || st.now < g.held.since+slowHeld || g.s.conn == 0 {
+			continue
+		}
+		if what, _ := st.waitOf(g); what != waitsForTurn && what != waitsForMemory && what != waitsForQuota {
+			continue
+		}
+		g.held.told = true
+		m := &wire.Held{Held: st.heldOf(g.s)}
+		m.Held.Line = "" // of any length
+		if g.held.others != 0 {
+			m.FailsInMs = max(1, (g.held.others+st.config.MemoryWait-st.now)/1e6)
+		}
+		st.send(g.s.to(), wire.KindHeld, m)
+	}
+}
+
+// tellGoesOn tells a client that what it was told of goes on.
+func (st *State) tellGoesOn(g *gang) {
+	st.send(g.s.to(), wire.KindHeld, &wire.Held{GoesOn: true,
+		Held: &wire.Report_Held{What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}})
+}
 
 // heldOf tells what of a session is held, what for, and how long; nil where nothing is. It changes nothing.
 func (st *State) heldOf(s *session) *wire.Report_Held {
@@ -35,8 +66,10 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	if g.run != nil {
 		r.Line = string(g.run.Trace)
 	}
-	need := st.needOf(g, true)
-	on, bytes := st.ledger.Shortest(need, g.temp)
+	on, _, bytes := st.beyondQuota(g, true, false)
+	if on < 0 {
+		on, bytes = st.ledger.Shortest(st.needOf(g, true), g.temp)
+	}
 	if bytes == 0 { // there is room: it waits for something else
 		on, bytes = g.place.numbers[0], g.bytes+g.temp
 	}
@@ -62,6 +95,17 @@ func (st *State) waitOf(g *gang) (what string, holders []*session) {
 	switch {
 	case g.held.puts != nil:
 		return waitsForClient, nil
+	case g.held.loading:
+		return waitsForProgram, nil
+	case g.held.quota:
+		on, _, _ := st.beyondQuota(g, true, true)
+		if on < 0 {
+			return waitsForWork, nil
+		}
+		if holders = st.inTheWay(g, on); len(holders) == 0 {
+			return waitsForFrees, []*session{g.s}
+		}
+		return waitsForQuota, holders
 	case st.behind(g, i):
 		return waitsForTurn, st.elders(g, i)
 	case st.ledger.WillFit(need, g.temp):

@@ -1,6 +1,10 @@
 package controller
 
-import "github.com/openpathways/pathways/core/wire"
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // Workers learn of each other when they first exchange bytes: before the message that has them do so, and once. Two
 // that know each other are told when one of them is lost. In the same way a worker learns of a session, and with it of
@@ -14,29 +18,37 @@ import "github.com/openpathways/pathways/core/wire"
 // it has heard of it. Links take that, since a process shows who it is by a proof, and a board keeps what has come for
 // a gang that has yet to begin.
 
-// introductions says which workers are to know of which.
+// introductions says which workers are to know of which. There is one at a time.
 type introductions struct {
-	st    *State
-	alive set
-	sets  []set // by slot of the one that is to know; slots
+	st      *State
+	sets    []set // by slot of the one that is to know; slots. Empty between introductions
+	touched []int // slots that have a set
 }
 
 func (st *State) introductions() *introductions {
-	in := &introductions{st: st, sets: make([]set, len(st.workers))}
-	for slot, w := range st.workers {
-		if w != nil && w.gone == nil {
-			in.alive.add(slot)
-		}
+	in := &st.intros
+	in.st = st
+	for len(in.sets) < len(st.workers) {
+		in.sets = append(in.sets, nil)
 	}
 	return in
+}
+
+// of returns the set of a worker, to be added to.
+func (in *introductions) of(slot int) *set {
+	if len(in.sets[slot]) == 0 {
+		in.touched = append(in.touched, slot)
+	}
+	return &in.sets[slot]
 }
 
 // pair has two workers know each other.
 func (in *introductions) pair(a, b int) {
 	if a != b && !in.st.workers[a].knows.has(b) {
 		for _, slot := range []int{a, b} {
-			in.sets[slot].add(a)
-			in.sets[slot].add(b)
+			s := in.of(slot)
+			s.add(a)
+			s.add(b)
 		}
 	}
 }
@@ -46,24 +58,33 @@ func (in *introductions) pair(a, b int) {
 func (in *introductions) tell() {
 	st := in.st
 	type lesson struct {
-		come *wire.Peers
+		come [][]byte
+		size int
 		to   []uint64
 	}
 	var lessons []*lesson
 	by := map[string]*lesson{}
-	for slot, known := range in.sets {
-		w := st.workers[slot]
-		if len(known) == 0 || !in.alive.has(slot) {
+	slices.Sort(in.touched)
+	for _, slot := range in.touched {
+		w, known := st.workers[slot], in.sets[slot]
+		in.sets[slot] = known[:0]
+		if w == nil || w.gone != nil {
 			continue
 		}
-		known.keep(in.alive)
 		known.without(w.knows)
+		known.each(func(other int) {
+			if o := st.workers[other]; o == nil || o.gone != nil {
+				known.remove(other)
+			}
+		})
 		key := known.key()
 		l := by[key]
 		if l == nil {
-			l = &lesson{come: new(wire.Peers)}
+			l = new(lesson)
 			known.each(func(other int) {
-				l.come.Come = append(l.come.Come, st.workers[other].process)
+				come := st.workers[other].introduction()
+				l.come = append(l.come, come)
+				l.size += len(come)
 			})
 			by[key] = l
 			lessons = append(lessons, l)
@@ -71,11 +92,30 @@ func (in *introductions) tell() {
 		l.to = append(l.to, w.to[0])
 		w.knows.union(known)
 	}
+	in.touched = in.touched[:0]
 	for _, l := range lessons {
-		if len(l.come.Come) > 0 {
-			st.send(l.to, wire.KindPeers, l.come)
+		switch {
+		case l.size == 0:
+		case l.size < lateSize:
+			from := len(st.buffer)
+			for _, come := range l.come {
+				st.buffer = append(st.buffer, come...)
+			}
+			st.deliver(l.to, wire.KindPeers, st.buffer[from:])
+		default:
+			st.deliverLate(l.to, wire.KindPeers, &late{size: l.size,
+				encode: func() ([]byte, error) { return slices.Concat(l.come...), nil }})
 		}
 	}
+}
+
+// introduction returns a worker as it is introduced to others: a Peers of it alone, which is also a part of a longer
+// one.
+func (w *worker) introduction() []byte {
+	if w.intro == nil {
+		w.intro = encoded(&wire.Peers{Come: []*wire.Process{w.process}})
+	}
+	return w.intro
 }
 
 // introduce has all of some workers know each other.
@@ -83,19 +123,17 @@ func (st *State) introduce(workers set) {
 	in := st.introductions()
 	workers.each(func(slot int) {
 		if !st.workers[slot].knows.covers(workers) {
-			in.sets[slot] = append(set(nil), workers...)
+			in.of(slot).copyOf(workers)
 		}
 	})
 	in.tell()
 }
 
-// introduceEnds has the workers at the ends of moves know each other.
-func (st *State) introduceEnds(s *session, moves []*wire.Move) {
+// introducePairs has the workers of pairs of slots know each other.
+func (st *State) introducePairs(pairs [][2]int) {
 	in := st.introductions()
-	for _, m := range moves {
-		for k := range max(1, m.Count) {
-			in.pair(s.slots[m.From+k], s.slots[m.To+k])
-		}
+	for _, p := range pairs {
+		in.pair(p[0], p[1])
 	}
 	in.tell()
 }

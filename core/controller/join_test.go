@@ -164,6 +164,7 @@ func TestClientsLearnOfMemory(t *testing.T) {
 		if a.Kind != Welcome {
 			continue
 		}
+		a.complete()
 		for _, d := range a.Message.Devices {
 			onHost := int64(0)
 			if d.HostMemory {

@@ -246,6 +246,7 @@ var allLong = []long{
 	}},
 	{"want", true, wire.KindWant, taken, func(string) proto.Message { return &wire.Want{Artifact: 1} }},
 	{"have", true, wire.KindHave, taken, func(string) proto.Message { return &wire.Have{Artifact: 1} }},
+	{"loaded", true, wire.KindLoaded, taken, func(string) proto.Message { return &wire.Loaded{Session: 1, Program: 1} }},
 }
 
 // elsewhere are the kinds that a controller does not get but sends, or that others send, and what bounds them.
@@ -255,6 +256,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindGoodbye:    "an error, which is cut",
 	wire.KindLoad:       "what was compiled, which is bounded beside its places",
 	wire.KindCompiling:  "names a worker",
+	wire.KindHeld:       "names sessions",
 	wire.KindGive:       "numbers",
 	wire.KindSource:     "numbers, or an error, which is cut",
 	wire.KindBurst:      "of short messages",

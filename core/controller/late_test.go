@@ -12,6 +12,15 @@ import (
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
+// sent returns the bytes of a message that State sends.
+func sent(a Action) []byte {
+	if a.late == nil {
+		return a.Payload
+	}
+	payload, _ := a.late.bytes()
+	return payload
+}
+
 // A long answer is not encoded while State takes a step, which keeps all sessions waiting, but when it leaves.
 func TestLongMessagesAreEncodedLate(t *testing.T) {
 	b := newBed(t, Config{}, 1, 1)
@@ -42,12 +51,13 @@ func TestLongMessagesAreEncodedLate(t *testing.T) {
 // What was put before and after a long message comes before and after it, and several peers may get the same one.
 func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	m := &wire.Compiled{Info: &wire.ProgramInfo{Optimized: make([]byte, 2*lateSize)}}
-	l := &late{message: m, size: proto.Size(m)}
+	l := lateMessage(m, proto.Size(m))
 	var running, readers sync.WaitGroup
 	for range 3 {
 		ours, theirs := inproc.Pair("controller", "peer")
 		var o outbox
 		o.open(&transport.Incoming{Conn: ours}, &running)
+		o.start()
 		o.put(wire.KindPeers, []byte("before"), nil)
 		o.put(wire.KindCompiled, nil, l)
 		o.put(wire.KindDrop, []byte("after"), nil)

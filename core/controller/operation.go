@@ -64,6 +64,7 @@ type gang struct {
 	ran     *compiled // from then on
 	run     *wire.Run
 	payload []byte // of others, too: what all workers are sent
+	kept    bool   // payload does not change
 	// Of a node of a play, instead of run and payload.
 	play *play
 	node int
@@ -77,9 +78,11 @@ type gang struct {
 	bytes    int64     // of what it makes, on each device
 	temp     int64     // that its program takes beside, on each device
 	computes bool      // temp is in the ledger
+	code     *resident // that its program uses, once it is admitted
 	held     *hold     // nil unless it is held
 	// A Put or a Transfer of which each worker is sent its own part; nil of others.
 	message proto.Message
+	cut     *cut // of a Transfer
 	// Of its session's gangs under way: its place among them, and its neighbours.
 	turn           uint64
 	before, behind *gang
@@ -154,11 +157,18 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		return
 	}
 	g := st.newGang(s, m.Op)
-	g.run, g.payload, g.first = m, q.payload, m.FirstOutput
+	g.run, g.payload, g.kept, g.first = m, q.payload, q.kept, m.FirstOutput
 	g.ofProgram(p, at)
 	st.admit(g)
 	if s.waiting == g && g.held == nil {
-		g.payload = slices.Clone(g.payload)
+		g.keepPayload()
+	}
+}
+
+// keepPayload copies a gang's payload where that is not the gang's own.
+func (g *gang) keepPayload() {
+	if !g.kept {
+		g.payload, g.kept = slices.Clone(g.payload), true
 	}
 }
 
@@ -176,7 +186,7 @@ func (st *State) submit(g *gang) {
 	g.s.waiting = g
 	st.feed(g.island, schedule.Event{
 		Kind: schedule.Submit, Gang: schedule.Gang{
-			ID: g.ticket, Session: g.s.id, Devices: g.place.devices, Cost: g.program.of.usual,
+			ID: g.ticket, Session: g.s.id, Tenant: g.s.tenant.share, Devices: g.place.devices, Cost: g.program.of.usual,
 			Collective: g.program.of.collective, Calls: g.program.of.loadable.GetCallsHost()}})
 }
 
@@ -186,14 +196,22 @@ func (st *State) placeOfRun(s *session, p *program, only uint32) (*place, error)
 	if only == 0 {
 		return p.place, nil
 	}
-	if len(p.place.rows) != 1 || !p.portable && only-1 != p.place.rows[0] {
-		return p.place, invalid("program %s was not compiled to be run on device %d alone", p.of.info.Name, only-1)
+	if err := p.runsOn(only - 1); err != nil {
+		return p.place, err
 	}
 	at, err := st.place(s, []uint32{only - 1})
 	if err != nil {
 		return p.place, err
 	}
 	return at, nil
+}
+
+// runsOn is an error where a program does not run on one device alone.
+func (p *program) runsOn(device uint32) error {
+	if len(p.place.rows) != 1 || !p.portable && device != p.place.rows[0] {
+		return invalid("program %s was not compiled to be run on device %d alone", p.of.info.Name, device)
+	}
+	return nil
 }
 
 // readable says whether a run's arguments are there.
@@ -245,21 +263,32 @@ func (st *State) readable(s *session, p *program, at *place, m *wire.Run) error 
 	return nil
 }
 
+// ofAssembled stands for the number of an argument where the array is a piece of one that is assembled.
+const ofAssembled = -1
+
 // has says whether an argument's array is there on these devices; at is their
 // place where they are all of one.
 func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	o := s.objects[id]
 	switch {
 	case o == nil:
-		return invalid("argument %d: array %d is not there; it was freed, or never made", argument, id)
+		return unusable(argument, id, "is not there; it was freed, or never made")
 	case o.err != nil:
 		return o.err
 	case o.donated:
-		return invalid("argument %d: array %d was donated to an earlier run and cannot be used again", argument, id)
+		return unusable(argument, id, "was donated to an earlier run and cannot be used again")
 	case o.place != at && !o.place.has.covers(devices):
-		return invalid("argument %d: array %d has no shard on some devices of the run; move it there first", argument, id)
+		return unusable(argument, id, "has no shard on some devices of the run; move it there first")
 	}
 	return nil
+}
+
+// unusable is the error of an argument.
+func unusable(argument int, id uint64, why string) error {
+	if argument == ofAssembled {
+		return invalid("a piece of an assembled array: array %d %s", id, why)
+	}
+	return invalid("argument %d: array %d %s", argument, id, why)
 }
 
 // create makes an operation's objects, with err in place of their contents. Of the bytes of a shard those that are
@@ -271,6 +300,10 @@ func (st *State) create(s *session, first uint64, bytes, counted []int64, at *pl
 	if len(s.objects)+len(bytes) > st.limits.Objects {
 		return status.New(status.ResourceExhausted, "the session has %d arrays, which is its limit; delete some",
 			len(s.objects))
+	}
+	if len(bytes) > st.ledger.Room() {
+		return status.New(status.ResourceExhausted, "the cluster has %d arrays, as many as can be counted; delete some",
+			st.ledger.Len())
 	}
 	for i := range bytes {
 		if s.objects[first+uint64(i)] != nil {
@@ -316,7 +349,7 @@ func (st *State) start(g *gang) {
 		}
 	}
 	st.load(s, p, g.place)
-	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns, g.payload)
+	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns)
 	st.launched(g)
 }
 
@@ -334,7 +367,9 @@ func (st *State) launched(g *gang) {
 // refused is the end of a run that gets no turn.
 func (st *State) refused(g *gang, err error) {
 	s := g.s
-	s.waiting = nil
+	if s.waiting == g {
+		s.waiting = nil
+	}
 	st.computed(g)
 	st.stir()
 	if g.play != nil {
@@ -355,19 +390,46 @@ func (st *State) refused(g *gang, err error) {
 }
 
 // dispatch gives the operation its number and sends it to its workers.
-func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64, operation []byte) {
+func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) {
 	st.tell(g.s, workers)
 	st.enter(g, workers, conns)
-	st.deliverDispatch(conns, g.number, g.s, kind, operation)
+	st.deliverDispatch(conns, g.number, g.s, kind, g.kept, g.payload)
+	g.payload = nil
 }
 
-// deliverDispatch sends an operation of a session under a number.
-func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wire.Kind, operation []byte) {
-	from := len(st.buffer)
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Operation: operation, Client: s.process.Number,
-		Term: st.config.Term}
-	st.buffer = m.Append(st.buffer)
-	st.deliver(to, wire.KindDispatch, st.buffer[from:])
+// deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. Where kept
+// says that they do not change any more, and that they are long, they are copied when they leave.
+func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wire.Kind, kept bool,
+	operation ...[]byte) {
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term}
+	size := 0
+	for _, piece := range operation {
+		size += len(piece)
+	}
+	if size < lateSize && size*len(to) < spreadSize {
+		st.room(size + wire.MaxDispatch)
+		from := len(st.buffer)
+		st.buffer = m.AppendAround(st.buffer, operation...)
+		st.deliver(to, wire.KindDispatch, st.buffer[from:])
+		return
+	}
+	st.deliverDispatchLate(to, number, s, kind, kept, slices.Clone(operation))
+}
+
+// deliverDispatchLate is deliverDispatch of long operations: a function of its own, since its closure takes memory.
+func (st *State) deliverDispatchLate(to []uint64, number uint64, s *session, kind wire.Kind, kept bool,
+	operation [][]byte) {
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term}
+	if !kept {
+		operation = [][]byte{slices.Concat(operation...)}
+	}
+	size := wire.MaxDispatch
+	for _, piece := range operation {
+		size += len(piece)
+	}
+	st.deliverLate(to, wire.KindDispatch, &late{size: size, encode: func() ([]byte, error) {
+		return m.AppendAround(make([]byte, 0, size), operation...), nil
+	}})
 }
 
 // enter gives an operation its number; it is under way.
@@ -376,10 +438,12 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	g.number, g.began = st.gang, st.now
 	g.waits.copyOf(workers)
 	g.left = len(conns)
+	g.waits.each(func(slot int) { st.busy[slot]++ })
 	st.gangs[g.number] = g
 	g.s.out++
 	g.s.list(g)
 	if g.kind == wire.KindPut {
+		g.s.putting++
 		if o := g.s.objects[g.first]; o != nil {
 			o.put = g.number
 		}
@@ -419,6 +483,7 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 		return
 	}
 	g.waits.remove(w.slot)
+	st.busy[w.slot]--
 	g.left--
 	g.spent += min(spent, maxSpent)
 	if err != nil {
@@ -441,7 +506,12 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 func (st *State) forget(g *gang) {
 	delete(st.gangs, g.number)
 	g.s.out--
-	g.s.ahead = g.s.ahead || g.kind == wire.KindPut // fetches may have waited for its bytes
+	if g.kind == wire.KindPut {
+		g.s.putting--
+		g.s.ahead = true // fetches may have waited for its bytes
+	} else {
+		g.s.gave = st.now
+	}
 	st.computed(g)
 	st.unlist(g)
 	st.stir()
@@ -464,10 +534,14 @@ func (st *State) charge(g *gang) int64 {
 	if g.ran == nil {
 		return 0
 	}
-	g.s.spent += g.spent
-	st.spent += g.spent
+	st.spend(g.s, g.spent)
+	g.ran.runs++
+	g.ran.spent += g.spent
 	time := int64(g.spent) / int64(len(g.place.rows))
-	if g.err == nil {
+	switch {
+	case g.left > 0: // its session has ended, and workers have yet to say
+		time = max(time, g.ran.usual)
+	case g.err == nil:
 		g.ran.took(max(1, time)) // 0 would say that it is not known
 	}
 	return time
@@ -506,50 +580,5 @@ func (st *State) abortOf(s *session, op uint64, err error) {
 			st.fail(g, err)
 			return
 		}
-	}
-}
-
-// free lets go of objects. It has no end that anybody waits for.
-func (st *State) free(s *session, m *wire.Free) {
-	s.freeing -= len(m.Objects)
-	var workers set
-	kept := m.Objects[:0]
-	for _, id := range m.Objects {
-		if o, was := st.remove(s, id); was && !o.absent {
-			kept = append(kept, id)
-			workers.union(o.place.workers)
-		}
-	}
-	st.letGo(s, kept, workers)
-	st.freeRows(s, m.Rows)
-}
-
-// remove takes an object out of its session.
-func (st *State) remove(s *session, id uint64) (was object, found bool) {
-	o := s.objects[id]
-	if o == nil {
-		return object{}, false
-	}
-	st.retire(s, o)
-	s.apart(id, o)
-	was = *o
-	delete(s.objects, id)
-	*o = object{}
-	st.freeObj = append(st.freeObj, o)
-	return was, true
-}
-
-// maxFreed is how many objects are in one Free: a number takes up to ten bytes, and a frame is six times as long.
-const maxFreed = 1 << 20
-
-// letGo tells workers that objects have gone.
-func (st *State) letGo(s *session, kept []uint64, workers set) {
-	to := st.connsOf(workers)
-	if len(kept) == 0 || len(to) == 0 {
-		return
-	}
-	for some := range slices.Chunk(kept, maxFreed) {
-		st.gang++
-		st.deliverDispatch(to, st.gang, s, wire.KindFree, (&wire.Free{Objects: some}).Append(nil))
 	}
 }

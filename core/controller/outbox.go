@@ -35,7 +35,7 @@ type outbox struct {
 	mu     sync.Mutex
 	frames []frame
 	bytes  int
-	busy   bool // a goroutine sends
+	busy   bool // a goroutine sends, or start has yet to be called
 	ended  bool
 	late   *time.Timer // of an end that waits for the goroutine
 }
@@ -46,12 +46,22 @@ type frame struct {
 	late    *late // in place of payload, or nil
 }
 
+// open begins an outbox. What is put there leaves from start on.
 func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
-	o.conn, o.running = in.Conn, running
+	o.conn, o.running, o.busy = in.Conn, running, true
 	if c, ok := in.Conn.(interface{ Pending() int }); ok {
 		o.pending = c.Pending
 	}
 	o.later, _ = in.Conn.(transport.Batcher)
+}
+
+// start has what was put there leave.
+func (o *outbox) start() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.busy = len(o.frames) > 0 || o.ended; o.busy {
+		o.running.Go(o.drain)
+	}
 }
 
 // put sends a copy of payload, or a message in its place that the goroutine encodes, and says whether it waits for a

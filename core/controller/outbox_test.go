@@ -18,6 +18,7 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		var running sync.WaitGroup
 		var o outbox
 		o.open(&transport.Incoming{Conn: ours}, &running)
+		o.start()
 		payload := make([]byte, 1<<20)
 		for range 4 {
 			o.put(wire.KindDispatch, payload, nil)

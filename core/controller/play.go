@@ -12,6 +12,7 @@ import (
 type play struct {
 	s         *session
 	g         *graph
+	message   *wire.Play
 	op, first uint64 // of node 0; of the objects that nodes make
 	inputs    []uint64
 	next      int  // node
@@ -63,13 +64,17 @@ func (st *State) play(s *session, m *wire.Play, q *queued) {
 		}
 		return
 	}
-	s.play = &play{s: s, g: g, op: m.Op, first: m.First, inputs: m.Inputs, cancelled: q.cancelled}
+	s.play = &play{s: s, g: g, message: m, op: m.Op, first: m.First, inputs: m.Inputs, cancelled: q.cancelled}
 	st.proceed(s)
 }
 
 // proceed performs nodes of the session's play, as far as may be.
 func (st *State) proceed(s *session) {
 	for s.play != nil && st.may(s) {
+		if st.isTired() {
+			st.wake(s)
+			return
+		}
 		p := s.play
 		if p.next > 0 {
 			for _, object := range p.g.nodes[p.next-1].frees { // workers do so by themselves
@@ -90,6 +95,7 @@ func (st *State) proceed(s *session) {
 		}
 		p.missed = false
 		p.next++
+		st.tire(len(p.g.all.conns), 0)
 		st.performNode(s, p, p.next-1)
 	}
 }

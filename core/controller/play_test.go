@@ -197,3 +197,83 @@ func BenchmarkPlay(b *testing.B) {
 		})
 	}
 }
+
+// A graph is drawn beside Step. What its session forgets meanwhile, as queued frees may, is not known to it any more.
+func TestAGraphIsOfWhatItsSessionHasWhenItIsDefined(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		b := newBed(t, Config{}, 2, 1)
+		b.program(2)
+		m := &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{2},
+			Nodes: []*wire.Node{{Run: &wire.Run{Program: 1, Inputs: []uint64{1}}, Makes: 1}}}
+		ev := Event{Kind: Message, Conn: b.client, Wire: wire.KindGraph, Message: m, Payload: mustMarshal(t, m)}
+		b.st.Survey(&ev)()
+		if forgets {
+			b.say(b.client, wire.KindForget, &wire.Forget{Programs: []uint64{1}})
+		}
+		b.step(ev)
+		b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 1, First: 2, Inputs: []uint64{1}})
+		if got, refused := len(b.st.gangs) > 0, b.st.sessions[1].failed; got == forgets || len(refused) > 0 != forgets {
+			t.Errorf("its program is forgotten: %v; the play is under way: %v, refused: %v", forgets, got, refused)
+		}
+	}
+}
+
+// By shares of device time, nodes of a play take turns as runs do: few are sent ahead of what is measured, and each is
+// charged.
+func TestNodesOfAPlayTakeTurnsByShares(t *testing.T) {
+	const nodes, each = 8, 20e6 // of which two are 40 ms, and three more than the window
+	b := newBed(t, Config{Fair: true}, 1, 1)
+	b.program(1)
+	b.chain(nodes)
+	first := b.st.gang + 1
+	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}})
+	var ahead []int
+	for i := range uint64(nodes) {
+		ahead = append(ahead, len(b.st.gangs))
+		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{first + i}, Busy: []uint64{each}})
+	}
+	// The second was asked for before the first was measured.
+	if want := []int{1, 1, 2, 2, 2, 2, 2, 1}; !slices.Equal(ahead, want) {
+		t.Errorf("there were %v nodes under way, expected %v", ahead, want)
+	}
+	if got := b.st.Report().Sessions[0].DeviceNs; got != nodes*each {
+		t.Errorf("the session was charged %d ns, expected %d", got, int64(nodes*each))
+	}
+}
+
+// Nodes of a long play, and what is queued behind it, are performed over several Steps. Events of others come in
+// between, and the session's own operations keep their order.
+func TestALongPlayLetsOthersComeInBetween(t *testing.T) {
+	const nodes = 5
+	b := newBed(t, Config{}, 1, 1)
+	b.program(1)
+	b.chain(nodes)
+	other := b.joinClient()
+	b.st.Weigh(1) // one operation a Step
+	sent := func(actions []Action) (all string) {
+		if err := b.st.Check(); err != nil {
+			t.Error(err)
+		}
+		for _, a := range actions {
+			played, d := new(wire.Played), new(wire.Dispatch)
+			switch {
+			case a.Wire == wire.KindPlayed && proto.Unmarshal(a.Payload, played) == nil:
+				all += fmt.Sprintf("node %d of %d; ", played.From, played.Count)
+			case a.Wire == wire.KindDispatch && d.Parse(a.Payload) == nil:
+				all += fmt.Sprintf("kind %d of session %d; ", d.Kind, d.Session)
+			}
+		}
+		return all
+	}
+	all := sent(b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
+	all += sent(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{1}}))
+	all += sent(b.say(other, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0}}))
+	for b.st.More() {
+		all += sent(b.step(Event{Kind: Continue}))
+	}
+	want := fmt.Sprintf("node 0 of 1; node 1 of 1; kind %d of session 2; node 2 of 1; node 3 of 1; node 4 of 1; "+
+		"kind %d of session 1; ", wire.KindPut, wire.KindFree)
+	if all != want {
+		t.Errorf("workers are sent %q, want %q", all, want)
+	}
+}

@@ -37,12 +37,12 @@ func (st *State) profile(s *session, m *wire.Profile) {
 
 // profiled passes a worker's answer on to the client. Where that is not there, it has
 // no use for it.
-func (st *State) profiled(w *worker, m *wire.Profiled, payload []byte) error {
+func (st *State) profiled(w *worker, m *wire.Profiled, ev *Event) error {
 	if m.Worker != w.process.Number {
 		return status.New(status.InvalidArgument, "worker %s answers for process %d", w.name, m.Worker)
 	}
 	if s := st.sessions[m.Session]; s != nil {
-		st.deliver(s.to(), wire.KindProfiled, payload)
+		st.forward(s.to(), ev)
 	}
 	return nil
 }

@@ -1,19 +1,14 @@
 package controller
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
 // compiled is a program's text and what became of it, for all sessions and places
@@ -34,14 +29,20 @@ type compiled struct {
 	unwanted      bool       // by was told that no session waits for it
 	waiting       []waiter
 	ready         bool
+	at            int               // then: in State.made
 	info          *wire.ProgramInfo // without devices
 	loadable      *wire.Loadable
 	madeFor       []*wire.Place // the devices that it was compiled for
 	outputs       []int64       // bytes of a shard
 	collective    bool
-	users         int   // programs of sessions
-	usual         int64 // device time of a run on each device, in nanoseconds, averaged; 0 is not known
+	users         int // programs of sessions
+	runs          uint64
+	spent         uint64 // device time of all runs, in nanoseconds
+	usual         int64  // device time of a run on each device, in nanoseconds, averaged; 0 is not known
 	bytes         int64
+	// Of one whose code takes device memory, see code.go.
+	residents map[uint64]*resident
+	loadedOn  map[int]int // programs of sessions, by the slot of a worker that was told to load them
 }
 
 // waiter is a session's wish for a program.
@@ -61,7 +62,8 @@ type program struct {
 	of       *compiled
 	place    *place
 	portable bool
-	loaded   set     // slots of workers
+	loaded   set     // slots of workers that were told to load it
+	loading  set     // of them, those that have yet to say that they have
 	counted  []int64 // of its outputs' shards, the bytes that take device memory
 	takes    int64   // their sum
 	// Graphs that run it keep it when it is forgotten.
@@ -81,175 +83,11 @@ func (c *compiled) took(time int64) {
 	}
 }
 
-func (st *State) compileFor(s *session, m *wire.Compile) {
-	if err := st.tryCompile(s, m); err != nil {
-		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
-	}
-}
-
-// tryCompile gives a session its program: at once where it is compiled already, else when it is.
-func (st *State) tryCompile(s *session, m *wire.Compile) error {
-	text, err := st.admitProgram(s, m)
-	if err != nil {
-		return err
-	}
-	o, err := compileoptions.Parse(m.Options)
-	if err != nil {
-		return err
-	}
-	// Equal for equal programs on other devices.
-	options, err := compileoptions.ByRank(m.Options)
-	if err != nil {
-		return err
-	}
-	p, err := st.placeOfProgram(s, o)
-	if err != nil {
-		return err
-	}
-	key := st.key(s, m, text, options, p, o.Portable)
-	w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: o.Portable}
-	c := st.compiled[key]
-	if c != nil && c.ready {
-		st.install(c, w)
-		return nil
-	}
-	if c != nil {
-		s.compiling[w.program] = c
-		c.waiting = append(c.waiting, w)
-		return nil
-	}
-	c = &compiled{key: key, format: m.Format, text: text, code: m.Code, options: options, handlers: m.Handlers,
-		waiting: []waiter{w}}
-	st.compiled[key], s.compiling[w.program] = c, c
-	st.begin(c)
-	return nil
-}
-
-// admitProgram checks a client's message against the bounds of its session.
-//
-// Errors: RESOURCE_EXHAUSTED, INVALID_ARGUMENT.
-func (st *State) admitProgram(s *session, m *wire.Compile) (*wire.Content, error) {
-	text, err := textOf(m)
-	switch {
-	case err != nil:
-	case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
-		err = status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
-			text.Size, len(m.Options), st.limits.Program, maxOptions)
-	case proto.Size(m) > maxLoadable: // text that is not part of the message has no such bound
-		err = status.New(status.ResourceExhausted, "the program's message has %d bytes; at most %d", proto.Size(m),
-			maxLoadable)
-	case len(s.compiling) >= st.limits.Compiles:
-		err = status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
-			len(s.compiling))
-	case len(s.programs) >= st.limits.Programs:
-		err = status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some",
-			len(s.programs))
-	case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
-		err = invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
-	}
-	return text, err
-}
-
-// placeOfProgram returns the devices that a program is compiled for, all of one island and alive.
-func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, error) {
-	rows, err := st.rows(s, o)
-	if err != nil {
-		return nil, err
-	}
-	p, err := st.place(s, rows)
-	if err != nil {
-		return nil, err
-	}
-	if p.island == nil {
-		return nil, status.New(status.Unimplemented,
-			"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
-	}
-	return p, st.alive(p)
-}
-
 // Bounds of what is part of messages about programs: of the options, and of all that goes to workers or comes from one.
 const (
 	maxOptions  = 1 << 20
 	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
-
-// textOf returns the size and hash of a program's text. Where the text is here, they are its own, which Server has seen
-// to without its lock; otherwise they are the client's word, and the worker that gets the text compares.
-func textOf(m *wire.Compile) (*wire.Content, error) {
-	t := m.Text
-	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {
-		t = wire.ContentOf(m.Code)
-	}
-	switch {
-	case t == nil:
-		return new(wire.Content), nil
-	case len(t.Sha256) != sha256.Size || t.Size == 0:
-		return nil, invalid("a program's text has %d bytes and a hash of %d; expected a text, and %d", t.Size, len(t.Sha256),
-			sha256.Size)
-	}
-	return &wire.Content{Size: t.Size, Sha256: t.Sha256}, nil
-}
-
-// rows are the session's devices that a program is for.
-func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
-	if o.Portable {
-		here := slices.IndexFunc(s.slots, func(w int) bool { return st.workers[w].gone == nil })
-		return []uint32{uint32(max(here, 0))}, nil
-	}
-	n := o.Replicas * o.Partitions
-	if n > len(s.slots) {
-		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"),
-			status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
-	}
-	rows := make([]uint32, n)
-	for i := range rows {
-		rows[i] = uint32(i)
-		if o.Devices == nil {
-			continue
-		}
-		if d := o.Devices[i]; d < 0 || d > math.MaxUint32 {
-			return nil, invalid("the device assignment names device %d, which is not there", d)
-		}
-		rows[i] = uint32(o.Devices[i])
-	}
-	return rows, nil
-}
-
-// key names what compiles to the same.
-func (st *State) key(s *session, m *wire.Compile, text *wire.Content, options []byte, p *place, portable bool) string {
-	h := sha256.New()
-	put := func(b []byte) {
-		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
-		h.Write(b)
-	}
-	first := st.workers[s.slots[p.rows[0]]]
-	put([]byte(m.Format))
-	put(text.Sha256)
-	put(options)
-	for _, handler := range m.Handlers {
-		if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(handler); err == nil { // what was decoded encodes
-			put(b)
-		}
-	}
-	put([]byte(first.offer.Fingerprint))
-	put([]byte(first.offer.Platform.GetName()))
-	put([]byte(first.offer.Platform.GetVersion()))
-	if !portable { // which rows are together, and where in their worker
-		var order []int
-		var where []byte
-		for _, d := range p.rows {
-			at := slices.Index(order, s.slots[d])
-			if at < 0 {
-				at = len(order)
-				order = append(order, s.slots[d])
-			}
-			where = binary.LittleEndian.AppendUint32(where, uint32(at))
-			where = binary.LittleEndian.AppendUint32(where, uint32(s.view.Device(int(d)).Local))
-		}
-		put(where)
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
 
 // begin has a program compiled by a worker of the first who waits for it.
 func (st *State) begin(c *compiled) {
@@ -260,7 +98,7 @@ func (st *State) begin(c *compiled) {
 			err = st.canSend(c, w)
 		}
 		if err == nil {
-			c.madeFor = places(w.s, w.place.rows)
+			c.madeFor = w.s.locate(w.place)
 			for i := range c.waiting {
 				c.waiting[i].told = false
 			}
@@ -344,13 +182,18 @@ func (st *State) notCompiled(w waiter, err error) {
 	st.send(w.s.to(), wire.KindCompiled, &wire.Compiled{Op: w.op, Program: w.program, Status: wire.Of(err)})
 }
 
-func places(s *session, rows []uint32) []*wire.Place {
-	ps := make([]*wire.Place, len(rows))
-	for i, d := range rows {
-		at := s.view.Device(int(d))
-		ps[i] = &wire.Place{Worker: at.Worker, Local: uint32(at.Local)}
+// locate returns the devices of a place. Nobody changes them.
+func (s *session) locate(p *place) []*wire.Place {
+	if p.devicesAt == nil {
+		all := make([]wire.Place, len(p.rows))
+		p.devicesAt = make([]*wire.Place, len(p.rows))
+		for i, d := range p.rows {
+			at := s.view.Device(int(d))
+			all[i].Worker, all[i].Local = at.Worker, uint32(at.Local)
+			p.devicesAt[i] = &all[i]
+		}
 	}
-	return ps
+	return p.devicesAt
 }
 
 func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
@@ -439,8 +282,26 @@ func (st *State) share(c *compiled) {
 		delete(w.s.compiling, w.program)
 		st.install(c, w)
 	}
+	c.at = len(st.made)
+	st.made = append(st.made, c)
 	st.kept += c.bytes
+	if c.artifact != nil {
+		st.keptAway += c.artifact.bytes
+	}
 	st.let(c)
+}
+
+// unmake takes out a program that was compiled. Who uses it goes on.
+func (st *State) unmake(c *compiled) {
+	delete(st.compiled, c.key)
+	last := len(st.made) - 1
+	st.made[c.at], st.made[last].at = st.made[last], c.at
+	st.made[last] = nil
+	st.made = st.made[:last]
+	st.kept -= c.bytes
+	if c.artifact != nil {
+		st.keptAway -= c.artifact.bytes
+	}
 }
 
 // install makes a program one of a session's: its workers load it, and the client
@@ -490,11 +351,17 @@ func (st *State) load(s *session, p *program, at *place) {
 		return
 	}
 	st.tell(s, at.workers)
+	p.of.loads(p, at.workers)
+	at.workers.each(func(slot int) {
+		if !p.loaded.has(slot) && st.workers[slot].protocol >= wire.ProtocolLoaded {
+			p.loading.add(slot)
+		}
+	})
 	p.loaded.union(at.workers)
 	if p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED {
 		st.introduce(at.workers)
 	}
-	loadable, where := p.of.loadable, places(s, at.rows)
+	loadable, where := p.of.loadable, s.locate(at)
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
 		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code,
@@ -503,7 +370,29 @@ func (st *State) load(s *session, p *program, at *place) {
 			Other: true}
 	}
 	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
-		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
+		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated,
+		Tells: true})
+}
+
+// loadedBy takes note that a worker has loaded a program.
+func (st *State) loadedBy(w *worker, m *wire.Loaded) {
+	if s := st.sessions[m.Session]; s != nil && s.programs[m.Program] != nil {
+		s.programs[m.Program].loading.remove(w.slot)
+		st.stir()
+	}
+}
+
+// isLoading reports whether a gang's program is not loaded yet on a worker that another session uses: it would stand in
+// front of what that sends.
+func (st *State) isLoading(g *gang) (is bool) {
+	if g.program == nil {
+		return false
+	}
+	st.load(g.s, g.program, g.place)
+	if p := g.program; p.loading.meets(g.place.workers) {
+		g.place.workers.each(func(slot int) { is = is || p.loading.has(slot) && st.workers[slot].users > 1 })
+	}
+	return is
 }
 
 // forgetPrograms lets go of a session's programs.
@@ -520,12 +409,13 @@ func (st *State) forgetPrograms(s *session, m *wire.Forget) {
 			continue
 		}
 		delete(s.programs, id)
+		p.loading = nil // graphs that have it do not hear of it any more
 		if p.forgotten = true; p.graphs > 0 {
 			continue
 		}
 		ids = append(ids, id)
 		workers.union(p.loaded)
-		st.let(p.of)
+		st.letProgram(p)
 	}
 	if len(ids) > 0 {
 		st.send(st.connsOf(workers), wire.KindForget, &wire.Forget{Session: s.id, Programs: ids})
@@ -546,8 +436,7 @@ func (st *State) let(c *compiled) {
 	for st.kept > st.limits.Store && len(st.idle) > 0 {
 		old := st.idle[0]
 		st.idle = st.idle[1:]
-		st.kept -= old.bytes
-		delete(st.compiled, old.key)
+		st.unmake(old)
 		st.dropArtifact(old)
 	}
 }

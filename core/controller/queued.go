@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -13,13 +14,19 @@ import (
 type queued struct {
 	kind    wire.Kind
 	op      uint64 // 0 of those that have no end
+	number  uint64 // rises in the queue, from 1
 	message proto.Message
 	payload []byte
+	kept    bool  // payload does not change
+	cut     *cut  // of a transfer, or nil
 	err     error // the client says that it will never be
+	share   share // what it was counted to take, see names
 	// Of a play:
 	nodes     int
 	cancelled cancelled
 }
+
+func (q queued) compare(number uint64) int { return cmp.Compare(q.number, number) }
 
 // operation takes operation op of a session, or a play whose first node is op. One that came before is ignored: clients
 // send again what they are not sure of.
@@ -39,7 +46,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	n := max(1, nodes) // a play may go beyond the credit
 	s.last = op + uint64(n) - 1
 	s.underWay += n
-	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message}
+	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message, kept: ev.kept, cut: ev.cut}
 	most := maxOperation
 	if ev.Wire == wire.KindRun {
 		most = maxRun
@@ -68,6 +75,9 @@ func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
 	if tail, ok := s.queuedLast().(*wire.Free); ok {
 		st.stir()
 		tail.Objects, tail.Rows = append(tail.Objects, m.Objects...), append(tail.Rows, m.Rows...)
+		if s.isCounted() {
+			st.count(s, m, s.numbered)
+		}
 		return nil
 	}
 	return st.enqueueUnnumbered(s, ev)
@@ -99,30 +109,34 @@ func (st *State) enqueueUnnumbered(s *session, ev *Event) error {
 	if len(s.queue)-s.head-s.unmade > 2*st.limits.Credit+2 {
 		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
 	}
-	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, ev.Payload)
+	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message, kept: ev.kept}, ev.Payload)
 	return nil
 }
 
 // enqueue performs an operation at once, or keeps it, with a copy of its payload, until those before it are performed.
 func (st *State) enqueue(s *session, item *queued, payload []byte) {
+	s.numbered++
+	item.number = s.numbered
 	if s.head == len(s.queue) && s.play == nil && st.may(s) {
 		item.payload = payload
+		s.popped, s.names = item.number, nil
 		st.perform(s, item)
 		return
 	}
-	if m, ok := item.message.(*wire.Fetch); ok && item.err == nil && st.passes(s, m) {
-		item.payload = payload
-		st.perform(s, item)
-		return
+	if s.waiting != nil && s.waiting.held != nil {
+		switch item.kind {
+		case wire.KindFree, wire.KindFetch, wire.KindPut:
+			st.stir() // it may go past that
+		}
 	}
-	if s.waiting != nil && s.waiting.held != nil && item.kind == wire.KindFree {
-		st.stir()
-	}
-	item.payload = slices.Clone(payload)
-	if item.kind == wire.KindFetch {
-		s.fetches++
+	item.payload = payload
+	if !item.kept {
+		item.payload, item.kept = slices.Clone(payload), true
 	}
 	s.queue = append(s.queue, *item)
+	if s.names != nil {
+		s.names.uncounted++
+	}
 }
 
 // may says that the session's next operation, or node of a play, can be performed
@@ -144,19 +158,23 @@ func (st *State) pump(s *session) {
 	if st.sessions[s.id] != s {
 		return
 	}
+	st.passMore(s)
 	st.proceed(s)
 	for s.play == nil && s.head < len(s.queue) && st.may(s) {
+		if st.isTired() {
+			st.wake(s)
+			break
+		}
+		st.next(s)
 		item := s.queue[s.head]
 		s.queue[s.head] = queued{}
 		s.head++
-		if item.kind == wire.KindFetch {
-			s.fetches--
-		}
+		st.tire(0, len(item.payload))
 		st.perform(s, &item)
 	}
 	switch n := len(s.queue) - s.head; {
 	case n == 0:
-		s.queue, s.head = s.queue[:0], 0
+		s.queue, s.head, s.names = s.queue[:0], 0, nil
 	case s.head > 64 && s.head > n:
 		copy(s.queue, s.queue[s.head:])
 		clear(s.queue[n:])

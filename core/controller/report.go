@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -22,11 +23,14 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 				"a tenant cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE, or an "+
 					"operator's certificate by --tls-cert and --tls-key")
 		}
-		r := st.Answer(m)
-		if c.tenant {
-			hideLines(r)
+		if m.ApplyTenants {
+			return st.reload(c)
 		}
-		st.send([]uint64{c.number}, wire.KindReport, r)
+		r := ev.report
+		if r == nil {
+			r = encodedReport(st.Answer(m), c.tenant)
+		}
+		st.deliverLate([]uint64{c.number}, wire.KindReport, r)
 		if m.Stop {
 			st.stop(status.New(status.Unavailable, "the cluster was told to stop"))
 			st.out = append(st.out, Action{Kind: Stop})
@@ -37,112 +41,305 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	return nil
 }
 
+// reload has the file of tenants read again for an operator, who is answered when that is done.
+func (st *State) reload(c *conn) error {
+	switch {
+	case c.tenant:
+		return status.New(status.PermissionDenied,
+			"a tenant cannot have the file of tenants read again; name the cluster's own token by --token-file or "+
+				"PATHWAYS_TOKEN_FILE, or an operator's certificate by --tls-cert and --tls-key")
+	case st.table == nil:
+		return errNoTable
+	}
+	st.out = append(st.out, Action{Kind: Reload, To: []uint64{c.number}})
+	return nil
+}
+
+// encodedReport returns a report as an operator is sent it, or a tenant.
+func encodedReport(r *wire.Report, tenant bool) *late {
+	if tenant {
+		hideLines(r)
+	}
+	return lateMessage(r, proto.Size(r))
+}
+
 // Answer returns what a question asks for: what Report tells, events, or both.
 func (st *State) Answer(ask *wire.Ask) *wire.Report {
-	r := st.summary()
-	if !ask.OnlyEvents {
-		r = st.Report()
+	a := st.Begin(ask)
+	for a.Look() {
 	}
-	r.Events = st.eventsAfter(ask.After, int(ask.Events))
-	return r
+	return a.Report()
 }
 
-func (st *State) summary() *wire.Report {
-	return &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
-		NewestEvent: st.happened, DeviceNs: int64(st.spent)}
+// Report tells who is there and what they have.
+func (st *State) Report() *wire.Report { return st.Answer(new(wire.Ask)) }
+
+// Answer is a report in the making. A State's owner calls Begin, and Look until it returns false, in turn with Step;
+// each of them takes a bounded time. Report, which takes time in proportion to devices, sessions and programs, may be
+// called beside Step: what was looked at and is not a copy does not change.
+//
+// So a report is not of one moment. Each of its sessions, workers and programs is.
+type Answer struct {
+	st       *State
+	now      int64
+	report   *wire.Report
+	events   []occurrence
+	workers  []*worker // those that are yet to be looked at; nil where a slot is free
+	sessions []*session
+	programs []*compiled
+	// What was looked at. Each Look has lists of its own, since long ones take long to grow.
+	facts facts
+	past  []facts
 }
 
-// Report tells who is there and what they have. It takes time in proportion to devices, sessions, programs and the
-// operations under way, not to arrays.
-func (st *State) Report() *wire.Report {
-	r := st.summary()
-	for _, c := range st.compiled {
-		if c.ready {
-			r.Compiled++
-			r.CompiledBytes += c.bytes
-			if c.artifact != nil {
-				r.ArtifactBytes += c.artifact.bytes
-				r.CompiledBytes -= c.artifact.bytes
-			}
-		}
+type facts struct {
+	workers  []workerFacts
+	sessions []sessionFacts
+	programs []programFacts
+}
+
+// glance is how much one Look looks at, in things that take some tens of nanoseconds.
+const glance = 2 << 10
+
+// How much there is to look at in one of each.
+const (
+	workerGlance  = 4
+	sessionGlance = 64
+	heldGlance    = 1 << 10 // looks at memory of all devices that it is on, and at what others have there
+)
+
+// workerFacts is what a report tells of a worker.
+type workerFacts struct {
+	w       *worker // whose process, offer, name and island do not change
+	island  string
+	last    *wire.Heartbeat
+	usual   []int64 // by last.Running, in nanoseconds; 0 is not known
+	gone    []bool  // by last.Running: its client is
+	silent  int64
+	gangs   uint64
+	refused uint64
+	lacked  shortage
+	// By local device, in bytes.
+	arrays, programs, temps []int64
+}
+
+// sessionFacts is what a report tells of a session.
+type sessionFacts struct {
+	s      *session // whose numbers do not change
+	report *wire.Report_SessionReport
+	memory []memoryFacts
+	slices []sliceFacts
+}
+
+type sliceFacts struct {
+	number    uint64
+	behind    []placement.Device
+	exclusive bool
+}
+
+type memoryFacts struct {
+	on    ledger.Devices
+	bytes int64
+}
+
+// programFacts is what a report tells of a compiled program.
+type programFacts struct {
+	c           *compiled // of which its description and key do not change
+	runs, spent uint64
+	usual       int64
+}
+
+// Begin begins an answer.
+func (st *State) Begin(ask *wire.Ask) *Answer {
+	a := &Answer{st: st, now: st.now, events: st.eventsAfter(ask.After, int(ask.Events)),
+		report: &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
+			NewestEvent: st.happened, DeviceNs: int64(st.spent), Devices: uint64(st.devices)}}
+	if ask.OnlyEvents {
+		return a
 	}
-	host := map[uint32]int64{} // by session
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil {
-			for _, share := range w.last.GetHost().GetSessions() {
-				host[share.Session] += share.Bytes
-			}
-		}
-	}
-	busy := map[int]uint64{}
-	for _, g := range st.gangs {
-		g.waits.each(func(slot int) { busy[slot]++ })
-	}
-	by := map[uint64]*worker{}
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil {
-			by[w.process.Number] = w
-		}
-	}
-	for _, is := range st.layout.Islands() {
-		if len(is.Workers()) == 0 {
-			continue
-		}
-		ri := &wire.Report_Island{Name: is.Name, Platform: is.Workers()[0].Platform}
-		for _, placed := range is.Workers() {
-			w := by[placed.Offer.Worker]
-			ri.Workers = append(ri.Workers, &wire.Report_Worker{Process: w.process, Devices: w.offer.Devices, Last: st.said(w),
-				SilentMs: (st.now - w.heard) / 1e6, Gangs: busy[w.slot],
-				Refused: w.refused, LastRefused: w.lastRefusal(st.now)})
-		}
-		r.Islands = append(r.Islands, ri)
-	}
+	a.report.Tenants, a.report.SliceWaits = st.tenantReports(), st.sliceWaits()
+	a.report.Compiled = uint64(len(st.made))
+	a.report.CompiledBytes, a.report.ArtifactBytes = st.kept-st.keptAway, st.keptAway
+	a.workers, a.programs = slices.Clone(st.workers), slices.Clone(st.made)
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		s := st.sessions[id]
-		rs := &wire.Report_SessionReport{
-			Session: id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
-			Programs: uint64(len(s.programs)),
-			UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6, DeviceNs: int64(s.spent),
-			HostBytes: host[id], Held: st.heldOf(s), Bytes: st.bytesOf(s)}
-		for _, slice := range st.layout.Slices(id) {
-			rs.Slices = append(rs.Slices, &wire.Report_Slice{
-				Slice: slice.Number, Devices: spans(placement.Spans(slice.Behind()))})
-		}
-		r.Sessions = append(r.Sessions, rs)
+		a.sessions = append(a.sessions, st.sessions[id])
 	}
+	return a
+}
+
+// Look looks at some of what the answer tells, and reports whether there is more.
+func (a *Answer) Look() (more bool) {
+	a.past, a.facts = append(a.past, a.facts), facts{}
+	left := glance
+	for ; left > 0 && len(a.workers) > 0; a.workers = a.workers[1:] {
+		left -= a.worker(a.workers[0])
+	}
+	for ; left > 0 && len(a.sessions) > 0; a.sessions = a.sessions[1:] {
+		left -= a.session(a.sessions[0])
+	}
+	n := min(max(left, 0), len(a.programs))
+	for _, c := range a.programs[:n] {
+		a.facts.programs = append(a.facts.programs, programFacts{c: c, runs: c.runs, spent: c.spent, usual: c.usual})
+	}
+	a.programs = a.programs[n:]
+	return len(a.workers)+len(a.sessions)+len(a.programs) > 0
+}
+
+func (a *Answer) worker(w *worker) (cost int) {
+	if w == nil || w.gone != nil {
+		return 1
+	}
+	st := a.st
+	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, gangs: uint64(st.busy[w.slot]),
+		refused: w.refused, lacked: w.lacked}
+	for _, r := range w.last.GetRunning() {
+		s, g := st.sessions[r.Session], st.gangs[r.Gang]
+		usual := int64(0)
+		if g != nil && g.ran != nil {
+			usual = g.ran.usual
+		}
+		f.usual, f.gone = append(f.usual, usual), append(f.gone, s == nil || s.conn == 0)
+	}
+	for i := range w.offer.Devices {
+		use, code := st.ledger.Device(w.base+i), st.codeOn(w.base+i)
+		f.arrays, f.programs = append(f.arrays, use.InUse-use.Temp-code), append(f.programs, code)
+		f.temps = append(f.temps, use.Temp)
+	}
+	a.facts.workers = append(a.facts.workers, f)
+	return workerGlance * (1 + len(f.usual) + len(f.temps))
+}
+
+func (a *Answer) session(s *session) (cost int) {
+	st := a.st
+	if st.sessions[s.id] != s { // it ended meanwhile
+		return 1
+	}
+	f := sessionFacts{s: s, report: &wire.Report_SessionReport{
+		Session: s.id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
+		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
+		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name}}
+	st.ledger.Each(ledger.Owner(s.id), func(on ledger.Devices, bytes int64) {
+		f.memory = append(f.memory, memoryFacts{on, bytes})
+	})
+	for _, slice := range st.layout.Slices(s.id) {
+		f.slices = append(f.slices, sliceFacts{slice.Number, slice.Behind(), slice.Want.Exclusive})
+	}
+	cost = sessionGlance + len(f.memory) + len(f.slices)
+	if f.report.Held != nil {
+		cost += heldGlance
+	}
+	a.facts.sessions = append(a.facts.sessions, f)
+	return cost
+}
+
+// Report makes the report of what was looked at.
+func (a *Answer) Report() *wire.Report {
+	r := a.report
+	for _, f := range a.past {
+		a.facts.workers = append(a.facts.workers, f.workers...)
+		a.facts.sessions = append(a.facts.sessions, f.sessions...)
+		a.facts.programs = append(a.facts.programs, f.programs...)
+	}
+	slices.SortFunc(a.facts.sessions, func(x, y sessionFacts) int { return cmp.Compare(x.s.id, y.s.id) })
+	for _, happened := range a.events {
+		e := proto.CloneOf(happened.event)
+		e.AgeMs = (a.now - happened.at) / 1e6
+		r.Events = append(r.Events, e)
+	}
+	slices.SortFunc(a.facts.workers, func(x, y workerFacts) int {
+		return cmp.Or(cmp.Compare(x.w.island.index, y.w.island.index), placement.CompareNames(x.w.name, y.w.name),
+			cmp.Compare(x.w.process.Number, y.w.process.Number))
+	})
+	host := map[uint32]int64{} // by session
+	gone := map[int]bool{}     // slots whose workers' arrays are lost
+	for i := range a.facts.sessions {
+		for _, slot := range a.facts.sessions[i].s.slots {
+			gone[slot] = true
+		}
+	}
+	var island *wire.Report_Island
+	for i := range a.facts.workers {
+		f := &a.facts.workers[i]
+		delete(gone, f.w.slot)
+		for _, share := range f.last.GetHost().GetSessions() {
+			host[share.Session] += share.Bytes
+		}
+		if i == 0 || a.facts.workers[i-1].w.island != f.w.island {
+			island = &wire.Report_Island{Name: f.island, Platform: f.w.offer.Platform.GetName()}
+			r.Islands = append(r.Islands, island)
+		}
+		island.Workers = append(island.Workers, &wire.Report_Worker{Process: f.w.process, Devices: f.w.offer.Devices,
+			Last: f.said(), SilentMs: f.silent / 1e6, Gangs: f.gangs, Refused: f.refused,
+			LastRefused: f.lacked.report(a.now), ArrayBytes: f.arrays, ProgramBytes: f.programs, TempBytes: f.temps})
+	}
+	var virtual []int32 // 1 + the session's virtual device, by number in the ledger
+	for i := range a.facts.sessions {
+		f := &a.facts.sessions[i]
+		f.report.HostBytes = host[f.s.id]
+		f.report.Bytes, virtual = f.bytes(gone, virtual)
+		for _, slice := range f.slices {
+			f.report.Slices = append(f.report.Slices, &wire.Report_Slice{
+				Slice: slice.number, Devices: spans(placement.Spans(slice.behind)), Exclusive: slice.exclusive})
+		}
+		r.Sessions = append(r.Sessions, f.report)
+	}
+	sumTenants(r)
+	r.Programs = a.busiest()
 	return r
 }
 
-// bytesOf returns the device memory of a session's arrays, by virtual device. It takes no time for each of them.
-func (st *State) bytesOf(s *session) []int64 {
-	bytes, virtual := make([]int64, len(s.slots)), make(map[int]int, len(s.slots)) // by number in the ledger
-	for d, slot := range s.slots {
-		if w := st.workers[slot]; w.gone == nil {
-			virtual[w.base+int(s.view.Device(d).Local)] = d
+// maxPrograms bounds the programs of a report.
+const maxPrograms = 64
+
+// busiest returns the programs that have taken most device time, the most first.
+func (a *Answer) busiest() (out []*wire.Report_Program) {
+	ran := slices.DeleteFunc(a.facts.programs, func(f programFacts) bool { return f.runs == 0 })
+	slices.SortFunc(ran, func(x, y programFacts) int {
+		return cmp.Or(cmp.Compare(y.spent, x.spent), cmp.Compare(y.runs, x.runs), cmp.Compare(x.c.key, y.c.key))
+	})
+	for _, f := range ran[:min(len(ran), maxPrograms)] {
+		out = append(out, &wire.Report_Program{Name: f.c.info.Name, Devices: uint64(len(f.c.madeFor)), Runs: f.runs,
+			UsualNs: f.usual, DeviceNs: int64(f.spent)})
+	}
+	return out
+}
+
+// bytes returns the device memory of a session's arrays, by virtual device. Virtual is scratch, zero between calls.
+func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64, scratch []int32) {
+	bytes = make([]int64, len(f.s.slots))
+	for d, number := range f.s.numbers {
+		for len(virtual) <= number {
+			virtual = append(virtual, 0)
+		}
+		if !gone[f.s.slots[d]] {
+			virtual[number] = int32(d + 1)
 		}
 	}
-	st.ledger.Spread(ledger.Owner(s.id), func(number int, n int64) {
-		if d, ok := virtual[number]; ok {
-			bytes[d] += n
+	for _, m := range f.memory {
+		for _, number := range m.on {
+			if int(number) < len(virtual) && virtual[number] > 0 {
+				bytes[virtual[number]-1] += m.bytes
+			}
 		}
-	})
-	return bytes
+	}
+	for _, number := range f.s.numbers {
+		virtual[number] = 0
+	}
+	return bytes, virtual
 }
 
 // said is what a worker said last, with what the controller knows of it: how long such a computation usually
 // takes; and that a session whose client is not connected has gone as far as people are concerned, which the worker
 // learns only when its lease ends.
-func (st *State) said(w *worker) *wire.Heartbeat {
-	if len(w.last.GetRunning()) == 0 {
-		return w.last
+func (f *workerFacts) said() *wire.Heartbeat {
+	if len(f.usual) == 0 {
+		return f.last
 	}
-	last := proto.CloneOf(w.last)
-	for _, r := range last.Running {
-		if s := st.sessions[r.Session]; s == nil || s.conn == 0 {
-			r.Gone = true
-		}
-		if g := st.gangs[r.Gang]; g != nil && g.ran != nil {
-			r.UsualMs = g.ran.usual / 1e6
+	last := proto.CloneOf(f.last)
+	for i, r := range last.Running {
+		r.Gone = r.Gone || f.gone[i]
+		if f.usual[i] > 0 {
+			r.UsualMs = f.usual[i] / 1e6
 		}
 	}
 	return last
@@ -151,7 +348,9 @@ func (st *State) said(w *worker) *wire.Heartbeat {
 // hideLines takes from a report what is for operators: the lines of users' code, where something runs, waits or failed.
 func hideLines(r *wire.Report) {
 	for _, e := range r.Events {
-		if e.Session != 0 || e.Kind == wire.EventLost { // a worker that restarts names the computation that did not end
+		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the
+		// files of their tokens.
+		if e.Session != 0 || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
 			e.Reason = ""
 		}
 	}
@@ -159,6 +358,9 @@ func hideLines(r *wire.Report) {
 		if w.Last != nil { // otherwise it has only just joined
 			w.Last = proto.CloneOf(w.Last)
 			w.Last.Waits = nil
+		}
+		for _, s := range w.Last.GetStanding() {
+			s.Line = ""
 		}
 		for _, c := range w.Last.GetRunning() {
 			c.Line = ""

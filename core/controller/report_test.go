@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -29,7 +30,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 			case a.Kind != Send:
 			case a.Wire == wire.KindReport:
 				report = new(wire.Report)
-				if err := proto.Unmarshal(a.Payload, report); err != nil {
+				if err := proto.Unmarshal(sent(a), report); err != nil {
 					t.Fatal(err)
 				}
 			case a.Wire == wire.KindGoodbye:
@@ -64,5 +65,34 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 	}
 	if last := b.st.Report().Islands[0].Workers[0].Last; len(last.Waits) != 1 {
 		t.Error("what a tenant does not see is gone for operators, too")
+	}
+}
+
+// What processes call themselves may be shown on terminals as it is.
+func TestNamesAreCleanWhereverTheyAreShown(t *testing.T) {
+	const bad = "a\x1b[2Jb\nc\u202e"
+	const good = "a·[2Jb·c·"
+	b := newBed(t, Config{}, 1, 1)
+	b.step(Event{Kind: Join, Conn: 900, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: bad, Host: bad,
+		Worker: &wire.WorkerOffer{Island: bad, Platform: &wire.Platform{Name: "sim"},
+			Devices: []*wire.LocalDevice{{}}}}})
+	b.step(Event{Kind: Join, Conn: 901, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: bad, User: bad,
+		Machine: strings.Repeat("é", 1000)}})
+	r := b.st.Answer(&wire.Ask{Events: 100})
+	if len(r.Sessions) != 2 || len(r.Islands) != 2 {
+		t.Fatal(r)
+	}
+	s, is := r.Sessions[1], r.Islands[1]
+	w := is.Workers[0].Process
+	if s.Name != good || s.User != good || w.Name != good || w.Host != good || is.Name != good {
+		t.Errorf("names are %q of %q, and worker %q on %q in %q; want %q", s.Name, s.User, w.Name, w.Host, is.Name, good)
+	}
+	if n := len([]rune(s.Host)); n > 253 || !strings.HasPrefix(s.Host, "éé") || !strings.HasSuffix(s.Host, "…") {
+		t.Errorf("a name of 1,000 characters is cut to %d", n)
+	}
+	for _, e := range r.Events {
+		if e.Text != wire.Clean(e.Text) || len(e.Text) > 2000 {
+			t.Errorf("event %q", e.Text)
+		}
 	}
 }

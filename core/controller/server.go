@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -24,7 +26,9 @@ type ServerConfig struct {
 	Fair       bool          // as in Config
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
 	Limits     Limits
-	Log        *slog.Logger // nil is quiet
+	Tenants    *tenant.Table                 // as in Config
+	Reload     func() (*tenant.Table, error) // reads the file of tenants again; nil if Tenants is
+	Log        *slog.Logger                  // nil is quiet
 	// Stopped is called once where somebody has asked the cluster to stop. It must
 	// not wait.
 	Stopped func()
@@ -34,7 +38,10 @@ type ServerConfig struct {
 type Server struct {
 	log     *slog.Logger
 	stopped func()
+	reload  func() (*tenant.Table, error)
 	begun   time.Time
+
+	reloading sync.Mutex // held while the file of tenants is read and until State has it; taken before mu
 
 	running sync.WaitGroup
 	done    chan struct{}
@@ -51,15 +58,21 @@ type Server struct {
 	closed  bool
 }
 
+// stepWeight is about how long, in nanoseconds, a Step performs operations: a third of what others may have to wait.
+const stepWeight = 300e3
+
 // link is a connection with what waits for it.
 type link struct {
 	number uint64
 	in     *transport.Incoming
 	outbox outbox
-	let    bool
-	full   bool           // in Server.full
-	flush  []*link        // its reader's, for those to be flushed
-	ends   wire.Completed // its reader's, for the next message
+	// Of its reader, which State lets in: what it is sent first.
+	let      bool
+	welcome  *wire.Welcome
+	complete func()
+	full     bool           // in Server.full
+	flush    []*link        // its reader's, for those to be flushed
+	ends     wire.Completed // its reader's, for the next message
 }
 
 // NewServer makes a controller: a new cluster, with a new term.
@@ -74,8 +87,8 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{log: c.Log, stopped: c.Stopped, begun: time.Now(), done: make(chan struct{}), conns: map[uint64]*link{},
-		due: time.NewTimer(time.Hour)}
+	s := &Server{log: c.Log, stopped: c.Stopped, reload: c.Reload, begun: time.Now(),
+		done: make(chan struct{}), conns: map[uint64]*link{}, due: time.NewTimer(time.Hour)}
 	s.due.Stop()
 	var random [40]byte
 	rand.Read(random[:])
@@ -83,7 +96,8 @@ func NewServer(c ServerConfig) (*Server, error) {
 		Heartbeat: int64(c.Heartbeat),
 		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential,
 		Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
-		Limits: c.Limits})
+		Limits: c.Limits, Tenants: c.Tenants})
+	s.state.Weigh(stepWeight)
 	s.running.Add(1)
 	every := c.Heartbeat
 	if c.Lease > 0 {
@@ -138,13 +152,29 @@ func (s *Server) Take(in *transport.Incoming) {
 	go s.read(c)
 }
 
+// sendWelcome lets a connection in, and has what was put for it meanwhile follow.
+func (c *link) sendWelcome() error {
+	if c.complete != nil {
+		c.complete()
+	}
+	err := c.in.Welcome(c.welcome)
+	c.welcome, c.complete = nil, nil
+	c.outbox.start()
+	return err
+}
+
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
 	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
-		Tenant: c.in.Pass == transport.Tenant}, true)
+		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant}, true)
 	if !c.let {
 		return // it was refused
+	}
+	if err := c.sendWelcome(); err != nil {
+		s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
+		s.hangUp(c)
+		return
 	}
 	for n := 0; ; { // messages since clients heard of ends
 		kind, payload, err := c.in.Recv()
@@ -194,11 +224,78 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	if err != nil {
 		return err
 	}
-	if p, ok := m.(*wire.Compile); ok && len(p.Code) > 0 {
-		p.Text = wire.ContentOf(p.Code) // here, where no lock is held, and whatever the client says
+	ev := Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}
+	if len(payload) >= lateSize { // State neither copies it nor waits for it to be copied
+		ev.Payload, ev.kept = slices.Clone(payload), true
 	}
-	s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}, flush)
+	switch kind {
+	case wire.KindGraph, wire.KindTransfer, wire.KindAsk, wire.KindCompile:
+		ev = s.prepare(c, ev)
+	case wire.KindFree:
+		for first := takeFrees(m.(*wire.Free)); first != nil; first = takeFrees(m.(*wire.Free)) {
+			s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: first}, false)
+		}
+	case wire.KindCompleted:
+		for len(c.ends.Ok) > endsAtOnce { // others come in between
+			first := Event{Kind: Message, Conn: c.number, Wire: kind, Message: takeEnds(&c.ends)}
+			s.step(c, first, false)
+		}
+	}
+	s.step(c, ev, flush)
 	return nil
+}
+
+// endsAtOnce bounds how many ends of gangs one Step hears of: the last worker to report a gang ends it, which takes
+// some microseconds.
+const endsAtOnce = 128
+
+// How many arrays one Step frees, and of how many it frees shards, for which it looks at all that are left.
+const (
+	freesAtOnce  = 4 << 10
+	shardsAtOnce = 8
+)
+
+// takeFrees takes the first arrays out of a message that frees many; nil where it frees few.
+func takeFrees(m *wire.Free) *wire.Free {
+	if len(m.Objects) <= freesAtOnce && len(m.Rows) <= shardsAtOnce {
+		return nil
+	}
+	objects, rows := min(freesAtOnce, len(m.Objects)), min(shardsAtOnce, len(m.Rows))
+	first := &wire.Free{Objects: m.Objects[:objects:objects], Rows: m.Rows[:rows:rows]}
+	m.Objects, m.Rows = m.Objects[len(first.Objects):], m.Rows[len(first.Rows):]
+	return first
+}
+
+// takeEnds takes the first ends out of a message.
+func takeEnds(m *wire.Completed) *wire.Completed {
+	first := &wire.Completed{Ok: m.Ok[:endsAtOnce], Busy: m.Busy[:min(endsAtOnce, len(m.Busy))]}
+	m.Ok, m.Busy = m.Ok[endsAtOnce:], m.Busy[len(first.Busy):]
+	return first
+}
+
+// prepare does without the lock what State's Step need not do on a message.
+func (s *Server) prepare(c *link, ev Event) Event {
+	switch m := ev.Message.(type) {
+	case *wire.Ask:
+		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
+			tenant := c.in.Pass == transport.Tenant
+			ev.report = encodedReport(s.Answer(m, tenant), tenant)
+		}
+		return ev
+	case *wire.Compile:
+		if len(m.Code) > 0 {
+			m.Text = wire.ContentOf(m.Code) // whatever the client says
+		}
+		ev.request = readCompile(m)
+		return ev
+	}
+	s.mu.Lock()
+	work := s.state.Survey(&ev)
+	s.mu.Unlock()
+	if work != nil {
+		work()
+	}
+	return ev
 }
 
 // decode reads a message that a controller may be sent.
@@ -231,6 +328,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Want)
 	case wire.KindHave:
 		m = new(wire.Have)
+	case wire.KindLoaded:
+		m = new(wire.Loaded)
 	case wire.KindForget:
 		m = new(wire.Forget)
 	case wire.KindAbort:
@@ -263,12 +362,16 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 func (s *Server) step(by *link, ev Event, flush bool) {
 	s.mu.Lock()
 	ev.Now = int64(time.Since(s.begun))
-	s.run(ev)
-	for len(s.later) > 0 {
-		next := s.later[0]
-		s.later = s.later[1:]
-		next.Now = ev.Now
-		s.run(next)
+	s.runAll(ev)
+	for s.state.More() && !s.closed { // others come in between, and what was decided so far leaves
+		if s.state.Dirty() {
+			s.run(Event{Kind: Flush, Now: ev.Now})
+		}
+		full := s.takeFull(nil)
+		s.mu.Unlock()
+		leave(full)
+		s.mu.Lock()
+		s.runAll(Event{Kind: Continue, Now: int64(time.Since(s.begun))})
 	}
 	var full []*link
 	if flush {
@@ -321,8 +424,13 @@ func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
 // Answer answers a question as an operator gets it, or a tenant. It never stops the cluster.
 func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	s.mu.Lock()
-	r := s.state.Answer(ask)
-	s.mu.Unlock() // what the report shares with State is replaced there, and never changed
+	a := s.state.Begin(ask)
+	for a.Look() { // others come in between
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+	s.mu.Unlock()
+	r := a.Report()
 	if tenant {
 		hideLines(r)
 	}
@@ -353,6 +461,17 @@ func (s *Server) hangUp(c *link) {
 	c.outbox.end()
 }
 
+// runAll is run, and what follows from it at once.
+func (s *Server) runAll(ev Event) {
+	s.run(ev)
+	for len(s.later) > 0 {
+		next := s.later[0]
+		s.later = s.later[1:]
+		next.Now = ev.Now
+		s.run(next)
+	}
+}
+
 func (s *Server) run(ev Event) {
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
@@ -373,10 +492,7 @@ func (s *Server) do(a *Action) {
 		}
 	case Welcome:
 		c := s.conns[a.To[0]]
-		c.let = true
-		if err := c.in.Welcome(a.Message); err != nil {
-			s.later = append(s.later, Event{Kind: Lost, Conn: c.number, Err: err})
-		}
+		c.let, c.welcome, c.complete = true, a.Message, a.complete // which its reader sends
 	case Refuse:
 		c := s.conns[a.To[0]]
 		delete(s.conns, c.number)
@@ -387,6 +503,9 @@ func (s *Server) do(a *Action) {
 			delete(s.conns, c.number)
 			c.outbox.end()
 		}
+	case Reload:
+		asked := a.To[0]
+		s.running.Go(func() { s.readTenants(asked) })
 	case Log:
 		s.say(a.Event, a.Err)
 	case Stop:
@@ -394,6 +513,17 @@ func (s *Server) do(a *Action) {
 			s.stopped()
 		}
 	}
+}
+
+// ReadTenants has the file of tenants read again, and its tenants' terms hold from then on. Where it cannot be used,
+// that is logged, and what it said before holds.
+func (s *Server) ReadTenants() { s.readTenants(0) }
+
+func (s *Server) readTenants(asked uint64) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	table, err := s.reload()
+	s.step(nil, Event{Kind: Tenants, Conn: asked, Table: table, Err: err}, true)
 }
 
 // say logs an event.

@@ -29,8 +29,11 @@ type session struct {
 	begun    int64
 	address  [1]uint64
 
+	tenant  *tenancy
 	view    *placement.View
 	slots   []int        // of the workers, by virtual device
+	numbers []int        // in the ledger, by virtual device
+	workers set          // slots
 	islands []*island    // by virtual device
 	told    set          // slots of workers that know of the session
 	spans   []*wire.Span // of the view
@@ -44,17 +47,21 @@ type session struct {
 	last     uint64 // operation received last
 	underWay int    // operations received whose end was not told
 	out      int    // gangs dispatched and not ended
+	putting  int    // of them, puts
+	gave     int64  // when it freed an array last, or an operation other than a put ended
 	spent    uint64 // device time of those that have ended, in nanoseconds
 	queue    []queued
 	head     int
-	freeing  int   // objects named in the queue
-	pieces   int   // of Assembles in the queue
-	unmade   int   // Assembles in the queue
-	fetches  int   // fetches in the queue
-	ahead    bool  // some of these may be able to go past what is held
-	waiting  *gang // a run that waits for its place; the queue stays behind it
-	play     *play // of which nodes are yet to be performed; the queue stays behind it
-	ready    bool  // in State.ready
+	freeing  int    // objects named in the queue
+	pieces   int    // of Assembles in the queue
+	unmade   int    // Assembles in the queue
+	waiting  *gang  // a run that waits for its place; the queue stays behind it
+	play     *play  // of which nodes are yet to be performed; the queue stays behind it
+	ready    bool   // in State.ready
+	numbered uint64 // number of an operation given last
+	popped   uint64 // that of the operation performed last
+	names    *names // nil unless something is queued behind a gang that is held, or was
+	ahead    bool   // some of the fetches in the queue may be able to go past what is held
 
 	programs  map[uint64]*program
 	graphs    map[uint64]*graph
@@ -81,31 +88,40 @@ type object struct {
 	// Donated: its contents belong to a run. A run that takes some of its shards
 	// alone, by Only or Mixed, is known to the workers only.
 	donated bool
-	absent  bool      // workers never heard of it
-	freed   set       // virtual devices whose shards were let go of before the others
-	of      *assembly // nil unless it was assembled
-	in      []uint64  // objects that were assembled of it
+	absent  bool         // workers never heard of it
+	freed   set          // virtual devices whose shards were let go of before the others
+	of      *assembly    // nil unless it was assembled
+	in      []membership // objects that were assembled of it
 }
 
 // place is a list of virtual devices with what a gang on them needs at hand. There
 // is one of it in a session.
 type place struct {
+	s       *session
 	rows    []uint32 // virtual devices; the same may be there once
 	has     set      // of virtual devices
 	devices schedule.DeviceSet
 	island  *island          // nil where the devices are of several
 	numbers []int            // of its devices in the ledger, ascending
+	hash    uint64           // of numbers
+	sorted  ledger.Devices   // these
 	memory  ledger.Placement // these
 	slot    int              // of the first device's worker
 	workers set              // slots
 	conns   []uint64
-	err     error  // a worker has gone
-	checked uint64 // State.losses when err was looked for
+	// The devices as messages name them; nil until needed, see locate.
+	devicesAt []*wire.Place
+	err       error  // a worker has gone, or a device is in an exclusive slice of another session
+	checked   uint64 // State.reach when err was looked for
 }
 
 const maxPlaces = 1 << 14
 
-func (st *State) clientJoins(number uint64, h *wire.Hello) error {
+func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
+	owner, err := st.tenantOf(of)
+	if err != nil {
+		return err
+	}
 	view, err := st.viewFor(h)
 	if err != nil {
 		return err
@@ -113,22 +129,27 @@ func (st *State) clientJoins(number uint64, h *wire.Hello) error {
 	st.session++
 	st.process++
 	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
-		view: view, begun: st.now,
+		tenant: owner, view: view, begun: st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
 		Proof:  wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
-	st.showDevices(s, m)
+	complete := st.showDevices(s, m)
 	s.single = make([]*place, view.Len())
 	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
 		return err
 	}
 	st.sessions[s.id] = s
+	owner.sessions++
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
-	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m})
-	st.note(s.about(wire.EventBegan), s.owner()+" began", nil)
+	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, complete: complete})
+	text := s.owner() + " began"
+	if name := owner.terms.Name; name != "" {
+		text += ", of tenant " + name
+	}
+	st.note(s.about(wire.EventBegan), text, nil)
 	return nil
 }
 
@@ -151,62 +172,69 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
 	}
 	if h.Devices > 0 {
-		return st.layout.ViewOf(int(h.Devices))
+		return st.layout.ViewOf(int(h.Devices), st.occupied())
 	}
 	return view, nil
 }
 
 // showDevices tells a session's client of its devices and of their workers, and keeps where each device is.
-func (st *State) showDevices(s *session, m *wire.Welcome) {
-	by := map[uint64]*worker{}
+func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
+	there := make([]*worker, 0, len(st.workers))
 	for _, w := range st.workers {
 		if w != nil && w.gone == nil {
-			by[w.process.Number] = w
+			there = append(there, w)
 		}
 	}
 	s.spans = spans(s.view.Spans())
 	m.Assembles = true
-	var seen set
-	for _, span := range s.spans {
-		w := by[span.Worker]
-		if seen.has(w.slot) {
+	at := make([]*worker, len(s.spans))
+	for i, span := range s.spans {
+		w := st.processes[span.Worker]
+		at[i] = w
+		if s.workers.has(w.slot) {
 			continue
 		}
-		seen.add(w.slot)
+		s.workers.add(w.slot)
 		w.views++
 		m.Assembles = m.Assembles && w.protocol >= wire.ProtocolObjects
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
 	}
-	onHost := st.onHost()
-	for d := range s.view.Len() {
-		at := s.view.Device(d)
-		w := by[at.Worker]
-		local := w.offer.Devices[at.Local]
-		s.slots = append(s.slots, w.slot)
-		s.islands = append(s.islands, w.island)
-		limit, share := memoryOf(local, onHost[w.process.Host])
-		m.Devices = append(m.Devices,
-			&wire.Device{Number: uint32(d), Worker: at.Worker, Local: uint32(at.Local), Slice: uint32(at.Island.Index),
-				Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory,
-				MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
+	n := s.view.Len()
+	s.slots, s.numbers, s.islands = make([]int, 0, n), make([]int, 0, n), make([]*island, 0, n)
+	for i, span := range s.spans {
+		w := at[i]
+		for k := range int(span.Count) {
+			s.slots = append(s.slots, w.slot)
+			s.numbers = append(s.numbers, w.base+int(span.Local)+k)
+			s.islands = append(s.islands, w.island)
+		}
 	}
+	view, spans := s.view, s.spans
+	return func() { describeDevices(m, view, spans, at, there) }
 }
 
-// onHost counts, by host, the devices that have no memory but their machine's.
-func (st *State) onHost() map[string]int64 {
-	devices := map[string]int64{}
-	for _, w := range st.workers {
-		if w == nil || w.gone != nil {
-			continue
-		}
+// describeDevices fills in the devices of a session's welcome, which are in spans at some workers of those that were
+// there when the session began. It reads only what does not change.
+func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, at, there []*worker) {
+	onHost := map[string]int64{} // devices that have no memory but their machine's
+	for _, w := range there {
 		for _, d := range w.offer.Devices {
 			if d.HostMemory > 0 {
-				devices[w.process.Host]++
+				onHost[w.process.Host]++
 			}
 		}
 	}
-	return devices
+	for i, span := range spans {
+		w := at[i]
+		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
+			d := len(m.Devices)
+			limit, share := memoryOf(local, onHost[w.process.Host])
+			m.Devices = append(m.Devices, &wire.Device{Number: uint32(d), Worker: span.Worker, Local: local.Local,
+				Slice: uint32(view.Device(d).Island.Index), Kind: local.Kind, Memories: local.Memories,
+				DefaultMemory: local.DefaultMemory, MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
+		}
+	}
 }
 
 // memoryOf returns the bytes that arrays may take on a device, and those that they
@@ -237,6 +265,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
+	st.leaves(s.tenant)
 	reason := why
 	if errors.Is(why, errLeft) { // as clients do
 		reason = nil
@@ -245,6 +274,7 @@ func (st *State) drop(s *session, why error) {
 	st.gone(s, why)
 	st.layout.ReleaseAll(s.id)
 	st.layout.Retire(s.view)
+	st.released(s)
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}
@@ -262,30 +292,27 @@ func (st *State) drop(s *session, why error) {
 	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
 		for _, p := range s.graphs[id].programs {
 			if p.graphs--; p.forgotten && p.graphs == 0 {
-				st.let(p.of)
+				st.letProgram(p)
 			}
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
-		st.let(s.programs[id].of)
+		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	seen := set{}
-	for _, slot := range s.slots {
-		if !seen.has(slot) {
-			seen.add(slot)
-			w := st.workers[slot]
-			w.views--
-			st.release(w)
-		}
-	}
+	s.workers.each(func(slot int) {
+		w := st.workers[slot]
+		w.views--
+		st.release(w)
+	})
 	if s.firstGang != nil { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
 	} else {
 		st.ledger.DropOwner(ledger.Owner(s.id))
 	}
 	st.stir()
-	s.waiting, s.play, s.queue, s.head, s.objects, s.programs, s.graphs = nil, nil, nil, 0, nil, nil, nil
+	s.waiting, s.play, s.queue, s.head, s.names = nil, nil, nil, 0, nil
+	s.objects, s.programs, s.graphs = nil, nil, nil
 }
 
 // gone tells workers that a session and its process are no more.
@@ -345,21 +372,60 @@ func (st *State) tell(s *session, workers set) {
 // Errors: INVALID_ARGUMENT.
 func (st *State) place(s *session, rows []uint32) (*place, error) {
 	if len(rows) == 0 || len(rows) > len(s.slots) {
-		return nil, status.New(status.InvalidArgument,
-			"%d devices are named; this session has %d, and each may be named once", len(rows), len(s.slots))
+		return nil, s.notDevices(len(rows))
 	}
 	if d := rows[0]; len(rows) == 1 && int(d) < len(s.single) && s.single[d] != nil {
 		return s.single[d], nil
 	}
-	key := st.buffer[len(st.buffer):]
-	for _, d := range rows {
-		key = binary.LittleEndian.AppendUint32(key, d)
-	}
+	key := appendRows(st.buffer[len(st.buffer):], rows)
 	if p := s.places[string(key)]; p != nil {
 		return p, nil
 	}
-	p := &place{rows: slices.Clone(rows)}
-	numbers := make([]int, 0, len(rows))
+	p, err := s.newPlace(rows)
+	if err == nil {
+		err = st.keepPlace(s, p, string(key))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// placeMade is place, for devices whose place may have been made beforehand.
+func (st *State) placeMade(s *session, rows []uint32, made *place) (*place, error) {
+	if made == nil || len(rows) == 1 {
+		return st.place(s, rows)
+	}
+	key := appendRows(st.buffer[len(st.buffer):], rows)
+	if p := s.places[string(key)]; p != nil {
+		return p, nil
+	}
+	return made, st.keepPlace(s, made, string(key))
+}
+
+// appendRows appends the key of a place.
+func appendRows(key []byte, rows []uint32) []byte {
+	for _, d := range rows {
+		key = binary.LittleEndian.AppendUint32(key, d)
+	}
+	return key
+}
+
+func (s *session) notDevices(n int) error {
+	return status.New(status.InvalidArgument,
+		"%d devices are named; this session has %d, and each may be named once", n, len(s.slots))
+}
+
+// newPlace makes a place of virtual devices, for keepPlace. It reads only what a session keeps as long as it lives, so
+// it may run beside Step.
+//
+// Errors: INVALID_ARGUMENT.
+func (s *session) newPlace(rows []uint32) (*place, error) {
+	if len(rows) == 0 || len(rows) > len(s.slots) {
+		return nil, s.notDevices(len(rows))
+	}
+	p := &place{s: s, rows: slices.Clone(rows), numbers: make([]int, 0, len(rows))}
+	ranks := make([]int, 0, len(rows))
 	for i, d := range rows {
 		if int(d) >= len(s.slots) {
 			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
@@ -375,40 +441,53 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 		} else if p.island != s.islands[d] {
 			p.island = nil
 		}
-		numbers = append(numbers, s.view.Device(int(d)).Number)
-		p.numbers = append(p.numbers, st.workers[s.slots[d]].base+int(s.view.Device(int(d)).Local))
+		ranks = append(ranks, s.view.Device(int(d)).Number)
+		p.numbers = append(p.numbers, s.numbers[d])
 	}
 	p.slot = s.slots[rows[0]]
 	slices.Sort(p.numbers)
-	var err error
-	if p.memory, err = st.ledger.Place(ledger.Owner(s.id), p.numbers); err != nil {
-		return nil, err
+	for _, d := range p.numbers { // FNV-1a
+		p.hash = (p.hash ^ uint64(d)) * 0x100000001b3
 	}
 	if p.island != nil {
-		p.devices = schedule.Devices(numbers...)
+		p.devices = schedule.Devices(ranks...)
+	}
+	var err error
+	p.sorted, err = ledger.Sort(p.numbers)
+	return p, err
+}
+
+// keepPlace makes a place one of the session's, under its key.
+func (st *State) keepPlace(s *session, p *place, key string) (err error) {
+	if p.memory, err = st.ledger.PlaceSorted(ledger.Owner(s.id), p.sorted); err != nil {
+		return err
 	}
 	p.workers.each(func(slot int) { p.conns = append(p.conns, st.workers[slot].to[0]) })
 	p.checked = ^uint64(0)
-	if len(rows) == 1 {
-		s.single[rows[0]] = p
-		return p, nil
+	if len(p.rows) == 1 {
+		s.single[p.rows[0]] = p
+		return nil
 	}
 	if len(s.places) >= maxPlaces {
 		clear(s.places) // those in use stay; a new one is as good
 	}
-	s.places[string(key)] = p
-	return p, nil
+	s.places[key] = p
+	return nil
 }
 
-// alive is an error where a worker of the place has gone.
+// alive returns why a place cannot be used: a worker of it has gone, or another session has a device for itself.
 func (st *State) alive(p *place) error {
-	if p.checked != st.losses {
-		p.checked = st.losses
-		p.workers.each(func(slot int) {
-			if w := st.workers[slot]; p.err == nil && w.gone != nil {
-				p.err = w.gone
-			}
-		})
+	if p.checked == st.reach {
+		return p.err
+	}
+	p.checked, p.err = st.reach, nil
+	p.workers.each(func(slot int) {
+		if w := st.workers[slot]; p.err == nil && w.gone != nil {
+			p.err = w.gone
+		}
+	})
+	if p.err == nil {
+		p.err = st.excluded(p)
 	}
 	return p.err
 }
@@ -436,7 +515,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
 	case *wire.Compile:
-		st.compileFor(s, m)
+		st.compileFor(s, m, ev.request)
 	case *wire.Abort:
 		st.abortOf(s, m.Gang, m.Status.Err())
 	case *wire.SliceRequest:
@@ -446,7 +525,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.Profile:
 		st.profile(s, m)
 	case *wire.Graph:
-		st.define(s, m, ev.Payload)
+		st.define(s, m, ev)
 	case *wire.Run:
 		return st.operation(s, ev, m.Op, 0)
 	case *wire.Play:

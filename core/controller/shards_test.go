@@ -31,6 +31,29 @@ func (b *bed) dispatched(actions []Action, kind wire.Kind) map[uint64][][]byte {
 	return by
 }
 
+// A message that frees many arrays is taken a part at a time, and nothing of it twice or not at all.
+func TestLongFreesAreTakenInParts(t *testing.T) {
+	m := new(wire.Free)
+	for i := range uint64(2*freesAtOnce + 1) {
+		m.Objects = append(m.Objects, i)
+	}
+	for i := range uint64(4*shardsAtOnce + 1) {
+		m.Rows = append(m.Rows, &wire.Rows{Object: i})
+	}
+	want := proto.CloneOf(m)
+	all := new(wire.Free)
+	for first := takeFrees(m); first != nil; first = takeFrees(m) {
+		if len(first.Objects) > freesAtOnce || len(first.Rows) > shardsAtOnce {
+			t.Fatalf("a part has %d arrays, and shards of %d", len(first.Objects), len(first.Rows))
+		}
+		all.Objects, all.Rows = append(all.Objects, first.Objects...), append(all.Rows, first.Rows...)
+	}
+	all.Objects, all.Rows = append(all.Objects, m.Objects...), append(all.Rows, m.Rows...)
+	if !proto.Equal(all, want) {
+		t.Errorf("%d arrays, and shards of %d, are freed", len(all.Objects), len(all.Rows))
+	}
+}
+
 // A shard that is freed before its object is told to its own worker alone, once, and no longer counted.
 func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	b := newBed(t, Config{}, 2, 2)

@@ -204,6 +204,7 @@ func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
 	var running sync.WaitGroup
 	var o outbox
 	o.open(&transport.Incoming{Conn: ours}, &running)
+	o.start()
 	o.put(wire.KindReport, make([]byte, wire.MaxFrame+1), nil)
 	kind, payload, err := theirs.Recv()
 	m := new(wire.Goodbye)

@@ -41,6 +41,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -87,7 +88,9 @@ type Config struct {
 	Sequential bool
 	Fair       bool  // runs come by their sessions' shares of device time, instead of first come, first served
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
-	Limits     Limits
+	// Tenants are those that the file of tenants names; nil: there is none, and each session is a tenant of its own.
+	Tenants *tenant.Table
+	Limits  Limits
 }
 
 // EventKind says what happened.
@@ -95,12 +98,14 @@ type EventKind uint8
 
 // The events.
 const (
-	Join    EventKind = iota // Conn, whose Hello is Message, wants in
-	Message                  // Conn sent Message, of kind Wire; Payload are its bytes
-	Lost                     // Conn is no more, for the reason Err
-	Tick                     // time has passed; once a heartbeat or so
-	Flush                    // no more is at hand: tell clients what has ended
-	Closing                  // the controller stops
+	Join     EventKind = iota // Conn, whose Hello is Message, wants in
+	Message                   // Conn sent Message, of kind Wire; Payload are its bytes
+	Lost                      // Conn is no more, for the reason Err
+	Tick                      // time has passed; once a heartbeat or so
+	Flush                     // no more is at hand: tell clients what has ended
+	Closing                   // the controller stops
+	Continue                  // nothing has happened: see More
+	Tenants                   // the file of tenants says Table now, or cannot be used for the reason Err
 )
 
 // Event is one input of Step. Now is the time in nanoseconds on a clock that does
@@ -111,10 +116,17 @@ type Event struct {
 	Conn    uint64 // a connection's number, never used again
 	Wire    wire.Kind
 	Message proto.Message
-	Payload []byte // Step does not keep it
+	Payload []byte // Step does not keep it, unless kept
+	kept    bool   // nobody changes Payload any more
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
+	Of      string // of Join: the name of the tenant that its credential is of; "" names none
+	Table   *tenant.Table
 	Err     error
+	sketch  *sketch  // of a Graph's Message: what was drawn of it; nil: Step does it
+	report  *late    // of an Ask's: the answer; nil: Step makes it
+	request *request // of a Compile's: what was read of it; nil: Step does it
+	cut     *cut     // of a Transfer's: what it was taken apart to; nil: Step does it
 }
 
 // ActionKind says what to do.
@@ -128,6 +140,7 @@ const (
 	Close                     // close To, when what was sent has left
 	Log                       // Event has happened
 	Stop                      // somebody who may has asked the cluster to stop
+	Reload                    // read the file of tenants again; Tenants, with To[0] as its Conn, is to follow
 )
 
 // Action is one output of Step. To and Payload hold until the next Step.
@@ -137,9 +150,12 @@ type Action struct {
 	To      []uint64
 	Payload []byte
 	late    *late // of Send: in place of Payload
-	Message *wire.Welcome
-	Event   *wire.Report_Event
-	Err     error
+	// Of Welcome: fills in the devices, which takes time in proportion to them; nil where there are none. It may be
+	// called beside Step, once, before the message is sent.
+	complete func()
+	Message  *wire.Welcome
+	Event    *wire.Report_Event
+	Err      error
 }
 
 // State is a controller's memory. The zero State is not ready; use New.
@@ -150,18 +166,21 @@ type State struct {
 	begun  int64
 	ticked int64 // the last Tick
 
-	conns    map[uint64]*conn
-	process  uint64 // number given last
-	layout   placement.Map
-	workers  []*worker              // by slot; nil where free
-	boards   map[string]*wire.Board // by host: the one that has places left, and the place given last
-	present  []uint64               // connections of workers, in the order of coming
-	losses   uint64                 // workers lost so far
-	stopping bool                   // they are let go of
-	islands  []*island              // by index
-	sessions map[uint32]*session
-	session  uint32    // number given last
-	waiting  []waiting // for devices, those that asked last at the end
+	conns     map[uint64]*conn
+	process   uint64 // number given last
+	layout    placement.Map
+	workers   []*worker              // by slot; nil where free
+	processes map[uint64]*worker     // those that are there, by process
+	busy      []uint32               // by slot: gangs of sessions that are there which the worker has yet to report
+	devices   int                    // of workers that are there
+	boards    map[string]*wire.Board // by host: the one that has places left, and the place given last
+	present   []uint64               // connections of workers, in the order of coming
+	reach     uint64                 // changes when a worker is lost, and with exclusive slices: see alive
+	stopping  bool                   // they are let go of
+	islands   []*island              // by index
+	sessions  map[uint32]*session
+	session   uint32    // number given last
+	waiting   []waiting // for devices, those that asked last at the end
 
 	gangs   map[uint64]*gang
 	leaving map[uint64]*gang // of sessions that have ended, until their workers have reported them
@@ -174,17 +193,28 @@ type State struct {
 	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
 	moved     uint64               // number of a transfer given last
 	idle      []*compiled          // programs nobody has, oldest first
-	kept      int64                // bytes of all that are compiled
+	made      []*compiled          // those of compiled that are ready
+	kept      int64                // bytes of these
+	keptAway  int64                // of these bytes, those that are with workers
 
-	spent    uint64       // device time of all sessions so far
-	happened uint64       // number of an event given last
-	events   []occurrence // the newest; number n is at (n-1) % keepsEvents
+	spent    uint64 // device time of all sessions so far
+	table    *tenant.Table
+	tenants  map[string]*tenancy // those of the table, and others that still have sessions
+	tenant   uint32              // number given last
+	happened uint64              // number of an event given last
+	events   []occurrence        // the newest; number n is at (n-1) % keepsEvents
+
+	// Requests for slices that wait.
+	asked map[*placement.Request]*sliceWait
+	serve bool  // something has happened that may let one of them go on
+	until int64 // when the first of them ends
 
 	// Admission.
 	ledger    *ledger.Ledger
 	held      []*gang       // that wait for admission, those that came last at the end
 	stirred   bool          // something has happened that may let one of them go on
 	due       int64         // when one of them has to be looked at
+	code      []int64       // bytes of programs' code, by number in the ledger
 	numbered  int           // devices that have numbers in the ledger
 	numbers   map[int][]int // first numbers of so many devices, of workers that have gone
 	need      []ledger.Spec // scratch of needOf
@@ -192,12 +222,14 @@ type State struct {
 	performed any           // that operation, nil of a node of a play
 	blocked   []int         // scratch of judge
 
+	intros  introductions
 	open    stretch // nodes of a play that are under way and whose workers are not told yet
 	out     []Action
 	buffer  []byte // of payloads of this Step
-	part    []byte // scratch of dispatchParts
 	dirty   []*session
 	ready   []*session // may go on with their queues
+	weight  int64      // see Weigh
+	weighed int64      // so far in this Step
 	freeOps []*gang
 	freeObj []*object
 }
@@ -213,15 +245,41 @@ type conn struct {
 
 // New makes a State with nobody in it.
 func New(c Config) *State {
-	return &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
-		boards: map[string]*wire.Board{},
-		gangs:  map[uint64]*gang{}, leaving: map[uint64]*gang{},
+	st := &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
+		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{},
+		gangs: map[uint64]*gang{}, leaving: map[uint64]*gang{},
 		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
-		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{}}
+		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{},
+		tenants: map[string]*tenancy{}, asked: map[*placement.Request]*sliceWait{}}
+	if err := st.ledger.AddOwner(programs, "programs"); err != nil {
+		panic(err) // the ledger is empty
+	}
+	if c.Tenants != nil {
+		st.apply(c.Tenants)
+	}
+	return st
 }
 
 // maxScratch bounds the memory that is kept for the next Step, in bytes: far more than usual ones need.
 const maxScratch = 1 << 20
+
+// Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
+// one that needs nothing which changes. It is nil where there is none. Step does it where nobody else has.
+func (st *State) Survey(ev *Event) (work func()) {
+	c := st.conns[ev.Conn]
+	if c == nil || c.s == nil {
+		return nil
+	}
+	switch m := ev.Message.(type) {
+	case *wire.Graph:
+		if ev.sketch = st.surveyGraph(c.s, m, len(ev.Payload)); ev.sketch != nil {
+			return ev.sketch.draw
+		}
+	case *wire.Transfer:
+		return surveyTransfer(ev, c.s, m)
+	}
+	return nil
+}
 
 // Step takes one event and appends what is to be done, in order.
 func (st *State) Step(ev Event, out []Action) []Action {
@@ -229,7 +287,7 @@ func (st *State) Step(ev Event, out []Action) []Action {
 	if st.begun == 0 {
 		st.begun = st.now
 	}
-	st.out, st.buffer = out, st.buffer[:0]
+	st.out, st.buffer, st.weighed = out, st.buffer[:0], 0
 	if cap(st.buffer) > maxScratch {
 		st.buffer = nil
 	}
@@ -248,24 +306,29 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		st.tick()
 	case Flush:
 		st.flush()
+	case Tenants:
+		st.setTable(ev.Table, ev.Err, ev.Conn)
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
 	st.settle()
+	st.serveSlices()
 	out, st.out = st.out, nil
 	return out
 }
 
 // settle lets sessions go on whose turn has come, and then schedules that wait to hear what these ask for.
 func (st *State) settle() {
-	for again := true; again; again = len(st.ready) > 0 || st.resume() {
-		for i := 0; i < len(st.ready); i++ {
-			s := st.ready[i]
+	for again := true; again; again = len(st.ready) > 0 && !st.isTired() || st.resume() {
+		looked := 0
+		for ; looked < len(st.ready) && !st.isTired(); looked++ {
+			s := st.ready[looked]
 			s.ready = false
 			st.pump(s)
 		}
-		clear(st.ready)
-		st.ready = st.ready[:0]
+		left := copy(st.ready, st.ready[looked:])
+		clear(st.ready[left:])
+		st.ready = st.ready[:left]
 		for st.stirred {
 			st.lookAtHeld()
 		}
@@ -273,18 +336,42 @@ func (st *State) settle() {
 	st.shut()
 }
 
+// More reports whether sessions have more that could be done at once, and that a Step with Continue does: other events
+// may come in between.
+func (st *State) More() bool { return len(st.ready) > 0 }
+
+// Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, to about so many
+// nanoseconds, as the constants below estimate. More tells whether something is left. Without it, a Step performs all.
+func (st *State) Weigh(most int64) { st.weight = most }
+
+// What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.
+const (
+	weightOfOne    = 700
+	weightOfWorker = 4
+	weightOfByte   = 25 // of the client's message
+)
+
+// tire takes note that something was performed.
+func (st *State) tire(workers, bytes int) {
+	st.weighed += weightOfOne + int64(workers)*weightOfWorker + int64(bytes)*weightOfByte
+}
+
+// isTired reports whether this Step has performed enough.
+func (st *State) isTired() bool { return st.weight > 0 && st.weighed >= st.weight }
+
 func (st *State) join(ev *Event) {
 	h, ok := ev.Message.(*wire.Hello)
 	if !ok || st.conns[ev.Conn] != nil {
 		st.refuse(ev.Conn, status.New(status.InvalidArgument, "a connection begins with one hello"))
 		return
 	}
+	h.CleanNames() // people see them, in events, reports and errors
 	var err error
 	switch h.Role {
 	case wire.Role_ROLE_WORKER:
 		err = st.workerJoins(ev.Conn, h)
 	case wire.Role_ROLE_CLIENT:
-		if err = st.clientJoins(ev.Conn, h); err == nil {
+		if err = st.clientJoins(ev.Conn, h, ev.Of); err == nil {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:
@@ -385,8 +472,15 @@ func (st *State) lost(c *conn, err error) {
 
 func (st *State) tick() {
 	st.listen()
+	for _, is := range st.islands {
+		if due := is.sched.Due(); due != 0 && due <= st.now {
+			st.feed(is, schedule.Event{Kind: schedule.Resume})
+		}
+	}
 	st.tellSlow()
+	st.tellHeld()
 	st.stir()
+	st.serve = true
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
 			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))
@@ -423,62 +517,6 @@ func (st *State) stop(why error) {
 	}
 }
 
-// Dirty says that Flush has something to tell.
-func (st *State) Dirty() bool { return len(st.dirty) > 0 }
-
-// flush tells clients what has ended.
-func (st *State) flush() {
-	for _, s := range st.dirty {
-		s.dirty = false
-		if st.sessions[s.id] != s {
-			continue
-		}
-		if s.conn != 0 {
-			ok, failed := s.ok, s.failed
-			for first := true; first || len(failed) > 0; first = false {
-				n := min(len(failed), wire.MaxFailures)
-				from := len(st.buffer)
-				st.buffer = (&wire.Completed{Ok: ok, Failed: failed[:n]}).Append(st.buffer)
-				st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
-				ok, failed = nil, failed[n:]
-			}
-			s.underWay -= len(s.ok) + len(s.failed)
-			s.ok = s.ok[:0]
-			clear(s.failed)
-			s.failed = s.failed[:0]
-		}
-	}
-	clear(st.dirty)
-	st.dirty = st.dirty[:0]
-}
-
-// send encodes a message for some connections.
-func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
-	from := len(st.buffer)
-	size := proto.Size(m)
-	if size >= lateSize {
-		st.deliver(to, kind, nil)
-		if len(to) > 0 {
-			st.out[len(st.out)-1].late = &late{message: m, size: size}
-		}
-		return
-	}
-	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(st.buffer, m)
-	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
-		st.warn(about{kind: wire.EventDropped}, "a message does not encode", err)
-		return
-	}
-	st.buffer = b
-	st.deliver(to, kind, b[from:])
-}
-
-func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
-	st.shut() // in order
-	if len(to) > 0 {
-		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload})
-	}
-}
-
 func describe(name, peer string) string {
 	if name == "" {
 		return peer
@@ -489,6 +527,7 @@ func describe(name, peer string) string {
 // island is the order of an island's gangs.
 type island struct {
 	name     string
+	index    int // in State.islands
 	sched    *schedule.State
 	held     map[uint64]*gang // by ticket: submitted and not started
 	acts     []schedule.Action
@@ -501,7 +540,7 @@ func (st *State) newIsland(name string) *island {
 	if st.config.Fair {
 		order = &schedule.Fair{Gangs: st.limits.Window}
 	}
-	return &island{name: name, held: map[uint64]*gang{}, sched: schedule.New(schedule.Config{
+	return &island{name: name, index: len(st.islands), held: map[uint64]*gang{}, sched: schedule.New(schedule.Config{
 		MaxQueued: st.limits.Sessions + 1, Policy: order, OneByOne: st.config.Fair})}
 }
 
@@ -518,6 +557,7 @@ func (st *State) resume() (some bool) {
 
 // feed gives an event to an island's schedule and carries out what follows.
 func (st *State) feed(is *island, ev schedule.Event) {
+	ev.Now = st.now
 	is.acts = is.sched.Step(ev, is.acts)
 	if is.draining {
 		return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/tracetest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
@@ -21,18 +22,19 @@ import (
 // and below it stand the actions that follow. A number first is a connection.
 //
 //	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [wait=seconds]
+//	[the lines of a file of tenants]
 //	steps
-//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c | 3 admin
+//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c [of=tenant] | 3 admin [tenant]
 //	2 compile 1 text [on=0,1] [bytes=9]
 //	1 compiled 1 [cancelled|kept|notext] [donated=0 [alias=bytes]] [temp=bytes] [form=joined] [error=…]
-//	1 want 1 | 1 have 1 [no]
+//	1 want 1 | 1 have 1 [no] | 1 loaded 1 session=1
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 assemble 3 program=1 of=1:2,2:1
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 [took=nanoseconds,nanoseconds] | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10
-//	flush | 3 ask
+//	flush | 3 ask [tenants] | tenants [of=3] [error=…] [lines of a file of tenants, with ; between them]
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
 		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
@@ -43,11 +45,23 @@ func TestTraces(t *testing.T) {
 		d.MaybeScanArgs(t, "store", &c.Limits.Store)
 		d.MaybeScanArgs(t, "wait", &c.MemoryWait)
 		c.MemoryWait *= 1e9
-		return &tracer{st: New(c), now: 1e9}
+		if d.Input != "" {
+			c.Tenants = tableOf(t, d.Input)
+		}
+		return &tracer{t: t, st: New(c), now: 1e9}
 	})
 }
 
+func tableOf(t *testing.T, text string) *tenant.Table {
+	table, err := tenant.Parse("tenants.toml", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
 type tracer struct {
+	t   *testing.T
 	st  *State
 	now int64
 }
@@ -68,6 +82,9 @@ func (tr *tracer) Event(w *strings.Builder, line string) error {
 func (tr *tracer) End(*strings.Builder) {}
 
 func (tr *tracer) parse(line string) (Event, error) {
+	if text, ok := strings.CutPrefix(line, "tenants ["); ok {
+		return Event{Kind: Tenants, Table: tableOf(tr.t, "["+strings.ReplaceAll(text, ";", "\n"))}, nil
+	}
 	var words []string
 	args := map[string]string{}
 	if before, message, ok := strings.Cut(line, "error="); ok {
@@ -107,6 +124,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 		seconds, err := strconv.ParseFloat(words[1], 64)
 		tr.now += int64(seconds * 1e9)
 		return Event{Kind: Tick}, err
+	case "tenants":
+		return Event{Kind: Tenants, Conn: number(args["of"]), Err: why.Err()}, bad
 	case "lost":
 		return Event{Kind: Lost, Conn: number(words[1]), Err: why.Err()}, bad
 	}
@@ -128,12 +147,14 @@ func (tr *tracer) parse(line string) (Event, error) {
 			&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer,
 				ProtocolMax: uint32(number(args["protocol"]))}
 		if args["protocol"] == "" {
-			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolMax
+			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolLoaded - 1 // it does not say when it has loaded a program
 		}
 	case "client":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
+		ev.Of = args["of"]
 	case "admin":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_ADMIN}
+		ev.Tenant = words[2] == "tenant"
 	case "compile":
 		m := &wire.Compile{Op: op, Program: op, Format: "sim", Code: []byte(words[3])}
 		var on []int
@@ -151,7 +172,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "compiled":
 		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
 			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"]),
-			Cost: &wire.Cost{TempBytes: int64(number(args["temp"])), AliasBytes: int64(number(args["alias"]))}},
+			Cost: &wire.Cost{TempBytes: int64(number(args["temp"])), CodeBytes: int64(number(args["code"])),
+				AliasBytes: int64(number(args["alias"]))}},
 			Loadable: &wire.Loadable{Serialized: []byte("x")}}
 		if args["alias"] != "" { // otherwise the compiler has said nothing of it
 			m.Info.Cost.ArgumentBytes = 4
@@ -173,6 +195,9 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindWant, &wire.Want{Artifact: number(words[2])}
 	case "have":
 		ev.Wire, ev.Message = wire.KindHave, &wire.Have{Artifact: number(words[2]), No: words[3] == "no"}
+	case "loaded":
+		ev.Wire = wire.KindLoaded
+		ev.Message = &wire.Loaded{Session: uint32(number(args["session"])), Program: number(words[2])}
 	case "run":
 		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]),
 			Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
@@ -222,7 +247,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "slice":
 		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{
 			Slice: number(words[2]), Devices: uint32(number(args["devices"])),
-			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"]}
+			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"],
+			Exclusive: args["exclusive"] != "", WaitMs: number(args["wait"]), Priority: int32(number(args["priority"]))}
 	case "release":
 		ev.Wire, ev.Message = wire.KindSliceRelease, &wire.SliceRelease{Slices: numbers(words[2])}
 	case "abort":
@@ -234,7 +260,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 	case "goodbye":
 		ev.Wire, ev.Message = wire.KindGoodbye, &wire.Goodbye{}
 	case "ask":
-		ev.Wire, ev.Message = wire.KindAsk, &wire.Ask{Stop: words[2] == "stop"}
+		ev.Wire, ev.Message = wire.KindAsk, &wire.Ask{Stop: words[2] == "stop", ApplyTenants: words[2] == "tenants"}
 	default:
 		return ev, fmt.Errorf("no such event")
 	}
@@ -257,13 +283,16 @@ func said(s *wire.Status) string {
 func (tr *tracer) print(w *strings.Builder, a Action) {
 	to := strings.Trim(fmt.Sprint(a.To), "[]")
 	into := func(m proto.Message) {
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
+		if err := proto.Unmarshal(sent(a), m); err != nil {
 			fmt.Fprintf(w, "  does not decode: %v\n", err)
 		}
 	}
 	switch a.Kind {
 	case Welcome:
 		fmt.Fprintf(w, "  → %s: welcome, process %d", to, a.Message.Process)
+		if a.complete != nil {
+			a.complete()
+		}
 		for _, d := range a.Message.Devices {
 			fmt.Fprintf(w, ", %d is %d.%d/%d", d.Number, d.Worker, d.Local, d.Slice)
 		}
@@ -274,6 +303,8 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 		fmt.Fprintf(w, "  → %s: close\n", to)
 	case Stop:
 		fmt.Fprintln(w, "  stop")
+	case Reload:
+		fmt.Fprintf(w, "  read the file of tenants for %s\n", to)
 	case Send:
 		fmt.Fprintf(w, "  → %s: ", to)
 		switch a.Wire {
@@ -304,6 +335,15 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 			m := new(wire.Compiling)
 			into(m)
 			fmt.Fprintf(w, "compiling %d on %s for %d ms", m.Op, m.Worker, m.SinceMs)
+		case wire.KindHeld:
+			m := new(wire.Held)
+			into(m)
+			if h := m.Held; m.GoesOn {
+				fmt.Fprintf(w, "%s goes on after %d ms", h.What, h.SinceMs)
+			} else {
+				fmt.Fprintf(w, "%s waits for %s of %d sessions for %d ms, fails in %d ms", h.What, h.WaitsFor,
+					len(h.Holders), h.SinceMs, m.FailsInMs)
+			}
 		case wire.KindCompiled:
 			m := new(wire.Compiled)
 			into(m)
@@ -393,6 +433,10 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 		case wire.KindSliceAnswer:
 			m := new(wire.SliceAnswer)
 			into(m)
+			if m.Position > 0 {
+				fmt.Fprintf(w, "slice %d waits as number %d: %s", m.Slice, m.Position, m.Lacks)
+				break
+			}
 			fmt.Fprintf(w, "slice %d, %s, is %v", m.Slice, said(m.Status), m.Devices)
 		case wire.KindAbort:
 			m := new(wire.Abort)

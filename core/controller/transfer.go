@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -51,52 +53,27 @@ func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at 
 	}
 	g := st.newGang(s, op)
 	g.place, g.first, g.makes, g.bytes = at, id, 1, counted[0]
-	g.kind, g.to, g.conns, g.payload = kind, workers, conns, q.payload
+	g.kind, g.to, g.conns, g.payload, g.kept = kind, workers, conns, q.payload, q.kept
 	if len(conns) > 1 {
-		g.message = q.message
+		g.message, g.cut = q.message, q.cut
 	}
 	st.admit(g)
 }
 
 func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
-	var to []uint32
-	var seen, workers set
-	err := q.err
-	for i, move := range m.Moves {
-		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
-			st.end(s, m.Op, invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
-				len(s.slots)-1))
-			return
-		}
-		if move.Index != 0 {
-			st.end(s, m.Op, invalid("move %d has an index, which is not a client's to say", i))
-			return
-		}
-		if !seen.has(int(move.To)) {
-			seen.add(int(move.To))
-			to = append(to, move.To)
-		}
-		workers.add(s.slots[move.From])
-		workers.add(s.slots[move.To])
-		if err != nil {
-			continue
-		}
-		switch o := s.objects[move.Source]; {
-		case o == nil:
-			err = invalid("move %d: array %d is not there; it was freed, or never made", i, move.Source)
-		case o.err != nil:
-			err = o.err
-		case o.donated:
-			err = invalid("move %d: array %d was donated to an earlier run and cannot be used again", i, move.Source)
-		case o.of != nil:
-			err = o.asMember(move.Source)
-		case !o.place.has.has(int(move.From)):
-			err = invalid("move %d: array %d has no shard on device %d", i, move.Source, move.From)
-		case o.put != 0:
-			st.awaitPut(o)
-		}
+	c := q.cut
+	if c == nil {
+		c = cutMoves(s, m)
 	}
-	at, e := st.place(s, to)
+	if c.err != nil {
+		st.end(s, m.Op, c.err)
+		return
+	}
+	err := q.err
+	for i := 0; i < len(c.sources) && err == nil; i++ {
+		err = st.movable(s, m, &c.sources[i])
+	}
+	at, e := st.placeMade(s, c.to, c.at)
 	if e != nil {
 		st.end(s, m.Op, e)
 		return
@@ -106,14 +83,37 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		err = e
 	}
 	if err == nil {
-		workers.each(func(slot int) {
+		c.workers.each(func(slot int) {
 			if w := st.workers[slot]; err == nil && w.gone != nil {
 				err = w.gone
 			}
 		})
 	}
-	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindTransfer, workers,
-		st.connsOf(workers), q)
+	q.cut = c
+	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindTransfer, c.workers,
+		st.connsOf(c.workers), q)
+}
+
+// movable says whether an array is there that a transfer reads.
+func (st *State) movable(s *session, m *wire.Transfer, from *source) error {
+	switch o := s.objects[from.object]; {
+	case o == nil:
+		return invalid("move %d: array %d is not there; it was freed, or never made", from.move, from.object)
+	case o.err != nil:
+		return o.err
+	case o.donated:
+		return invalid("move %d: array %d was donated to an earlier run and cannot be used again", from.move, from.object)
+	case o.of != nil:
+		return o.asMember(from.object)
+	case !o.place.has.covers(from.on):
+		i := slices.IndexFunc(m.Moves, func(v *wire.Move) bool {
+			return v.Source == from.object && !o.place.has.has(int(v.From))
+		})
+		return invalid("move %d: array %d has no shard on device %d", i, from.object, m.Moves[i].From)
+	case o.put != 0:
+		st.awaitPut(o)
+	}
+	return nil
 }
 
 func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
@@ -145,5 +145,6 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 	}
 	g := st.newGang(s, m.Op)
 	g.place, g.kind, g.to, g.conns, g.payload = at, wire.KindFetch, at.workers, at.conns, q.payload
+	g.kept = q.kept
 	st.admit(g)
 }

@@ -196,11 +196,18 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 		delete(worker.compiles, op)
 		m := &wire.Compiled{Op: op, Status: bad}
 		if rapid.IntRange(0, 5).Draw(w.t, "luck") < 5 {
-			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2]}
+			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2],
+				Cost: &wire.Cost{CodeBytes: []int64{-1, 0, 5}[op%3]}}
 			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x"),
 				Collective: op%3 > 0}}
 		}
 		w.say(number, wire.KindCompiled, m)
+		return
+	}
+	if len(worker.loads) > 0 && (len(worker.gangs) == 0 || rapid.Bool().Draw(w.t, "loads")) {
+		m := worker.loads[0]
+		worker.loads = worker.loads[1:]
+		w.say(number, wire.KindLoaded, m)
 		return
 	}
 	gang, _ := pick(w, worker.gangs, "gang")

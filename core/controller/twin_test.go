@@ -40,6 +40,7 @@ type twinWorker struct {
 	last      uint64
 	known     map[uint32]bool
 	loaded    map[[2]uint64]bool
+	loads     []*wire.Loaded    // to be told
 	gangs     map[uint64]uint32 // to be reported: session
 	compiles  map[uint64]bool
 }
@@ -98,6 +99,7 @@ func (w *twin) see(a Action) {
 	switch a.Kind {
 	case Welcome:
 		if c := w.clients[a.To[0]]; c != nil {
+			a.complete()
 			c.session, c.devices = a.Message.Session, len(a.Message.Devices)
 		}
 		if x := w.workers[a.To[0]]; x != nil {
@@ -128,7 +130,7 @@ func (w *twin) see(a Action) {
 }
 
 func (w *twin) into(a Action, m proto.Message) {
-	if err := proto.Unmarshal(a.Payload, m); err != nil {
+	if err := proto.Unmarshal(sent(a), m); err != nil {
 		w.t.Fatalf("a message of kind %d does not decode: %v", a.Wire, err)
 	}
 }
@@ -173,6 +175,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
 		}
 		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+		worker.loads = append(worker.loads, &wire.Loaded{Session: m.Session, Program: m.Program})
 		for _, p := range m.Places {
 			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
 				w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
@@ -187,8 +190,9 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		if kind != wire.KindFree && kind != wire.KindAssemble {
 			_ = proto.Unmarshal(m.Operation, op)
 		}
-		if kind == wire.KindFetch { // which may pass what is held
-			op.Op = 0
+		order := op.Op
+		if kind == wire.KindFetch || kind == wire.KindPut { // which may pass what is held
+			order = 0
 		}
 		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
 		if kind == wire.KindAssemble {
@@ -198,7 +202,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.ownPart(worker, m, op.Op)
 			what = fmt.Sprint(m.Session, m.Kind, op.Op)
 		}
-		w.dispatched(m.Gang, what, m.Session, op.Op)
+		w.dispatched(m.Gang, what, m.Session, order)
 		switch {
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
@@ -536,7 +540,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			w.now = max(w.now, w.st.Due())
 			w.step(Event{Kind: Tick})
 			for _, number := range slices.Sorted(maps.Keys(w.workers)) {
-				for worker := w.workers[number]; len(worker.gangs)+len(worker.compiles) > 0; busy = true {
+				for worker := w.workers[number]; len(worker.gangs)+len(worker.compiles)+len(worker.loads) > 0; busy = true {
 					w.reports(number, worker)
 				}
 			}

@@ -20,6 +20,7 @@ type worker struct {
 	slot    int
 	to      [1]uint64 // its connection
 	process *wire.Process
+	intro   []byte // see introduction
 	offer   *wire.WorkerOffer
 	island  *island
 	name    string
@@ -53,12 +54,11 @@ func (w *worker) refuses(g *gang, why error, now int64) {
 		why: why}
 }
 
-// lastRefusal tells what refuses took note of last, nil if it was never called.
-func (w *worker) lastRefusal(now int64) *wire.Report_Refusal {
-	if w.refused == 0 {
+// report tells what refuses took note of, nil if it was never called.
+func (r *shortage) report(now int64) *wire.Report_Refusal {
+	if r.why == nil {
 		return nil
 	}
-	r := &w.lacked
 	return &wire.Report_Refusal{What: r.what, Session: r.session, Client: r.client, User: r.user, Host: r.host,
 		SinceMs: (now - r.at) / 1e6, Why: r.why.Error()}
 }
@@ -86,7 +86,8 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 		Kind: Welcome, To: w.to[:], Message: &wire.Welcome{Process: st.process, Cluster: st.config.Cluster,
 			Proof: st.config.Key, HeartbeatMs: uint32(st.config.Heartbeat / 1e6), Board: board}})
 	st.stir()
-	st.workers[w.slot] = w
+	st.workers[w.slot], st.processes[w.process.Number] = w, w
+	st.devices += len(w.offer.Devices)
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, role: h.Role, w: w}
 	st.note(w.about(wire.EventJoined), "worker "+w.name+" came to island "+quoted(w.island.name), nil)
@@ -153,7 +154,7 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
-		st.workers = append(st.workers, nil)
+		st.workers, st.busy = append(st.workers, nil), append(st.busy, 0)
 	}
 	return w, board, nil
 }
@@ -223,7 +224,10 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 		tell(w.about(wire.EventLost), "lost worker "+w.name, err)
 	}
-	st.losses++
+	st.reach++
+	st.serve = true
+	st.devices -= len(w.offer.Devices)
+	delete(st.processes, w.process.Number)
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
 		delete(st.boards, w.process.Host)
 	}
@@ -232,7 +236,7 @@ func (st *State) workerLost(w *worker, err error) {
 	// Peers first: what waits for its bytes ends with its name.
 	to := st.connsOf(w.knows)
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s.conn != 0 && slices.Contains(s.slots, w.slot) {
+		if s := st.sessions[id]; s.conn != 0 && s.workers.has(w.slot) {
 			to = append(to, s.conn)
 		}
 	}
@@ -322,12 +326,14 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		st.want(w, m.Artifact)
 	case *wire.Have:
 		st.have(w, m)
+	case *wire.Loaded:
+		st.loadedBy(w, m)
 	case *wire.Profiled:
-		return st.profiled(w, m, ev.Payload)
+		return st.profiled(w, m, ev)
 	case *wire.HostCall:
 		// Where the client is not there, its end is the run's.
 		if s := st.sessions[m.Session]; s != nil {
-			st.deliver(s.to(), wire.KindHostCall, ev.Payload)
+			st.forward(s.to(), ev)
 		}
 	default:
 		return status.New(status.InvalidArgument, "worker %s sent a message of kind %d, which is not a worker's to send",

@@ -36,7 +36,8 @@ func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
 				specs := []ledger.Spec{
 					{ShardBytes: int64(i % 7), Placement: places[i%3]}, {ShardBytes: 3, Placement: places[(i+g)%3]}}
 				made := make([]ledger.ID, 2)
-				if _, err := memory.Admit(o, ledger.Request{Specs: specs, Placement: specs[0].Placement}, made); err != nil {
+				r := ledger.Request{Specs: specs, Placement: specs[0].Placement}
+				if _, err := memory.Admit(o, r, nil, nil, made); err != nil {
 					if status.CodeOf(err) != status.ResourceExhausted {
 						t.Error(err)
 					}

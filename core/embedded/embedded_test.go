@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/executor"
@@ -110,6 +111,65 @@ func TestRunsUnderWayCount(t *testing.T) {
 	s.Free(first.Computation)
 	if u := s.Memory(0); u.InUse != 100 {
 		t.Errorf("%d bytes are in use, want 2 × 40 and 20 beside", u.InUse)
+	}
+}
+
+// A program's code is part of what its first run on a device needs, and counts until the program is forgotten and its
+// runs have ended.
+func TestCodeCountsFromTheFirstRun(t *testing.T) {
+	s, err := Embedded{Devices: []string{"gpu", "gpu"}, Limit: 100}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	in := func(device int, want, code int64) {
+		t.Helper()
+		if u := s.Memory(device); u.InUse != want || s.Code(device) != code {
+			t.Errorf("%d bytes are in use on device %d, %d of them code; want %d and %d", u.InUse, device, s.Code(device), want,
+				code)
+		}
+	}
+	program := func(code int64) uint64 {
+		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{10}, CodeBytes: code})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	run := func(program uint64, only int) (Admitted, error) {
+		out := Admitted{Objects: make([]uint64, 1)}
+		_, err := s.Admit(Run{Program: program, Only: only}, &out)
+		return out, err
+	}
+	small, large := program(30), program(80)
+	in(0, 0, 0)
+	first, err := run(small, -1)
+	if err != nil || first.Computation == 0 {
+		t.Fatalf("the first run: %+v, %v", first, err)
+	}
+	if _, err := run(small, -1); err != nil {
+		t.Fatal(err)
+	}
+	in(0, 50, 30)
+	in(1, 0, 0)
+	if _, err := run(small, 1); err != nil {
+		t.Fatal(err)
+	}
+	in(1, 40, 30)
+	if _, err := run(large, -1); !CanWait(err) || !strings.Contains(err.Error(), "30 bytes in 1 of code of step") {
+		t.Errorf("code that does not fit now: %v, want an error that can wait and names the code that is there", err)
+	}
+	s.Free(first.Computation)
+	s.Forget(small)
+	in(0, 50, 30) // the second run is under way
+	s.Free(first.Computation + 1)
+	in(0, 50, 30) // and the one on the other device
+	s.Free(first.Computation + 2)
+	in(0, 20, 0)
+	in(1, 10, 0)
+	s.Free(first.Objects[0])
+	if _, err := run(large, -1); err != nil {
+		t.Errorf("after the other program has gone: %v", err)
 	}
 }
 

@@ -20,6 +20,8 @@ type Program struct {
 	Collective bool
 	Outputs    []int64 // bytes of a shard, by output
 	Temp       int64   // bytes that it takes on each device while it runs, beside arguments and outputs
+	// CodeBytes is what the program itself takes of each device, see code.
+	CodeBytes int64
 	// Format and Code are the source, kept as long as the program so that it can be
 	// compiled again elsewhere. They are empty for a program that was loaded from its
 	// serialized form.
@@ -33,6 +35,7 @@ type kept struct {
 	set   schedule.DeviceSet
 	place ledger.Placement
 	specs []ledger.Spec
+	code  *code
 }
 
 // Session is one client's connection to the system.
@@ -90,7 +93,8 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	q := &kept{Program: p, set: schedule.Devices(p.Devices...), place: place}
+	q := &kept{Program: p, set: schedule.Devices(p.Devices...), place: place,
+		code: &code{bytes: max(0, p.CodeBytes), label: "code of " + p.Name}}
 	for _, bytes := range p.Outputs {
 		q.specs = append(q.specs, ledger.Spec{ShardBytes: bytes, Placement: place, Label: p.Name})
 	}
@@ -104,8 +108,12 @@ func (s *Session) AddProgram(p Program) (uint64, error) {
 // Forget removes a program. Runs of it that were submitted before continue.
 func (s *Session) Forget(id uint64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	p := s.programs[id]
 	delete(s.programs, id)
+	s.mu.Unlock()
+	if p != nil {
+		s.memory.Forget(p.code)
+	}
 }
 
 // Run is one execution of a program.
@@ -155,7 +163,9 @@ func (s *Session) Admit(r Run, out *Admitted) (executor.Turn, error) {
 	}
 	g := schedule.Gang{Session: s.id, Devices: p.set, After: r.After, Reads: r.Reads, Collective: p.Collective}
 	q := ledger.Request{Specs: p.specs, Placement: p.place, Taken: r.Taken, Temp: p.Temp}
+	devices := p.Devices
 	if r.Only >= 0 {
+		devices = []int{r.Only}
 		g.Devices = s.sets[r.Only]
 		q.Placement, q.Specs = s.single[r.Only], slices.Clone(q.Specs)
 		for i := range q.Specs {
@@ -163,7 +173,7 @@ func (s *Session) Admit(r Run, out *Admitted) (executor.Turn, error) {
 		}
 	}
 	var err error
-	if out.Computation, err = s.admit(q, objects); err != nil {
+	if out.Computation, err = s.admit(q, p.code, devices, objects); err != nil {
 		return executor.Turn{}, err
 	}
 	turn, err := s.island.Enter(&g, r.Nested)
@@ -177,18 +187,18 @@ func (s *Session) Admit(r Run, out *Admitted) (executor.Turn, error) {
 }
 
 // admit has a request counted, or returns an error.
-func (s *Session) admit(r ledger.Request, objects []uint64) (computation uint64, err error) {
+func (s *Session) admit(r ledger.Request, c *code, devices []int, objects []uint64) (computation uint64, err error) {
 	if s.closed.Load() {
 		return 0, executor.ErrClosed
 	}
-	return s.memory.Admit(ledger.Owner(s.id), r, objects)
+	return s.memory.Admit(ledger.Owner(s.id), r, c, devices, objects)
 }
 
 // array creates the object of an array that no run makes.
 func (s *Session) array(place ledger.Placement, bytes int64, label string) (uint64, error) {
 	specs := [1]ledger.Spec{{ShardBytes: bytes, Placement: place, Label: label}}
 	var object [1]uint64
-	_, err := s.admit(ledger.Request{Specs: specs[:], Placement: place}, object[:])
+	_, err := s.admit(ledger.Request{Specs: specs[:], Placement: place}, nil, nil, object[:])
 	return object[0], err
 }
 
@@ -226,6 +236,9 @@ func (s *Session) Island() *executor.Island { return s.island }
 
 // Memory returns the bytes in use on a device, and its limit.
 func (s *Session) Memory(device int) ledger.Usage { return s.memory.Device(device) }
+
+// Code returns the bytes of programs' code on a device, which are among those in use.
+func (s *Session) Code(device int) int64 { return s.memory.Code(device) }
 
 // Objects returns the number of live objects.
 func (s *Session) Objects() int { return s.memory.Len() }

@@ -2,23 +2,32 @@ package embedded
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"sync"
+	"time"
 
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/status"
 )
 
-// local grants slices of the devices of this process to its only session.
+// local grants slices of the devices of this process to its only session. A request that may wait does until other
+// threads have released theirs.
 type local struct {
 	mu     sync.Mutex // guards the rest
 	layout placement.Map
 	view   *placement.View
+	begun  time.Time
 	last   uint64 // number of the last slice
+	asked  map[*placement.Request]*grant.Request
+	due    *time.Timer // fires when the next wait ends; nil until one waits
 	ended  error
 }
 
 // newLocal returns a local for devices of these kinds.
 func newLocal(kinds []string) (*local, error) {
-	l := new(local)
+	l := &local{begun: time.Now(), asked: map[*placement.Request]*grant.Request{}}
 	if _, err := l.layout.Join(placement.Offer{Name: "this process", Devices: len(kinds), Kinds: kinds}); err != nil {
 		return nil, err
 	}
@@ -26,40 +35,106 @@ func newLocal(kinds []string) (*local, error) {
 	return l, nil
 }
 
-// Grant implements client.Slices.
-func (l *local) Grant(_ context.Context, w placement.Want) (uint64, []int, error) {
+// Ask implements grant.Slices.
+func (l *local) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
-		return 0, nil, l.ended
+		return nil, l.ended
 	}
 	l.last++
-	s, err := l.layout.Grant(0, l.last, l.view, w)
-	if err != nil {
-		return 0, nil, err
+	now := int64(time.Since(l.begun))
+	r := &placement.Request{Number: l.last, View: l.view, Want: w, Priority: t.Priority, Asked: now,
+		Until: now + min(int64(max(t.Wait, 0)), math.MaxInt64-now)}
+	if err := l.layout.Ask(r); err != nil {
+		return nil, err
 	}
-	return s.Number, s.Devices, nil
+	a := grant.NewRequest(l.last)
+	l.asked[r] = a
+	l.serve()
+	return a, nil
 }
 
-// Remap implements client.Slices.
+// serve ends the requests that can be met, or whose wait has ended. Called with the lock.
+func (l *local) serve() {
+	now := int64(time.Since(l.begun))
+	for _, r := range l.layout.Serve(now, nil) {
+		a := l.asked[r]
+		delete(l.asked, r)
+		switch granted, err := r.Result(); {
+		case granted != nil:
+			a.End(granted.Devices, nil)
+		case err != nil:
+			a.End(nil, err)
+		default:
+			a.End(nil, status.New(status.ResourceExhausted, "a slice of %s was asked for: %s; release it, pass a longer wait=, "+
+				"or ask for fewer devices", status.Count(r.Want.Devices, "device"), lacks(len(r.Lacks()))))
+		}
+	}
+	next := int64(math.MaxInt64)
+	for _, r := range l.layout.Requests() {
+		l.asked[r].At(r.Position(), lacks(len(r.Lacks())))
+		next = min(next, r.Until)
+	}
+	switch {
+	case next == math.MaxInt64:
+		if l.due != nil {
+			l.due.Stop()
+		}
+	case l.due == nil:
+		l.due = time.AfterFunc(time.Duration(next-now), l.timeout)
+	default:
+		l.due.Reset(time.Duration(next - now))
+	}
+}
+
+// lacks says for people who has the devices that a request lacks.
+func lacks(n int) string {
+	switch n {
+	case 0:
+		return "devices are reserved for requests that come before it"
+	case 1:
+		return "1 is in another slice of this process"
+	}
+	return fmt.Sprintf("%d are in other slices of this process", n)
+}
+
+func (l *local) timeout() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serve()
+}
+
+// Remap implements grant.Slices.
 func (l *local) Remap(_ context.Context, number uint64) ([]int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
 		return nil, l.ended
 	}
-	s, err := l.layout.Remap(0, number, l.view)
+	s, err := l.layout.Remap(0, number, l.view, nil)
 	if err != nil {
 		return nil, err
 	}
+	l.serve()
 	return s.Devices, nil
 }
 
-// Release implements client.Slices.
+// Release implements grant.Slices.
 func (l *local) Release(number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for r, a := range l.asked {
+		if r.Number == number {
+			delete(l.asked, r)
+			a.Cancelled()
+		}
+	}
+	l.layout.Cancel(0, number)
 	l.layout.Release(0, number)
+	if l.ended == nil {
+		l.serve()
+	}
 }
 
 // end releases all slices; later calls return why.
@@ -67,5 +142,12 @@ func (l *local) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = why
+	for r, a := range l.asked {
+		delete(l.asked, r)
+		a.End(nil, why)
+	}
+	if l.due != nil {
+		l.due.Stop()
+	}
 	l.layout.ReleaseAll(0)
 }

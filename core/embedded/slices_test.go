@@ -4,12 +4,25 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/openpathways/pathways/core/executor"
+	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 )
+
+// granted asks for a slice and waits for it.
+func granted(s grant.Slices, w placement.Want) (uint64, []int, error) {
+	a, err := s.Ask(w, grant.Terms{})
+	if err != nil {
+		return 0, nil, err
+	}
+	devices, err := a.Wait(context.Background())
+	return a.Number, devices, err
+}
 
 // The devices of this process are granted as those of a cluster are.
 func TestLocalSlices(t *testing.T) {
@@ -18,15 +31,15 @@ func TestLocalSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	first, devices, err := s.Grant(ctx, placement.Want{Devices: 2, Kind: "cpu", Island: placement.DefaultIsland})
+	first, devices, err := granted(s, placement.Want{Devices: 2, Kind: "cpu", Island: placement.DefaultIsland})
 	if err != nil || fmt.Sprint(devices) != "[0 1]" {
 		t.Fatalf("the first slice is %v, %v", devices, err)
 	}
-	second, devices, err := s.Grant(ctx, placement.Want{Devices: 2})
+	second, devices, err := granted(s, placement.Want{Devices: 2})
 	if err != nil || second == first || fmt.Sprint(devices) != "[0 2]" {
 		t.Fatalf("the second slice is %d, %v, %v", second, devices, err)
 	}
-	if _, _, err := s.Grant(ctx, placement.Want{Devices: 4}); status.CodeOf(err) != status.ResourceExhausted {
+	if _, _, err := granted(s, placement.Want{Devices: 4}); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("4 devices of 3 returned %v", err)
 	}
 	s.Release(first)
@@ -40,7 +53,53 @@ func TestLocalSlices(t *testing.T) {
 	if _, err := s.Remap(ctx, second); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("remapping after the session's end returned %v", err)
 	}
-	if _, _, err := s.Grant(ctx, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
+	if _, _, err := granted(s, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a slice after the session's end returned %v", err)
 	}
+}
+
+// A request waits until its devices are released, for as long as it may.
+func TestLocalRequestsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := newLocal([]string{"cpu", "cpu", "cpu"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.Background()
+		first, _, err := granted(l, placement.Want{Devices: 2, Exclusive: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(devices int, wait time.Duration) *grant.Request {
+			a, err := l.Ask(placement.Want{Devices: devices, Exclusive: true}, grant.Terms{Wait: wait})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		short, long, behind := ask(3, time.Second), ask(3, grant.Forever), ask(1, time.Hour)
+		if at, lacks := short.Position(); at != 1 || lacks != "2 are in other slices of this process" {
+			t.Errorf("the first request waits as number %d: %s", at, lacks)
+		}
+		if at, lacks := behind.Position(); at != 3 || lacks != "devices are reserved for requests that come before it" {
+			t.Errorf("the last request waits as number %d: %s", at, lacks)
+		}
+		begun := time.Now()
+		if _, err := short.Wait(ctx); status.CodeOf(err) != status.ResourceExhausted || time.Since(begun) != time.Second {
+			t.Errorf("after %v the request ended with %v", time.Since(begun), err)
+		}
+		l.Release(first)
+		if devices, err := long.Wait(ctx); err != nil || fmt.Sprint(devices) != "[0 1 2]" {
+			t.Errorf("granted %v, %v", devices, err)
+		}
+		l.Release(behind.Number)
+		if _, err := behind.Wait(ctx); status.CodeOf(err) != status.Cancelled {
+			t.Errorf("a cancelled request ended with %v", err)
+		}
+		last := ask(1, grant.Forever)
+		l.end(status.New(status.Unavailable, "it ends"))
+		if _, err := last.Wait(ctx); status.CodeOf(err) != status.Unavailable {
+			t.Errorf("after the session's end a request ended with %v", err)
+		}
+	})
 }

@@ -128,7 +128,7 @@ func (l *Ledger) DropOwner(o Owner) {
 }
 
 // Charge makes an object, whatever the limits say. More bytes than can be counted, which no device has, are not
-// counted.
+// counted. Where there is no Room the object is not made, and its ID names none.
 func (l *Ledger) Charge(sp Spec) ID {
 	if sp.ShardBytes < 0 || sp.ShardBytes > MaxShardBytes ||
 		sp.ShardBytes*int64(len(sp.Placement.devices)) > maxCharge-l.space.total {
@@ -137,8 +137,9 @@ func (l *Ledger) Charge(sp Spec) ID {
 	i := l.free
 	if i != none {
 		l.free = l.slot(i).next
+	} else if i = l.slots; i > maxIndex {
+		return 0
 	} else {
-		i = l.slots
 		if i>>chunkBits == uint32(len(l.chunks)) {
 			l.chunks = append(l.chunks, make([]object, chunkSize))
 		}
@@ -243,6 +244,9 @@ func (l *Ledger) Passed(o Owner, ended uint64) (left bool) {
 
 // Len returns the number of objects.
 func (l *Ledger) Len() int { return l.live }
+
+// Room returns how many more there can be.
+func (l *Ledger) Room() int { return maxIndex - l.live - l.spent }
 
 func (l *Ledger) slot(i uint32) *object { return &l.chunks[i>>chunkBits][i&(chunkSize-1)] }
 

@@ -266,3 +266,56 @@ func TestDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// Beyond counts what some owners have together, with and without what leaves, and what a request takes over.
+func TestBeyondCountsOwnersTogether(t *testing.T) {
+	l := New()
+	place := func(o Owner, devices ...int) Placement {
+		p, err := l.Place(o, devices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for o := range Owner(3) {
+		if err := l.AddOwner(o+1, "an owner"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.Charge(Spec{ShardBytes: 5, Placement: place(1, 0, 1)})
+	leaves := l.Charge(Spec{ShardBytes: 3, Placement: place(2, 1, 2)})
+	l.Charge(Spec{ShardBytes: 100, Placement: place(3, 0, 1, 2)})
+	l.Retire(leaves, 1)
+	wide := place(1, 0, 1, 2)
+	for _, c := range []struct {
+		owners      []Owner
+		specs       []Spec
+		limit       int64
+		later       bool
+		device      int
+		has, need   int64
+		description string
+	}{
+		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 10, false, -1, 0, 0, "all fits"},
+		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 9, false, 1, 8, 2, "the fullest device"},
+		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 6, true, 0, 5, 2, "without what leaves"},
+		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}, {ShardBytes: -2, Placement: place(1, 1)}}, 6, false, 0, 5, 2,
+			"one takes over"},
+		{[]Owner{2}, []Spec{{ShardBytes: 0, Placement: wide}}, 1, false, -1, 0, 0, "nothing is wanted"},
+	} {
+		device, has, need := l.Beyond(c.owners, c.specs, c.limit, c.later)
+		if device != c.device || has != c.has || need != c.need {
+			t.Errorf("%s: device %d with %d and %d more, expected %d, %d, %d", c.description, device, has, need, c.device, c.has,
+				c.need)
+		}
+	}
+}
+
+// A ledger whose numbers are used up makes no object, and says so before.
+func TestLedgerIsFull(t *testing.T) {
+	l, p := benchLedger(t, 1, 0)
+	l.slots, l.live = maxIndex+1, maxIndex // as if they had been made
+	if id := l.Charge(Spec{ShardBytes: 1, Placement: p}); id != 0 || l.Room() != 0 {
+		t.Errorf("object %d is made where there is room for %d", id, l.Room())
+	}
+}

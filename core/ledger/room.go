@@ -12,7 +12,7 @@ import (
 
 // countable returns an error where so many objects, or bytes, cannot be counted.
 func (l *Ledger) countable(specs []Spec) error {
-	if len(specs) > maxIndex-l.live-l.spent {
+	if len(specs) > l.Room() {
 		return status.New(status.ResourceExhausted, "the ledger is full with %d objects; delete some arrays", l.live)
 	}
 	var all int64
@@ -46,6 +46,16 @@ func (l *Ledger) Possible(specs []Spec, temp int64) bool {
 	possible := true
 	l.look(specs, temp, true, func(d int, need int64) bool {
 		possible = possible && need <= l.space.limits[d]
+		return possible
+	})
+	return possible
+}
+
+// PossibleBeside reports whether it would fit if nothing else were there but what an owner has.
+func (l *Ledger) PossibleBeside(o Owner, specs []Spec, temp int64) bool {
+	possible := true
+	l.look(specs, temp, true, func(d int, need int64) bool {
+		possible = possible && need+l.On(o, d) <= l.space.limits[d]
 		return possible
 	})
 	return possible
@@ -179,18 +189,16 @@ func (l *Ledger) On(o Owner, device int) (bytes int64) {
 	return bytes
 }
 
-// Spread calls f with the bytes of an owner that do not leave by themselves, device by device; a device may come
-// several times. It takes time in proportion to the owner's placements that have something on them, not to its objects.
-func (l *Ledger) Spread(o Owner, f func(device int, bytes int64)) {
+// Each calls f for each of an owner's placements that has bytes which do not leave by themselves, with the bytes on
+// each of its devices. It takes time in proportion to these placements, not to their devices. Devices do not change.
+func (l *Ledger) Each(o Owner, f func(on Devices, bytes int64)) {
 	a := l.owners[o]
 	if a == nil {
 		return
 	}
 	for e := a.extents; e != nil; e = e.next {
 		if bytes := e.bytes - e.leaving; bytes > 0 {
-			for _, d := range e.devices {
-				f(int(d), bytes)
-			}
+			f(e.devices, bytes)
 		}
 	}
 }
@@ -274,4 +282,55 @@ func (l *Ledger) HoldersText(d int) string {
 			h.Owner))
 	}
 	return strings.Join(all, ", ")
+}
+
+// Beyond returns the device on which some owners together would have most objects if a request was granted, if that is
+// more than limit: with the bytes there that they have, and that the request needs. Otherwise the device is -1. With
+// later, what leaves by itself does not count. It takes time in proportion to the owners' placements that have
+// something on them, and to the devices of these only where their sum is beyond the limit.
+func (l *Ledger) Beyond(owners []Owner, specs []Spec, limit int64, later bool) (device int, has, need int64) {
+	most := int64(0)
+	for i := range specs {
+		most += max(0, specs[i].ShardBytes)
+	}
+	bytesOf := func(e *extent) int64 {
+		if later {
+			return e.bytes - e.leaving
+		}
+		return e.bytes
+	}
+	for _, o := range owners {
+		if a := l.owners[o]; a != nil {
+			for e := a.extents; e != nil; e = e.next {
+				most += bytesOf(e)
+			}
+		}
+	}
+	if device = -1; most <= limit {
+		return device, 0, 0
+	}
+	needs, used := map[int32]int64{}, map[int32]int64{}
+	for i := range specs {
+		for _, d := range specs[i].Placement.devices {
+			needs[d] += specs[i].ShardBytes
+		}
+	}
+	for _, o := range owners {
+		a := l.owners[o]
+		if a == nil {
+			continue
+		}
+		for e := a.extents; e != nil; e = e.next {
+			for _, d := range e.devices {
+				used[d] += bytesOf(e)
+			}
+		}
+	}
+	most = limit
+	for d, n := range needs {
+		if all := used[d] + n; n > 0 && (all > most || all == most && device >= 0 && int(d) < device) {
+			device, has, need, most = int(d), used[d], n, all
+		}
+	}
+	return device, has, need
 }

@@ -73,6 +73,38 @@ func (w *twin) blocked(specs []Spec, temp int64, later bool) (all []int) {
 	return all
 }
 
+// has returns the bytes on a device that an owner has and that do not leave.
+func (w *twin) has(o Owner, d int) (bytes int64) {
+	for _, x := range w.objects {
+		if p := w.places[x.spec.Placement]; p.owner == o && x.refs > 0 && slices.Contains(p.devices, d) {
+			bytes += x.spec.ShardBytes
+		}
+	}
+	return bytes
+}
+
+// possible reports whether a request fits beside what some owners have.
+func (w *twin) possible(specs []Spec, temp int64, beside ...Owner) bool {
+	for d, limit := range w.limits {
+		need, used := int64(0), int64(0)
+		for i, s := range specs {
+			if slices.Contains(w.places[s.Placement].devices, d) {
+				need += s.ShardBytes
+				if i == 0 {
+					need += temp
+				}
+			}
+		}
+		for _, o := range beside {
+			used += w.has(o, d)
+		}
+		if need > 0 && limit > 0 && used+need > limit {
+			return false
+		}
+	}
+	return true
+}
+
 func (w *twin) create(owner Owner, specs []Spec) status.Code {
 	if !w.open[owner] {
 		return status.NotFound
@@ -232,6 +264,13 @@ func twinProperty(t *rapid.T) {
 			if got := l.WillFit(specs, temp); got != (len(want) == 0) {
 				t.Fatalf("%+v and %d will fit: %t, want %v", specs, temp, got, want)
 			}
+			if got, want := l.Possible(specs, temp), w.possible(specs, temp); got != want {
+				t.Fatalf("%+v and %d are possible: %t, want %t", specs, temp, got, want)
+			}
+			o := drawOwner()
+			if got, want := l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o); got != want {
+				t.Fatalf("%+v and %d are possible beside owner %d: %t, want %t", specs, temp, o, got, want)
+			}
 		case "owner":
 			if o := drawOwner(); w.open[o] {
 				code("add owner", l.AddOwner(o, "session"), status.AlreadyExists)
@@ -275,7 +314,7 @@ func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 	if rapid.Bool().Draw(t, "compare") { // which folds
 		for d := range w.limits {
 			bytes, temp := w.device(d, false)
-			if got, want := l.Device(d), (Usage{bytes + temp, w.limits[d]}); got != want {
+			if got, want := l.Device(d), (Usage{bytes + temp, temp, w.limits[d]}); got != want {
 				t.Fatalf("device %d: %+v, want %+v", d, got, want)
 			}
 			var held int64
@@ -286,12 +325,7 @@ func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 				t.Fatalf("holders of device %d have %d bytes, want %d", d, held, bytes)
 			}
 			for o := range Owner(4) {
-				want := int64(0)
-				for _, x := range w.objects {
-					if p := w.places[x.spec.Placement]; p.owner == o && x.refs > 0 && slices.Contains(p.devices, d) {
-						want += x.spec.ShardBytes
-					}
-				}
+				want := w.has(o, d)
 				if got, has := l.On(o, d), l.Has(o, []int{d}); got != want || has != (want > 0) {
 					t.Fatalf("owner %d has %d bytes on device %d, any: %t, want %d", o, got, d, has, want)
 				}

@@ -67,7 +67,9 @@ type Worker struct {
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
 	granted []int // number of slices that have the device, by local device
-	viewed  []int // number of sessions of a fixed size (see ViewOf) that see it, by local device
+	// The exclusive slice that has the device, by local device.
+	exclusive []*Slice
+	viewed    []int // number of sessions of a fixed size (see ViewOf) that see it, by local device
 }
 
 // kind returns the kind of a device.
@@ -84,6 +86,10 @@ type Map struct {
 	islands []*Island
 	workers map[uint64]*Worker
 	slices  map[uint32]map[uint64]*Slice // by session, number
+	// Requests for slices that wait, in the order of their turns as Serve found them; new ones at the end.
+	requests  []*Request
+	exclusive int            // number of exclusive slices
+	owned     map[string]int // devices in exclusive slices, by owner
 }
 
 // Device is the physical device that a virtual device stands for.
@@ -114,7 +120,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	o.Versions = maps.Clone(o.Versions)
 	o.Kinds = slices.Clone(o.Kinds)
 	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices),
-		viewed: make([]int, o.Devices)}
+		exclusive: make([]*Slice, o.Devices), viewed: make([]int, o.Devices)}
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
 			is.taken = append(is.taken, false)
@@ -241,7 +247,13 @@ type View struct {
 
 // View returns a view of all devices that the cluster has now.
 func (m *Map) View() *View {
-	v := &View{}
+	v, n := &View{}, 0
+	for _, is := range m.islands {
+		for _, w := range is.members {
+			n += len(w.numbers)
+		}
+	}
+	v.devices = make([]Device, 0, n)
 	for _, is := range m.islands {
 		for _, w := range is.members {
 			for local, n := range w.numbers {
@@ -255,11 +267,11 @@ func (m *Map) View() *View {
 // ViewOf returns a view of the given number of devices, chosen like those of a slice:
 // from one island if one has enough; there, those that the fewest slices and views of
 // this kind have; among these, as many as possible from one worker. Retire ends the
-// view.
+// view. Devices of exclusive slices, and those that are reserved for requests that wait, are not chosen.
 //
 // Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
 // has too few.
-func (m *Map) ViewOf(devices int) (*View, error) {
+func (m *Map) ViewOf(devices int, occupied Occupied) (*View, error) {
 	all := m.View()
 	switch {
 	case devices < 1:
@@ -270,9 +282,15 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(),
 			status.Count(len(m.workers), "worker"))
 	}
-	chosen, err := m.choose(all, Want{Devices: devices}, nil)
-	if err != nil {
+	r := &Request{View: all, Want: Want{Devices: devices}}
+	chosen, err := m.available(r, nil, m.reservations(occupied), nil)
+	switch {
+	case err != nil:
 		return nil, err
+	case chosen == nil:
+		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %d in %s too many "+
+			"are in exclusive slices, or reserved for requests that wait; \"pathways queue\" shows whose",
+			status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
 	}
 	v := &View{sized: true}
 	for _, d := range chosen {
@@ -298,6 +316,9 @@ func (m *Map) countView(v *View, by int) {
 		}
 	}
 }
+
+// Sized reports whether the session asked for this number of devices.
+func (v *View) Sized() bool { return v.sized }
 
 // Len returns the number of virtual devices.
 func (v *View) Len() int { return len(v.devices) }

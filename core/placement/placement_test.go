@@ -69,7 +69,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	}
 	view := func(devices int, want string) *View {
 		t.Helper()
-		v, err := m.ViewOf(devices)
+		v, err := m.ViewOf(devices, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,11 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	m.Retire(two) // of a worker that has gone
 	for devices, want := range map[int]string{
 		0: "at least 1", -1: "at least 1", 7: "a session of 7 devices was asked for, and the cluster has 6 in 2 workers"} {
-		if _, err := m.ViewOf(devices); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := m.ViewOf(devices, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
 		}
 	}
-	if _, err := new(Map).ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := new(Map).ViewOf(1, nil); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a view of an empty map: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestProperties(t *testing.T) {
 			v := m.View()
 			if all := v.Len(); all > 0 && rapid.Bool().Draw(t, "some") {
 				n := rapid.IntRange(1, all).Draw(t, "number")
-				some, err := m.ViewOf(n)
+				some, err := m.ViewOf(n, nil)
 				if err != nil || some.Len() != n {
 					t.Fatalf("a view of %d of %d devices: %v", n, all, err)
 				}

@@ -19,7 +19,14 @@ type Want struct {
 	Topology []int
 	Island   string // "" means any
 	Kind     string // of device; "" means any
+	// Exclusive: no one else uses the devices while the slice has them. They are in no other slice of anyone, in no
+	// other session's view of a fixed size, and Occupied by no other session.
+	Exclusive bool
 }
+
+// Occupied reports whether any session but this one has arrays or computations on a device. nil stands for one that
+// always returns false.
+type Occupied func(session uint32, d Device) bool
 
 // MaxSlices and MaxGranted bound what a session may have been granted at one time:
 // the number of slices, and the devices of all of them together. They bound the memory
@@ -29,17 +36,24 @@ const (
 	MaxGranted = 1 << 20
 )
 
-// maxDimensions bounds the dimensions of a topology.
-const maxDimensions = 16
+// MaxDimensions bounds the dimensions of a topology.
+const MaxDimensions = 16
 
-// Slice is a set of devices that were granted to a session together. Slices are
-// advisory: a grant records which devices a session means to use, so that the next
-// grant chooses others. Other sessions can still use those devices.
+// TooManyDimensions is the error of a topology of more than MaxDimensions.
+func TooManyDimensions(n int) error {
+	return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d", n,
+		MaxDimensions)
+}
+
+// Slice is a set of devices that were granted to a session together. Unless it is
+// exclusive, a slice is advisory: a grant records which devices a session means to use,
+// so that the next grant chooses others. Other sessions can still use those devices.
 type Slice struct {
 	Session uint32
 	Number  uint64 // chosen by the session
 	Want    Want
-	Devices []int // virtual, row-major in the topology
+	Owner   string // as Request.Owner
+	Devices []int  // virtual, row-major in the topology
 	behind  []Device
 }
 
@@ -47,20 +61,14 @@ type Slice struct {
 // may have left. The caller must not change the returned slice.
 func (s *Slice) Behind() []Device { return s.behind }
 
-// Grant chooses devices for a session that sees view: from one island, if any has
-// enough; there, those that the fewest slices and views of a fixed size have; among
-// these, as many as possible from one worker.
-//
-// Errors: INVALID_ARGUMENT for what no cluster could grant and for an unknown island or
-// kind; RESOURCE_EXHAUSTED if there are too few such devices, or the session has too
-// much already; ALREADY_EXISTS.
-func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, error) {
+// allowed checks what a session asks for against its limits.
+func (m *Map) allowed(session uint32, number uint64, w Want) error {
 	if err := w.Check(); err != nil {
-		return nil, err
+		return err
 	}
 	mine := m.slices[session]
 	if mine[number] != nil {
-		return nil, status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once",
+		return status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once",
 			number)
 	}
 	granted := 0
@@ -68,40 +76,50 @@ func (m *Map) Grant(session uint32, number uint64, view *View, w Want) (*Slice, 
 		granted += len(s.Devices)
 	}
 	if len(mine) >= MaxSlices || w.Devices > MaxGranted-granted {
-		return nil, status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; "+
+		return status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; "+
 			"release some", status.Count(len(mine), "slice"), status.Count(granted, "device"), MaxSlices, MaxGranted)
 	}
-	w.Topology = slices.Clone(w.Topology)
-	s := &Slice{Session: session, Number: number, Want: w}
-	devices, err := m.choose(view, w, nil)
-	if err != nil {
-		return nil, err
-	}
-	m.assign(s, view, devices)
+	return nil
+}
+
+// grant makes a slice of these devices.
+func (m *Map) grant(r *Request, devices []int) *Slice {
+	s := &Slice{Session: r.Session, Number: r.Number, Want: r.Want, Owner: r.Owner}
+	m.assign(s, r.View, devices)
+	mine := m.slices[r.Session]
 	if mine == nil {
 		if m.slices == nil {
 			m.slices = map[uint32]map[uint64]*Slice{}
 		}
 		mine = map[uint64]*Slice{}
-		m.slices[session] = mine
+		m.slices[r.Session] = mine
 	}
-	mine[number] = s
-	return s, nil
+	mine[r.Number] = s
+	return s
 }
 
 // Remap chooses devices for a slice again, by the Want that it was granted for. It keeps
 // the devices that the slice has unless others are better; each kept device stays at its
 // position, unless the slice has a topology.
 //
-// Errors: NOT_FOUND, and those of Grant, which leave the slice as it is.
-func (m *Map) Remap(session uint32, number uint64, view *View) (*Slice, error) {
+// Errors: NOT_FOUND, and those of Ask for a request that does not wait, which leave the slice as it is.
+func (m *Map) Remap(session uint32, number uint64, view *View, occupied Occupied) (*Slice, error) {
 	s := m.slices[session][number]
 	if s == nil {
 		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
 	old := s.Devices
+	reserved := m.reservations(occupied)
+	for _, d := range s.behind { // what it has it may keep, whoever waits for it
+		delete(reserved, spot{m.workers[d.Worker], d.Local})
+	}
 	m.count(s, -1)
-	devices, err := m.choose(view, s.Want, old)
+	r := &Request{Session: session, Number: number, View: view, Want: s.Want, Owner: s.Owner}
+	devices, err := m.available(r, old, reserved, occupied)
+	if err == nil && devices == nil {
+		err = status.New(status.ResourceExhausted, "the devices that slice %d could have instead are in use by others",
+			number)
+	}
 	if err != nil {
 		m.count(s, +1)
 		return nil, err
@@ -127,8 +145,9 @@ func (m *Map) Release(session uint32, number uint64) bool {
 	return true
 }
 
-// ReleaseAll ends all grants of a session.
+// ReleaseAll ends all grants of a session, and cancels its requests.
 func (m *Map) ReleaseAll(session uint32) {
+	m.requests = slices.DeleteFunc(m.requests, func(r *Request) bool { return r.Session == session })
 	for _, s := range m.slices[session] {
 		m.count(s, -1)
 	}
@@ -162,6 +181,21 @@ func (m *Map) count(s *Slice, by int) {
 	for _, d := range s.behind {
 		if w := m.workers[d.Worker]; w != nil {
 			w.granted[d.Local] += by
+			if s.Want.Exclusive {
+				w.exclusive[d.Local] = s
+				if by < 0 {
+					w.exclusive[d.Local] = nil
+				}
+			}
+		}
+	}
+	if s.Want.Exclusive {
+		m.exclusive += by
+		if m.owned == nil {
+			m.owned = map[string]int{}
+		}
+		if m.owned[s.Owner] += by * len(s.behind); m.owned[s.Owner] == 0 {
+			delete(m.owned, s.Owner)
 		}
 	}
 }
@@ -190,7 +224,8 @@ func keep(old, devices []int) []int {
 // candidate is a device that may be granted.
 type candidate struct {
 	device int // virtual
-	worker uint64
+	local  int
+	worker *Worker
 	island *Island
 	cost   int
 }
@@ -201,12 +236,9 @@ type unit struct {
 	cost int
 }
 
-// choose returns the devices for w; old are those that the slice has had so far.
-func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
-	all, err := m.candidates(view, w, old)
-	if err != nil {
-		return nil, err
-	}
+// choose returns the devices for w, of candidates of which there are enough. It takes devices of several islands only
+// if it may.
+func choose(all []candidate, w Want, several bool) []int {
 	row := 1
 	if n := len(w.Topology); n > 0 {
 		row = w.Topology[n-1]
@@ -230,10 +262,10 @@ func (m *Map) choose(view *View, w Want, old []int) ([]int, error) {
 			best, found = c, true
 		}
 	}
-	if !found { // then from several islands
+	if !found && several {
 		best, _ = first(all, sameIsland, anywhere)
 	}
-	return best.devices, nil
+	return best.devices
 }
 
 // Check returns an error for a Want that no cluster could satisfy.
@@ -248,9 +280,8 @@ func (w Want) Check() error {
 		return status.New(status.ResourceExhausted, "a slice of %s was asked for; a session may have %d in all",
 			status.Count(w.Devices, "device"), MaxGranted)
 	}
-	if len(w.Topology) > maxDimensions {
-		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d",
-			len(w.Topology), maxDimensions)
+	if len(w.Topology) > MaxDimensions {
+		return TooManyDimensions(len(w.Topology))
 	}
 	if len(w.Topology) == 0 {
 		return nil
@@ -280,11 +311,14 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	}
 	islands, kinds := map[string]int{}, map[string]int{} // devices by island; by kind, in the islands that match
 	known, lost := w.Island == "", 0
+	var worker *Worker
 	for i := range view.Len() {
 		d := view.Device(i)
 		here := w.Island == "" || w.Island == d.Island.Name
 		known = known || here
-		worker := m.workers[d.Worker]
+		if worker == nil || worker.Offer.Worker != d.Worker {
+			worker = m.workers[d.Worker]
+		}
 		if worker == nil {
 			if here {
 				lost++
@@ -305,7 +339,7 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 		if !had[i] {
 			cost++
 		}
-		all = append(all, candidate{device: i, worker: d.Worker, island: d.Island, cost: cost})
+		all = append(all, candidate{device: i, local: d.Local, worker: worker, island: d.Island, cost: cost})
 	}
 	where := ""
 	if w.Island != "" {

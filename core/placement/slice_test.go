@@ -11,10 +11,26 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
+// ask asks for a slice without waiting.
+func ask(m *Map, session uint32, number uint64, v *View, w Want) (*Slice, error) {
+	r := &Request{Session: session, Number: number, View: v, Want: w}
+	if err := m.Ask(r); err != nil {
+		return nil, err
+	}
+	if ended := m.Serve(0, nil); !slices.Contains(ended, r) {
+		return nil, status.New(status.Internal, "a request that does not wait still does")
+	}
+	s, err := r.Result()
+	if s == nil && err == nil {
+		err = status.New(status.ResourceExhausted, "others have devices %v", r.Lacks())
+	}
+	return s, err
+}
+
 // grant grants a slice to session 1 and returns its devices.
 func grant(t testing.TB, m *Map, v *View, number uint64, w Want) []int {
 	t.Helper()
-	s, err := m.Grant(1, number, v, w)
+	s, err := ask(m, 1, number, v, w)
 	if err != nil {
 		t.Fatalf("Grant(%+v): %v", w, err)
 	}
@@ -130,7 +146,7 @@ func TestGrantIsRefused(t *testing.T) {
 		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"1048576"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := m.Grant(1, 1, v, c.want)
+			_, err := ask(&m, 1, 1, v, c.want)
 			if status.CodeOf(err) != c.code {
 				t.Fatalf("got %v, want %v", err, c.code)
 			}
@@ -145,19 +161,19 @@ func TestGrantIsRefused(t *testing.T) {
 		})
 	}
 	grant(t, &m, v, 1, Want{Devices: 1})
-	if _, err := m.Grant(1, 1, v, Want{Devices: 1}); status.CodeOf(err) != status.AlreadyExists {
+	if _, err := ask(&m, 1, 1, v, Want{Devices: 1}); status.CodeOf(err) != status.AlreadyExists {
 		t.Errorf("a number used twice returned %v", err)
 	}
-	if _, err := m.Remap(1, 2, v); status.CodeOf(err) != status.NotFound {
+	if _, err := m.Remap(1, 2, v, nil); status.CodeOf(err) != status.NotFound {
 		t.Errorf("remapping what is not there returned %v", err)
 	}
 	for i := range uint64(MaxSlices) {
-		_, err := m.Grant(2, i, v, Want{Devices: 1})
+		_, err := ask(&m, 2, i, v, Want{Devices: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := m.Grant(2, MaxSlices, v, Want{Devices: 1}); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := ask(&m, 2, MaxSlices, v, Want{Devices: 1}); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a slice above the session's limit returned %v", err)
 	}
 }
@@ -168,7 +184,7 @@ func TestGrantsOfOthers(t *testing.T) {
 	v := workers(t, &m, 1, 1, 1)
 	other := func(session uint32, want string) {
 		t.Helper()
-		s, err := m.Grant(session, 1, v, Want{Devices: 1})
+		s, err := ask(&m, session, 1, v, Want{Devices: 1})
 		if err != nil || fmt.Sprint(s.Devices) != want {
 			t.Fatalf("session %d was granted %v, %v, want %s", session, s, err, want)
 		}
@@ -191,7 +207,7 @@ func TestRemap(t *testing.T) {
 	v := workers(t, &m, 2, 2, 2)
 	remap := func(number uint64, want string) {
 		t.Helper()
-		s, err := m.Remap(1, number, v)
+		s, err := m.Remap(1, number, v, nil)
 		if err != nil || fmt.Sprint(s.Devices) != want {
 			t.Fatalf("slice %d became %v, %v, want %s", number, s, err, want)
 		}
@@ -205,7 +221,7 @@ func TestRemap(t *testing.T) {
 	m.Release(1, 2)
 	remap(1, "[3 4 2]")
 	m.Leave(2)
-	if _, err := m.Remap(1, 1, v); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := m.Remap(1, 1, v, nil); status.CodeOf(err) != status.ResourceExhausted {
 		t.Fatalf("3 devices of 2 returned %v", err)
 	}
 	if got := fmt.Sprint(m.Slices(1)[0].Devices); got != "[3 4 2]" {
@@ -213,7 +229,7 @@ func TestRemap(t *testing.T) {
 	}
 	// Who came later is not in the session's view.
 	join(t, &m, offer(9, "", 8))
-	if _, err := m.Remap(1, 1, v); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := m.Remap(1, 1, v, nil); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("devices that the session does not know were granted: %v", err)
 	}
 	consistent(t, &m)
@@ -344,7 +360,7 @@ func (m *machine) event(what, a, b, c byte) {
 		}
 		before := m.uses(nil)
 		m.next++
-		s, err := m.Grant(session, m.next, m.views[session], w)
+		s, err := ask(&m.Map, session, m.next, m.views[session], w)
 		if err == nil {
 			m.check(s, session, before)
 		} else if code := status.CodeOf(err); code != status.ResourceExhausted && code != status.InvalidArgument {
@@ -361,11 +377,11 @@ func (m *machine) event(what, a, b, c byte) {
 			return
 		}
 		old, before := slices.Clone(s.Devices), m.uses(s)
-		s, err := m.Remap(session, s.Number, m.views[session])
+		s, err := m.Remap(session, s.Number, m.views[session], nil)
 		if err == nil {
 			m.check(s, session, before)
 			old = slices.Clone(s.Devices)
-			if s, err = m.Remap(session, s.Number, m.views[session]); err != nil || !slices.Equal(s.Devices, old) {
+			if s, err = m.Remap(session, s.Number, m.views[session], nil); err != nil || !slices.Equal(s.Devices, old) {
 				m.t.Fatalf("a second remap returned %v, %v after %v", s, err, old)
 			}
 		} else if s := m.slices[session][all[int(b)%len(all)].Number]; !slices.Equal(s.Devices, old) {

@@ -74,6 +74,53 @@ func BenchmarkChain(b *testing.B) {
 	}
 }
 
+// A gang of Fair from Submit to Completed, while sessions of so many tenants always have one that waits.
+func BenchmarkFair(b *testing.B) {
+	for _, n := range []int{1, 16, 256, -256} {
+		tenants, bound := n, 0.0 // of negative ones, each has a part at least
+		if n < 0 {
+			tenants, bound = -n, 0.5/float64(-n)
+		}
+		b.Run("tenants="+strconv.Itoa(n), func(b *testing.B) {
+			s := New(Config{Policy: &Fair{Gangs: 512}, OneByOne: true})
+			of := make([]Tenant, tenants)
+			var out []Action
+			var running []uint64
+			id := uint64(0)
+			submit := func(tenant int) {
+				id++
+				out = s.Step(Event{Kind: Submit, Gang: Gang{ID: id<<16 | uint64(tenant), Session: uint32(tenant + 1),
+					Tenant: &of[tenant], Devices: firstDevices(8), Cost: 1e6}}, out)
+			}
+			follow := func() { // what gets its place is launched, and its session submits the next
+				for len(out) > 0 || s.More() {
+					if len(out) == 0 {
+						out = s.Step(Event{Kind: Resume}, out)
+						continue
+					}
+					started := out[0].ID
+					out = append(out[:0], out[1:]...)
+					out = s.Step(Event{Kind: Launched, ID: started}, out)
+					running = append(running, started)
+					submit(int(started & 0xffff))
+				}
+			}
+			for i := range of {
+				of[i] = Tenant{ID: uint32(i + 1), Weight: float64(i%8 + 1), AtLeast: bound}
+				submit(i)
+			}
+			follow()
+			b.ReportAllocs()
+			for b.Loop() {
+				ended := running[0]
+				running = append(running[:0], running[1:]...)
+				out = s.Step(Event{Kind: Completed, ID: ended, Time: 1e6}, out)
+				follow()
+			}
+		})
+	}
+}
+
 func firstDevices(n int) DeviceSet {
 	ids := make([]int, n)
 	for i := range ids {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"container/heap"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -29,10 +30,12 @@ type bench struct {
 // load is a session that always has gangs to run.
 type load struct {
 	session uint32
+	tenant  *Tenant
 	weight  float64
 	devices DeviceSet
 	length  func() int64
 	cost    int64 // measured before
+	depth   int   // gangs that are submitted and have not ended, at most; 0: the next is submitted when one has its place
 	longest int64
 	pending int   // submitted and not started
 	waited  int64 // at most
@@ -59,6 +62,18 @@ func (e *endings) Pop() any {
 	return last
 }
 
+// between goes on to a time and from there to another, and returns the device time that sessions got in between.
+func (b *bench) between(from, until int64) map[uint32]int64 {
+	b.until(from)
+	before := maps.Clone(b.got)
+	b.until(until)
+	took := maps.Clone(b.got)
+	for s, n := range before {
+		took[s] -= n
+	}
+	return took
+}
+
 func newBench(t interface{ Fatalf(string, ...any) }, p Policy, devices int) *bench {
 	return &bench{t: t, st: New(Config{Policy: p, MaxQueued: 1 << 20, OneByOne: true}), busy: make([][]*job, devices),
 		jobs: map[uint64]*job{}, got: map[uint32]int64{}}
@@ -75,7 +90,8 @@ func (b *bench) feed(l *load) {
 	}
 	l.pending++
 	b.apply(Event{Kind: Submit, Gang: Gang{
-		ID: j.id, Session: l.session, Weight: l.weight, Devices: l.devices, Cost: l.cost, Collective: true}})
+		ID: j.id, Session: l.session, Tenant: l.tenant, Weight: l.weight, Devices: l.devices, Cost: l.cost,
+		Collective: true}})
 }
 
 // step applies an event, and what follows from it.
@@ -87,6 +103,7 @@ func (b *bench) step(ev Event) {
 }
 
 func (b *bench) apply(ev Event) {
+	ev.Now = b.now
 	for _, a := range b.st.Step(ev, nil) {
 		if a.Kind != Start {
 			b.t.Fatalf("gang %d: %v", a.ID, a.Err)
@@ -100,7 +117,7 @@ func (b *bench) apply(ev Event) {
 		}
 		b.begin(j)
 		b.apply(Event{Kind: Launched, ID: a.ID})
-		if j.l.pending == 0 {
+		if j.l.pending == 0 && j.l.depth == 0 {
 			b.feed(j.l)
 		}
 	}
@@ -119,7 +136,15 @@ func (b *bench) begin(j *job) {
 
 // until lets time pass.
 func (b *bench) until(end int64) {
-	for len(b.ends) > 0 && b.ends[0].end <= end {
+	for {
+		if due := b.st.Due(); due > 0 && due <= end && (len(b.ends) == 0 || due < b.ends[0].end) {
+			b.now = due
+			b.step(Event{Kind: Resume})
+			continue
+		}
+		if len(b.ends) == 0 || b.ends[0].end > end {
+			break
+		}
 		j := heap.Pop(&b.ends).(*job)
 		b.now = j.end
 		delete(b.jobs, j.id)
@@ -134,9 +159,16 @@ func (b *bench) until(end int64) {
 			}
 		}
 		b.step(Event{Kind: Completed, ID: j.id, Time: j.length})
+		if j.l.depth > 0 {
+			b.feed(j.l)
+			for b.st.More() {
+				b.apply(Event{Kind: Resume})
+			}
+		}
 		for d, q := range b.busy {
 			for _, l := range b.loads {
-				if len(q) == 0 && l.devices.Has(d) && l.devices.Len() == 1 && l.pending > 0 && !b.claimed(d) {
+				capped := l.tenant != nil && l.tenant.AtMost > 0
+				if len(q) == 0 && l.devices.Has(d) && l.devices.Len() == 1 && l.pending > 0 && !b.claimed(d) && !capped {
 					b.t.Fatalf("device %d is idle at %d, and session %d waits for it alone", d, b.now, l.session)
 				}
 			}
@@ -175,18 +207,203 @@ func TestFairSharesFollowWeights(t *testing.T) {
 		for _, l := range b.loads {
 			b.feed(l)
 		}
-		b.until(2 * second)
-		before := map[uint32]int64{}
-		for s, n := range b.got {
-			before[s] = n
-		}
-		b.until(12 * second)
+		took := b.between(2*second, 12*second)
 		for _, l := range b.loads {
-			got := float64(b.got[l.session]-before[l.session]) / (4 * 10 * second)
+			got := float64(took[l.session]) / (4 * 10 * second)
 			want := l.weight / sum
 			if off := max(got-want, want-got); off > max(0.02, float64(longest)/(10*second)) {
 				t.Errorf("session %d of weight %v got %.1f %% of the devices, expected %.1f %%", l.session, l.weight, 100*got,
 					100*want)
+			}
+		}
+	})
+}
+
+// Tenants get device time by their weights however many sessions they have, and a tenant's sessions share what it gets
+// equally, whenever they came.
+func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		b := newBench(t, &Fair{Gangs: 512}, 2)
+		sum, longest, session := 0.0, int64(0), uint32(0)
+		var all []*Tenant
+		var late []*load
+		for i := range rapid.IntRange(2, 4).Draw(t, "tenants") {
+			of := &Tenant{ID: uint32(i + 1), Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight"))}
+			all = append(all, of)
+			sum += of.Weight
+			for range rapid.IntRange(1, 5).Draw(t, "sessions") {
+				length := int64(1e6 * (1 << rapid.IntRange(0, 6).Draw(t, "length"))) // 1 to 64 ms
+				session++
+				l := &load{session: session, tenant: of, devices: Devices(0, 1),
+					length: func() int64 { return length*3/4 + choose.Int64N(length/2) }}
+				longest = max(longest, length*5/4)
+				b.loads = append(b.loads, l)
+				if rapid.Bool().Draw(t, "late") {
+					late = append(late, l)
+				} else {
+					b.feed(l)
+				}
+			}
+		}
+		b.until(1 * second)
+		for _, l := range late {
+			b.feed(l)
+		}
+		took := b.between(2*second, 12*second)
+		tolerance := max(0.02, float64(longest)/(10*second))
+		for _, of := range all {
+			var got []float64
+			for _, l := range b.loads {
+				if l.tenant == of {
+					got = append(got, float64(took[l.session])/(2*10*second))
+				}
+			}
+			total := 0.0
+			for _, n := range got {
+				total += n
+			}
+			if want := of.Weight / sum; max(total-want, want-total) > tolerance {
+				t.Errorf("tenant %d of weight %v and %d sessions got %.1f %% of the devices, expected %.1f %%", of.ID, of.Weight,
+					len(got), 100*total, 100*want)
+			}
+			for _, n := range got {
+				if want := total / float64(len(got)); max(n-want, want-n) > tolerance {
+					t.Errorf("a session of tenant %d got %.1f %% of the devices, expected %.1f %%", of.ID, 100*n, 100*want)
+				}
+			}
+		}
+	})
+}
+
+// Tenants that always have work get what their classes, weights and bounds give them, and nothing else leaves devices
+// idle.
+func TestFairSharesFollowClassesAndBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		b := newBench(t, &Fair{Gangs: 512}, 2)
+		longest, least := int64(0), 0.9
+		var all []*Tenant
+		for i := range rapid.IntRange(1, 5).Draw(t, "tenants") {
+			of := &Tenant{ID: uint32(i + 1), Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight")),
+				Class: rapid.IntRange(-1, 1).Draw(t, "class")}
+			if rapid.Bool().Draw(t, "at least") {
+				of.AtLeast = min(least, 0.1*float64(rapid.IntRange(1, 5).Draw(t, "least")))
+				least -= of.AtLeast
+			}
+			if rapid.Bool().Draw(t, "at most") {
+				of.AtMost = max(of.AtLeast, 0.1*float64(rapid.IntRange(1, 9).Draw(t, "most")))
+			}
+			all = append(all, of)
+			length := int64(1e6 * (1 << rapid.IntRange(0, 6).Draw(t, "length"))) // 1 to 64 ms
+			longest = max(longest, length*5/4)
+			b.loads = append(b.loads, &load{session: of.ID, tenant: of, devices: Devices(0, 1),
+				length: func() int64 { return length*3/4 + choose.Int64N(length/2) }})
+		}
+		for _, l := range b.loads {
+			b.feed(l)
+		}
+		took := b.between(5*second, 15*second)
+		tolerance := max(0.02, 2*float64(longest)/(10*second))
+		want := Shares(all)
+		for i, of := range all {
+			got := float64(took[of.ID]) / (2 * 10 * second)
+			if off := max(got-want[i], want[i]-got); off > tolerance || got < of.AtLeast-tolerance {
+				t.Errorf("tenant %+v got %.1f %% of the devices, expected %.1f %%", *of, 100*got, 100*want[i])
+			}
+			l := b.loads[i] // whose next gang comes once its part of the time has paid for the one before
+			if bound := 2*int64(float64(l.longest)/want[i]) + second; l.waited > bound {
+				t.Errorf("tenant %+v waited %d ms for a gang of %d ms, expected at most %d", *of, l.waited/1e6, l.longest/1e6,
+					bound/1e6)
+			}
+		}
+	})
+}
+
+// Tenants whose sessions have only a few gangs under way at a time get more by a greater weight, too, and one that is
+// alone beside an idle one has the devices for itself.
+func TestFairSharesOfSessionsThatWaitForResults(t *testing.T) {
+	for _, c := range []struct {
+		depth   int
+		weights []float64
+		least   []float64
+	}{
+		{8, []float64{3, 1}, []float64{0.7, 0.2}}, {4, []float64{3, 1}, []float64{0.65, 0.2}},
+		{8, []float64{2, 1, 1}, []float64{0.45, 0.2, 0.2}}, {8, []float64{1}, []float64{0.99}},
+	} {
+		b := newBench(t, &Fair{Gangs: 512}, 1)
+		for i, weight := range c.weights {
+			b.loads = append(b.loads, &load{session: uint32(i + 1), weight: weight, devices: Devices(0), depth: c.depth,
+				length: func() int64 { return 4e6 }})
+		}
+		for range c.depth {
+			for _, l := range b.loads {
+				b.feed(l)
+			}
+		}
+		b.until(10 * second)
+		for i, l := range b.loads {
+			if got := float64(b.got[l.session]) / (10 * second); got < c.least[i] {
+				t.Errorf("%d gangs at a time, weights %v: session %d got %.1f %%, expected at least %.1f %%", c.depth, c.weights,
+					l.session, 100*got, 100*c.least[i])
+			}
+		}
+	}
+}
+
+// A class that comes first does not lose its time to a lower one while another of its tenants, who has few gangs under
+// way at a time, has had less: what keeps the greedy one back keeps back the lower class, too.
+func TestFairSharesOfClassesBesideASessionThatWaitsForResults(t *testing.T) {
+	for _, depth := range []int{1, 2, 4} {
+		b := newBench(t, &Fair{Gangs: 512}, 1)
+		for i, of := range []struct {
+			class, depth int
+			length       int64
+		}{{0, depth, 1e6}, {0, 0, 1e6}, {-1, 0, 16e6}} {
+			id := uint32(i + 1)
+			b.loads = append(b.loads, &load{session: id, tenant: &Tenant{ID: id, Weight: 1, Class: of.class},
+				devices: Devices(0), depth: of.depth, length: func() int64 { return of.length }})
+			for range max(1, of.depth) {
+				b.feed(b.loads[i])
+			}
+		}
+		b.until(10 * second)
+		if low := float64(b.got[3]) / (10 * second); low < Floor-0.01 || low > 2*Floor {
+			t.Errorf("beside %d gangs at a time the lower class got %.1f %%, expected about %.0f %%", depth, 100*low,
+				100*Floor)
+		}
+	}
+}
+
+// Whatever devices sessions use, and however many gangs they have under way, none waits without end.
+func TestFairStarvesNoSession(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newBench(t, &Fair{Gangs: 512}, 3)
+		longest := int64(DefaultWindow)
+		var all []*Tenant
+		for i := range rapid.IntRange(1, 3).Draw(t, "tenants") {
+			all = append(all, &Tenant{ID: uint32(i + 1), Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight")),
+				Class: rapid.IntRange(0, 1).Draw(t, "class")})
+		}
+		for i := range rapid.IntRange(2, 8).Draw(t, "sessions") {
+			length := int64(1e6 * (1 << rapid.IntRange(0, 6).Draw(t, "length"))) // 1 to 64 ms
+			longest = max(longest, length)
+			devices := rapid.SliceOfNDistinct(rapid.IntRange(0, 2), 1, 3, rapid.ID[int]).Draw(t, "devices")
+			b.loads = append(b.loads, &load{session: uint32(i + 1), tenant: rapid.SampledFrom(all).Draw(t, "tenant"),
+				devices: Devices(devices...), depth: rapid.IntRange(0, 8).Draw(t, "depth"),
+				length: func() int64 { return length }})
+		}
+		for _, l := range b.loads {
+			for range max(1, l.depth) {
+				b.feed(l)
+			}
+		}
+		b.until(60 * second)
+		// A session may be one of eight that share a twentieth of a device, and owe for times when it had more.
+		bound := 4 * 20 * 8 * longest
+		for _, l := range b.loads {
+			if waits := max(l.waited, b.now-l.since); l.waited > bound || l.pending > 0 && waits > bound {
+				t.Errorf("session %d of tenant %+v waited %d ms", l.session, *l.tenant, waits/1e6)
 			}
 		}
 	})

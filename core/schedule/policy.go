@@ -35,6 +35,14 @@ type passer interface {
 	CanPass(session uint32, collective bool) bool
 }
 
+// timer is a Policy that keeps gangs back until some time.
+type timer interface {
+	// SetTime tells the time, before each other call.
+	SetTime(now int64)
+	// Due returns when Pop may return a gang that it has just kept back, 0 if it has not.
+	Due() int64
+}
+
 // FIFO is the policy that places gangs in the order of submission. A gang that is beyond its session's share lets
 // those of other sessions pass.
 type FIFO struct {

@@ -49,7 +49,8 @@ import (
 type Gang struct {
 	ID      uint64    // identifies the run; unique among the gangs that State knows
 	Session uint32    // the session that submitted it
-	Weight  float64   // the session's share, for policies that weigh; 0 means 1
+	Tenant  *Tenant   // whose session that is, for policies that weigh; nil: a tenant of its own
+	Weight  float64   // the session's share where it has no Tenant; 0 means 1
 	Devices DeviceSet // one or more, as the island numbers them
 	Cost    int64     // estimated device time in nanoseconds; 0 if unknown
 	// After lists the gangs whose outputs this one reads. A gang that State does not
@@ -80,7 +81,7 @@ const (
 	Failed                         // ID failed with Err, at any stage; a launch that had begun was undone on every device
 	Cancel                         // ID is no longer wanted, because of Err; does nothing once it has started
 	SessionClosed                  // like Cancel for every gang of Session
-	Resume                         // go on with what More reported
+	Resume                         // go on with what More reported, or when it is Due
 )
 
 // Event is one input of Step.
@@ -91,6 +92,7 @@ type Event struct {
 	Session uint32
 	Time    int64 // of Completed and Failed: measured device time in nanoseconds
 	Err     error // of Failed and Cancel
+	Now     int64 // nanoseconds on a clock that does not go back, for policies that bound a tenant's time
 }
 
 // ActionKind says what to do.
@@ -175,6 +177,7 @@ type edge struct {
 type State struct {
 	policy    Policy
 	passer    passer // the policy, or nil
+	timer     timer  // the policy, or nil
 	maxQueued int
 	oneByOne  bool
 	more      bool // the last pump ended before the policy said that it has no more
@@ -208,6 +211,7 @@ func New(c Config) *State {
 	}
 	s := &State{policy: c.Policy, maxQueued: c.MaxQueued, oneByOne: c.OneByOne, gangs: make(map[uint64]*record)}
 	s.passer, _ = c.Policy.(passer)
+	s.timer, _ = c.Policy.(timer)
 	return s
 }
 
@@ -221,6 +225,9 @@ func (s *State) Running() int { return s.running }
 // Step applies one event, appends the actions that follow to out, in order, and
 // returns out. It does not allocate once the State has grown to the load.
 func (s *State) Step(ev Event, out []Action) []Action {
+	if s.timer != nil {
+		s.timer.SetTime(ev.Now)
+	}
 	switch ev.Kind {
 	case Submit:
 		out = s.submit(&ev.Gang, out)
@@ -334,6 +341,15 @@ func (s *State) pump(out []Action) []Action {
 // More reports whether gangs may get their places with the next Resume. It is always false unless Config.OneByOne is
 // set.
 func (s *State) More() bool { return s.more }
+
+// Due returns the time by which Resume has to come, since a gang may then get its place although nothing else happens;
+// 0 if there is none.
+func (s *State) Due() int64 {
+	if s.timer == nil {
+		return 0
+	}
+	return s.timer.Due()
+}
 
 // place assigns the next place in the order to r, and records what r has to wait for.
 func (s *State) place(r *record, out []Action) []Action {

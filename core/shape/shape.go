@@ -7,6 +7,7 @@ package shape
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -145,4 +146,30 @@ func BytesText(n int64) string {
 		f, unit = f/(1<<10), unit+1
 	}
 	return fmt.Sprintf("%.4g %ciB", f, units[unit])
+}
+
+// Units of bytes, those first whose names end like others.
+var units = []struct {
+	name  string
+	bytes int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+}
+
+// ParseBytes reads a number of bytes that a person wrote, such as "4GiB", "1.5 GB" or "500000000". It reports whether
+// the text is one.
+func ParseBytes(text string) (bytes int64, ok bool) {
+	digits, unit := strings.TrimSpace(text), int64(1)
+	for _, u := range units {
+		if rest, has := strings.CutSuffix(digits, u.name); has {
+			digits, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(digits, 64)
+	if all := n * float64(unit); err == nil && all >= 0 && all < math.MaxInt64 {
+		return int64(all), true
+	}
+	return 0, false
 }

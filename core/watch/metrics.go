@@ -26,10 +26,11 @@ func counter(name, help string, labels []string, read func(*wire.Report, func(fl
 	return metric{name, prometheus.NewDesc("pathways_"+name, help, labels, nil), prometheus.CounterValue, read}
 }
 
-// Labels of what is told for each worker, and for each session.
+// Labels of what is told for each worker, session and tenant.
 var (
 	ofWorker  = []string{"island", "worker"}
 	ofSession = []string{"session", "client", "user", "host"}
+	ofTenant  = []string{"tenant"}
 )
 
 // perWorker tells one number of each worker.
@@ -46,6 +47,15 @@ func perSession(number func(*wire.Report_SessionReport) float64) func(*wire.Repo
 	return func(r *wire.Report, tell func(float64, ...string)) {
 		for _, s := range r.Sessions {
 			tell(number(s), sessionLabels(s)...)
+		}
+	}
+}
+
+// perTenant tells one number of each tenant.
+func perTenant(number func(*wire.Report_Tenant) float64) func(*wire.Report, func(float64, ...string)) {
+	return func(r *wire.Report, tell func(float64, ...string)) {
+		for _, t := range r.Tenants {
+			tell(number(t), t.Name)
 		}
 	}
 }
@@ -104,8 +114,30 @@ var all = []metric{
 			}
 			return sum
 		})),
+	counter("worker_device_seconds_total", "Device time that computations have taken of a worker's devices.", ofWorker,
+		perWorker(func(w *wire.Report_Worker) (sum float64) {
+			for _, ns := range w.Last.GetDeviceNs() {
+				sum += float64(ns) / 1e9
+			}
+			return sum
+		})),
+	gauge("worker_counted_memory_bytes", "Device memory that the controller counts on all devices of a worker, by kind.",
+		append(ofWorker[:2:2], "kind"), countedMemory),
 	gauge("worker_host_memory_bytes", "Bytes of its machine's memory that a worker has for arrays and programs on their "+
 		"way, by kind.", append(ofWorker[:2:2], "kind"), hostMemory),
+
+	gauge("tenant_promised_share", "Part of the devices' time that a tenant gets while all tenants with sessions want "+
+		"more than theirs.", ofTenant, perTenant((*wire.Report_Tenant).GetPromised)),
+	gauge("tenant_got_share", "Part of the devices' time that a tenant took in the last ten seconds.", ofTenant,
+		perTenant((*wire.Report_Tenant).GetGot)),
+	gauge("tenant_sessions", "Sessions of a tenant.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.Sessions) })),
+	gauge("tenant_memory_bytes", "Bytes of device memory of a tenant's arrays, on all devices.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.Bytes) })),
+	gauge("tenant_memory_quota_bytes", "Bytes that a tenant's arrays may have on each device; 0 where there is no quota.",
+		ofTenant, perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceMemory) })),
+	counter("tenant_device_seconds_total", "Device time that a tenant's computations have taken.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceNs) / 1e9 })),
 
 	gauge("session_age_seconds", "Seconds since a session began.", ofSession,
 		perSession(func(s *wire.Report_SessionReport) float64 { return float64(s.AgeMs) / 1e3 })),
@@ -134,6 +166,21 @@ func users(r *wire.Report) float64 {
 		names[[2]string{s.User, s.Host}] = true
 	}
 	return float64(len(names))
+}
+
+func countedMemory(r *wire.Report, tell func(float64, ...string)) {
+	for is, w := range r.EachWorker() {
+		for _, k := range []struct {
+			kind  string
+			bytes []int64
+		}{{"arrays", w.ArrayBytes}, {"programs", w.ProgramBytes}, {"temporary", w.TempBytes}} {
+			sum := 0.0
+			for _, bytes := range k.bytes {
+				sum += float64(bytes)
+			}
+			tell(sum, is.Name, w.Process.GetName(), k.kind)
+		}
+	}
 }
 
 func hostMemory(r *wire.Report, tell func(float64, ...string)) {

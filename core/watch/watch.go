@@ -43,6 +43,8 @@ type Config struct {
 	Source Source
 	// Operator and Tenant are the tokens that open the site; "" is none.
 	Operator, Tenant string
+	// IsTenant reports whether a token is that of a tenant with a name, which opens what Tenant does; nil knows none.
+	IsTenant func(token string) bool
 	// Open lets requests without a token see what a tenant sees, if they name this machine as their host. It is meant
 	// for loopback addresses.
 	Open bool
@@ -119,7 +121,10 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token := r.URL.Query().Get("token")
 	view := s.viewOf(r)
 	if token != "" {
-		view = s.opens(token, same)
+		if view = s.opens(token, same); view == nothing && s.isTenant(token) {
+			// What the browser keeps is the same for all tenants, as the view is.
+			view, token = tenants, s.config.Tenant
+		}
 	}
 	if view == nothing {
 		h.Set("WWW-Authenticate", "Bearer")
@@ -162,7 +167,10 @@ func same(token string) string { return token }
 // viewOf says what a request may see.
 func (s *Site) viewOf(r *http.Request) view {
 	if token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); given {
-		return s.opens(token, same)
+		if v := s.opens(token, same); v != nothing || !s.isTenant(token) {
+			return v
+		}
+		return tenants
 	}
 	if c, err := r.Cookie(cookie); err == nil {
 		if v := s.opens(c.Value, forPages); v != nothing {
@@ -188,6 +196,10 @@ func (s *Site) opens(shown string, made func(token string) string) view {
 	return v
 }
 
+func (s *Site) isTenant(token string) bool {
+	return s.config.IsTenant != nil && s.config.IsTenant(token)
+}
+
 // isThisMachine reports whether a request's host is a name of the machine that no other machine has.
 func isThisMachine(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -208,11 +220,7 @@ func (s *Site) healthy(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
-	devices := 0
-	for _, k := range s.config.Source.Answer(new(wire.Ask), true).EachWorker() {
-		devices += len(k.Devices)
-	}
-	if devices == 0 {
+	if s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, true).Devices == 0 {
 		http.Error(w, "no worker has brought a device yet", http.StatusServiceUnavailable)
 		return
 	}

@@ -24,14 +24,17 @@ type fixed struct{ devices int }
 
 func (f fixed) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	w := &wire.Report_Worker{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
-		MemoryInUse: []int64{5}, Host: &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
+		MemoryInUse: []int64{5}, DeviceNs: []int64{1e9, 2e9},
+		Host: &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
+	w.ArrayBytes, w.ProgramBytes, w.TempBytes = []int64{3, 4}, []int64{1, 0}, []int64{0, 0}
 	for range f.devices {
 		w.Devices = append(w.Devices, &wire.LocalDevice{Kind: "cpu", MemoryLimit: 100})
 	}
 	if !tenant {
 		w.Last.Running[0].Line = "secret.py:3"
 	}
-	return &wire.Report{Cluster: "c", NewestEvent: 1, Events: []*wire.Report_Event{{Number: 1, Text: "it began"}},
+	return &wire.Report{Cluster: "c", NewestEvent: 1, Devices: uint64(f.devices),
+		Events:  []*wire.Report_Event{{Number: 1, Text: "it began"}},
 		Islands: []*wire.Report_Island{{Name: "default", Platform: "cpu", Workers: []*wire.Report_Worker{w}}},
 		Sessions: []*wire.Report_SessionReport{{Session: 3, Name: "node:1", User: "ada", Host: "node", DeviceNs: 2e9,
 			Bytes: []int64{4}}}}
@@ -62,7 +65,8 @@ func serve(t *testing.T, c Config) func(host, path, token string) (int, string) 
 // A token opens what its role may see; without one only this machine sees something, by its own name, and no lines of
 // code.
 func TestWhoSeesWhat(t *testing.T) {
-	get := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team", Open: true})
+	get := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team", Open: true,
+		IsTenant: func(token string) bool { return token == "ada's" }})
 	closed := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team"})
 	without := serve(t, Config{Source: fixed{1}})
 	for _, c := range []struct {
@@ -74,6 +78,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	}{
 		{"an operator", get, "example.org", "own", 200, true},
 		{"a tenant", get, "example.org", "team", 200, false},
+		{"a tenant with a name", get, "example.org", "ada's", 200, false},
 		{"a wrong token", get, "localhost:80", "other", 401, false},
 		{"no token, on this machine", get, "localhost:80", "", 200, false},
 		{"no token, by this machine's address", get, "[::1]:80", "", 200, false},
@@ -196,8 +201,17 @@ pathways_session_device_seconds_total{client="node:1",host="node",session="3",us
 # HELP pathways_worker_memory_limit_bytes Bytes of device memory that arrays may take, of all devices of a worker; 0 where no limit is known.
 # TYPE pathways_worker_memory_limit_bytes gauge
 pathways_worker_memory_limit_bytes{island="default",worker="w0"} 200
+# HELP pathways_worker_counted_memory_bytes Device memory that the controller counts on all devices of a worker, by kind.
+# TYPE pathways_worker_counted_memory_bytes gauge
+pathways_worker_counted_memory_bytes{island="default",kind="arrays",worker="w0"} 7
+pathways_worker_counted_memory_bytes{island="default",kind="programs",worker="w0"} 1
+pathways_worker_counted_memory_bytes{island="default",kind="temporary",worker="w0"} 0
+# HELP pathways_worker_device_seconds_total Device time that computations have taken of a worker's devices.
+# TYPE pathways_worker_device_seconds_total counter
+pathways_worker_device_seconds_total{island="default",worker="w0"} 3
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
+		"pathways_worker_counted_memory_bytes", "pathways_worker_device_seconds_total",
 		"pathways_worker_memory_limit_bytes"); err != nil {
 		t.Error(err)
 	}

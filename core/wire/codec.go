@@ -136,11 +136,26 @@ func (m *Played) Parse(b []byte) error {
 }
 
 // Append appends the encoded message to b.
-func (m *Dispatch) Append(b []byte) []byte {
+func (m *Dispatch) Append(b []byte) []byte { return m.AppendAround(b, m.Operation) }
+
+// MaxDispatch is how many bytes a Dispatch has at most beside its operation.
+const MaxDispatch = 64
+
+// AppendAround is Append with an operation that is in several pieces, in the place of m.Operation.
+func (m *Dispatch) AppendAround(b []byte, operation ...[]byte) []byte {
 	b = appendNumber(b, 1, m.Gang)
 	b = appendNumber(b, 2, m.Session)
 	b = appendNumber(b, 3, m.Kind)
-	b = appendBytes(b, 4, m.Operation)
+	size := 0
+	for _, piece := range operation {
+		size += len(piece)
+	}
+	if size > 0 {
+		b = protowire.AppendVarint(append(b, tag(4, protowire.BytesType)), uint64(size))
+		for _, piece := range operation {
+			b = append(b, piece...)
+		}
+	}
 	b = appendNumber(b, 5, m.Client)
 	return appendNumber(b, 6, m.Term)
 }
@@ -213,6 +228,9 @@ func AppendDevices(b []byte, devices []uint32) []byte { return appendNumbers(b, 
 
 // AppendMove appends a move to an encoded Transfer.
 func AppendMove(b []byte, m *Move) []byte { return appendMessage(b, 4, m) }
+
+// AppendNode appends a node to an encoded Graph.
+func AppendNode(b []byte, n *Node) []byte { return appendMessage(b, 3, n) }
 
 // AppendGraph appends a client's encoded Graph to b as a worker is sent it: with its session.
 func AppendGraph(b, graph []byte, session uint32) []byte {

@@ -12,9 +12,11 @@ const (
 	EventBegan    = "began"    // a session has begun
 	EventCut      = "cut"      // a session has lost its connection
 	EventEnded    = "ended"    // a session has ended
+	EventQueued   = "queued"   // a session waits for a slice
 	EventGranted  = "granted"  // a session got a slice
 	EventDenied   = "denied"   // a session did not get a slice, or no memory
 	EventReleased = "released" // a session released a slice
 	EventFault    = "fault"    // a worker had no memory for what was admitted
+	EventTenants  = "tenants"  // the file of tenants was read, or cannot be used
 	EventCompiled = "compiled" // a program was compiled, or found in the cache
 )

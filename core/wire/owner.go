@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Owner says for people whose a session is, such as "session 3, notebook of ada on node1". What is empty is not known;
@@ -19,4 +20,32 @@ func Owner(session uint32, client, user, machine string) string {
 		text += " on " + machine
 	}
 	return text
+}
+
+// Clean replaces what would do more to a terminal than be shown.
+func Clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return '·'
+		}
+		return r
+	}, text)
+}
+
+// maxName is how many characters of a name are kept: those of the longest name of a host.
+const maxName = 253
+
+// CleanNames makes what a process calls itself fit to be shown: each name is cleaned, and cut where it is longer than
+// any that a machine has. Equal names stay equal.
+func (m *Hello) CleanNames() {
+	names := []*string{&m.Name, &m.User, &m.Machine, &m.Host}
+	if m.Worker != nil {
+		names = append(names, &m.Worker.Island, &m.Worker.Host)
+	}
+	for _, name := range names {
+		if all := []rune(*name); len(all) > maxName {
+			*name = string(all[:maxName-1]) + "…"
+		}
+		*name = Clean(*name)
+	}
 }

@@ -30,16 +30,20 @@ import (
 //	6  2026-11-23  long programs travel apart from messages
 //	7  2026-11-23  each worker is sent its own moves of a transfer
 //	8  2026-11-23  arrays are assembled of others' shards
+//	9  2026-11-23  requests for slices wait, and slices can be exclusive
+//	10 2026-11-23  workers say when they have loaded a program
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 8
-	ProtocolLend    = 2 // the first that lends
-	ProtocolBurst   = 3 // the first with bursts
-	ProtocolProfile = 4 // the first with profiles
-	ProtocolResume  = 5 // the first whose links are resumed
-	ProtocolContent = 6 // the first with Content
-	ProtocolParts   = 7 // the first with Move.index
-	ProtocolObjects = 8 // the first with Assemble
+	ProtocolMax     = 10
+	ProtocolLend    = 2  // the first that lends
+	ProtocolBurst   = 3  // the first with bursts
+	ProtocolProfile = 4  // the first with profiles
+	ProtocolResume  = 5  // the first whose links are resumed
+	ProtocolContent = 6  // the first with Content
+	ProtocolParts   = 7  // the first with Move.index
+	ProtocolObjects = 8  // the first with Assemble
+	ProtocolWaiting = 9  // the first with SliceRequest.wait_ms and exclusive
+	ProtocolLoaded  = 10 // the first with Loaded
 )
 
 // Kind is what a frame holds.
@@ -61,6 +65,7 @@ const (
 	KindWant      Kind = 16
 	KindSource    Kind = 17
 	KindHave      Kind = 18
+	KindLoaded    Kind = 19
 
 	KindRun      Kind = 20
 	KindPut      Kind = 21
@@ -80,6 +85,7 @@ const (
 	KindSession   Kind = 35
 	KindHostCall  Kind = 36
 	KindPlayed    Kind = 37
+	KindHeld      Kind = 38
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41

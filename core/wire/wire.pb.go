@@ -142,7 +142,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19, 0}
+	return file_wire_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type Loadable_Form int32
@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36, 0}
+	return file_wire_proto_rawDescGZIP(), []int{38, 0}
 }
 
 type Hello struct {
@@ -1366,6 +1366,8 @@ type Heartbeat struct {
 	Apart         []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
 	Running       []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
 	Host          *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
+	DeviceNs      []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
+	Standing      []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1451,138 @@ func (x *Heartbeat) GetHost() *HostMemory {
 	return nil
 }
 
+func (x *Heartbeat) GetDeviceNs() []int64 {
+	if x != nil {
+		return x.DeviceNs
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetStanding() []*Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
+// What devices of a worker stand at: an operation that they have yet to begin, a collective of one, or a function of
+// their client that it has called.
+type Standing struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
+	Gang          uint64                 `protobuf:"varint,2,opt,name=gang,proto3" json:"gang,omitempty"`
+	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	Program       string                 `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`             // "" if it is no computation
+	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                   // of the user's code that called it; may be empty
+	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                       // such as "all-reduce 0"; "" of an operation that they have yet to begin
+	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`               // what they wait for, for people
+	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"` // those that they wait for
+	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`     // local devices that they wait for
+	SinceMs       int64                  `protobuf:"varint,10,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standing) Reset() {
+	*x = Standing{}
+	mi := &file_wire_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standing) ProtoMessage() {}
+
+func (x *Standing) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standing.ProtoReflect.Descriptor instead.
+func (*Standing) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Standing) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *Standing) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Standing) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Standing) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Standing) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *Standing) GetAt() string {
+	if x != nil {
+		return x.At
+	}
+	return ""
+}
+
+func (x *Standing) GetAwaits() string {
+	if x != nil {
+		return x.Awaits
+	}
+	return ""
+}
+
+func (x *Standing) GetProcesses() []uint64 {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *Standing) GetMissing() []uint32 {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *Standing) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
 // What a worker has of its machine's memory, in bytes, for arrays and programs on their way.
 type HostMemory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1466,7 +1600,7 @@ type HostMemory struct {
 
 func (x *HostMemory) Reset() {
 	*x = HostMemory{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1612,7 @@ func (x *HostMemory) String() string {
 func (*HostMemory) ProtoMessage() {}
 
 func (x *HostMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1625,7 @@ func (x *HostMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostMemory.ProtoReflect.Descriptor instead.
 func (*HostMemory) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HostMemory) GetBlocks() int64 {
@@ -1560,7 +1694,7 @@ type HostShare struct {
 
 func (x *HostShare) Reset() {
 	*x = HostShare{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1706,7 @@ func (x *HostShare) String() string {
 func (*HostShare) ProtoMessage() {}
 
 func (x *HostShare) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1719,7 @@ func (x *HostShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostShare.ProtoReflect.Descriptor instead.
 func (*HostShare) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HostShare) GetSession() uint32 {
@@ -1615,7 +1749,7 @@ type Apart struct {
 
 func (x *Apart) Reset() {
 	*x = Apart{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1761,7 @@ func (x *Apart) String() string {
 func (*Apart) ProtoMessage() {}
 
 func (x *Apart) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1774,7 @@ func (x *Apart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apart.ProtoReflect.Descriptor instead.
 func (*Apart) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Apart) GetProcess() uint64 {
@@ -1692,7 +1826,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1838,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1851,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -1815,7 +1949,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +1961,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1974,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -1870,7 +2004,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +2016,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +2029,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -1940,7 +2074,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2086,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2099,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -2007,7 +2141,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2153,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2166,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -2078,7 +2212,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2224,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2237,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -2190,7 +2324,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2336,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2349,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Content) GetSize() uint64 {
@@ -2261,7 +2395,7 @@ type Give struct {
 
 func (x *Give) Reset() {
 	*x = Give{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2407,7 @@ func (x *Give) String() string {
 func (*Give) ProtoMessage() {}
 
 func (x *Give) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2420,7 @@ func (x *Give) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Give.ProtoReflect.Descriptor instead.
 func (*Give) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Give) GetOp() uint64 {
@@ -2328,7 +2462,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2474,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2487,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Want) GetArtifact() uint64 {
@@ -2375,7 +2509,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2521,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2534,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Source) GetArtifact() uint64 {
@@ -2436,7 +2570,7 @@ type Have struct {
 
 func (x *Have) Reset() {
 	*x = Have{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2582,7 @@ func (x *Have) String() string {
 func (*Have) ProtoMessage() {}
 
 func (x *Have) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2595,7 @@ func (x *Have) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Have.ProtoReflect.Descriptor instead.
 func (*Have) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Have) GetArtifact() uint64 {
@@ -2493,7 +2627,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2639,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2652,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Handler) GetTarget() string {
@@ -2567,7 +2701,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2713,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2726,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HandlerType) GetName() string {
@@ -2628,7 +2762,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2774,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2787,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -2687,7 +2821,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +2833,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +2846,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -2744,7 +2878,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2890,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2903,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2834,7 +2968,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2980,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2993,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -2883,6 +3017,68 @@ func (x *Compiling) GetSinceMs() int64 {
 	return 0
 }
 
+// Controller to client: the session's next operation waits for other sessions, for their memory or for its turn behind
+// them, and has done so for some time. Sent once, and again when it goes on; not when it fails, since its error says why.
+type Held struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Held          *Report_Held           `protobuf:"bytes,1,opt,name=held,proto3" json:"held,omitempty"`
+	FailsInMs     int64                  `protobuf:"varint,2,opt,name=fails_in_ms,json=failsInMs,proto3" json:"fails_in_ms,omitempty"` // if nothing else happens; 0 where that is not known
+	GoesOn        bool                   `protobuf:"varint,3,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Held) Reset() {
+	*x = Held{}
+	mi := &file_wire_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Held) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Held) ProtoMessage() {}
+
+func (x *Held) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Held.ProtoReflect.Descriptor instead.
+func (*Held) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Held) GetHeld() *Report_Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Held) GetFailsInMs() int64 {
+	if x != nil {
+		return x.FailsInMs
+	}
+	return 0
+}
+
+func (x *Held) GetGoesOn() bool {
+	if x != nil {
+		return x.GoesOn
+	}
+	return false
+}
+
 // What a client needs to know of a program.
 type ProgramInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2903,7 +3099,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3111,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3124,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -3020,7 +3216,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3228,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3241,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -3089,7 +3285,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3297,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3310,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -3174,7 +3370,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3382,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3395,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -3303,13 +3499,14 @@ type Load struct {
 	Outputs       []*Array               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
 	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
 	Donated       []uint32               `protobuf:"varint,7,rep,packed,name=donated,proto3" json:"donated,omitempty"`
+	Tells         bool                   `protobuf:"varint,8,opt,name=tells,proto3" json:"tells,omitempty"` // the worker answers with Loaded
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3321,7 +3518,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +3531,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -3386,6 +3583,66 @@ func (x *Load) GetDonated() []uint32 {
 	return nil
 }
 
+func (x *Load) GetTells() bool {
+	if x != nil {
+		return x.Tells
+	}
+	return false
+}
+
+// Worker to controller: it has loaded a program, or cannot, which runs of it will say.
+type Loaded struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loaded) Reset() {
+	*x = Loaded{}
+	mi := &file_wire_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loaded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loaded) ProtoMessage() {}
+
+func (x *Loaded) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loaded.ProtoReflect.Descriptor instead.
+func (*Loaded) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Loaded) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Loaded) GetProgram() uint64 {
+	if x != nil {
+		return x.Program
+	}
+	return 0
+}
+
 type Forget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -3399,7 +3656,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3668,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3681,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -3463,21 +3720,24 @@ func (x *Forget) GetArtifacts() []uint64 {
 }
 
 // Client to controller: grant a slice, or, where it is there, choose its devices
-// again by the constraints that it has.
+// again by the constraints that it has. A SliceRelease cancels a request that waits.
 type SliceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`     // number made by the client
 	Devices       uint32                 `protobuf:"varint,2,opt,name=devices,proto3" json:"devices,omitempty"` // how many; 0 where the slice is there
 	Topology      []uint32               `protobuf:"varint,3,rep,packed,name=topology,proto3" json:"topology,omitempty"`
-	Island        string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"` // "" is any
-	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // the same
+	Island        string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"`                // "" is any
+	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`                    // the same
+	Exclusive     bool                   `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`         // no one else uses the devices while the slice has them
+	WaitMs        uint64                 `protobuf:"varint,7,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // how long it may wait for devices that others have
+	Priority      int32                  `protobuf:"zigzag32,8,opt,name=priority,proto3" json:"priority,omitempty"`         // of the request while it waits
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3489,7 +3749,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3502,7 +3762,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -3540,18 +3800,42 @@ func (x *SliceRequest) GetKind() string {
 	return ""
 }
 
+func (x *SliceRequest) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *SliceRequest) GetWaitMs() uint64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *SliceRequest) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 type SliceAnswer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
-	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	Devices       []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual, row-major
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Slice   uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
+	Status  *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Devices []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual, row-major
+	// If it is not 0, the request waits, as the position-th, and another answer follows.
+	Position      uint32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
+	Lacks         string `protobuf:"bytes,5,opt,name=lacks,proto3" json:"lacks,omitempty"` // then: who has the devices that it lacks, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +3847,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3576,7 +3860,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -3600,6 +3884,20 @@ func (x *SliceAnswer) GetDevices() []uint32 {
 	return nil
 }
 
+func (x *SliceAnswer) GetPosition() uint32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *SliceAnswer) GetLacks() string {
+	if x != nil {
+		return x.Lacks
+	}
+	return ""
+}
+
 type SliceRelease struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slices        []uint64               `protobuf:"varint,1,rep,packed,name=slices,proto3" json:"slices,omitempty"`
@@ -3609,7 +3907,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3621,7 +3919,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3634,7 +3932,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -3660,7 +3958,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3970,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3685,7 +3983,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -3755,7 +4053,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +4065,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +4078,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -3807,7 +4105,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3819,7 +4117,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3832,7 +4130,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -3862,7 +4160,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4172,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4185,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -3931,7 +4229,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3943,7 +4241,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3956,7 +4254,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4009,7 +4307,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4021,7 +4319,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4034,7 +4332,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -4113,7 +4411,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4423,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4436,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -4174,7 +4472,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4484,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4497,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -4227,7 +4525,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4239,7 +4537,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4252,7 +4550,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -4283,7 +4581,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4295,7 +4593,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4308,7 +4606,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -4356,7 +4654,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4368,7 +4666,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4381,7 +4679,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -4440,7 +4738,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4750,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4763,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Node) GetRun() *Run {
@@ -4511,7 +4809,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4523,7 +4821,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4536,7 +4834,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -4593,7 +4891,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4605,7 +4903,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4618,7 +4916,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -4707,7 +5005,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +5017,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +5030,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -4793,7 +5091,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4805,7 +5103,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4818,7 +5116,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -4861,7 +5159,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4873,7 +5171,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4886,7 +5184,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -4937,7 +5235,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4949,7 +5247,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4962,7 +5260,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5025,7 +5323,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5037,7 +5335,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5050,7 +5348,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5087,7 +5385,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5099,7 +5397,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5112,7 +5410,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5145,7 +5443,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5455,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5468,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -5215,7 +5513,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5227,7 +5525,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5240,7 +5538,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -5276,7 +5574,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5288,7 +5586,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5301,7 +5599,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -5336,7 +5634,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5348,7 +5646,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5361,7 +5659,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5390,7 +5688,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5402,7 +5700,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5415,7 +5713,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -5447,7 +5745,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5459,7 +5757,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5472,7 +5770,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -5520,7 +5818,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5532,7 +5830,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5545,7 +5843,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -5608,7 +5906,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5620,7 +5918,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5633,7 +5931,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -5674,7 +5972,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5686,7 +5984,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5699,7 +5997,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -5753,17 +6051,18 @@ func (x *Executed) GetEnd() uint64 {
 
 type Ask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`                               // also stop the cluster
-	Events        uint32                 `protobuf:"varint,2,opt,name=events,proto3" json:"events,omitempty"`                           // also tell the newest so many events
-	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`                             // of those with higher numbers
-	OnlyEvents    bool                   `protobuf:"varint,4,opt,name=only_events,json=onlyEvents,proto3" json:"only_events,omitempty"` // and nothing else but the cluster's name and its uptime
+	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`                                     // also stop the cluster
+	Events        uint32                 `protobuf:"varint,2,opt,name=events,proto3" json:"events,omitempty"`                                 // also tell the newest so many events
+	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`                                   // of those with higher numbers
+	OnlyEvents    bool                   `protobuf:"varint,4,opt,name=only_events,json=onlyEvents,proto3" json:"only_events,omitempty"`       // and nothing else but the cluster's name and its uptime
+	ApplyTenants  bool                   `protobuf:"varint,5,opt,name=apply_tenants,json=applyTenants,proto3" json:"apply_tenants,omitempty"` // read the file of tenants again, and nothing else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5775,7 +6074,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5788,7 +6087,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Ask) GetStop() bool {
@@ -5819,6 +6118,13 @@ func (x *Ask) GetOnlyEvents() bool {
 	return false
 }
 
+func (x *Ask) GetApplyTenants() bool {
+	if x != nil {
+		return x.ApplyTenants
+	}
+	return false
+}
+
 type Report struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Cluster       string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -5832,6 +6138,10 @@ type Report struct {
 	Events        []*Report_Event         `protobuf:"bytes,9,rep,name=events,proto3" json:"events,omitempty"`                                     // of `pathways events`, oldest first
 	NewestEvent   uint64                  `protobuf:"varint,10,opt,name=newest_event,json=newestEvent,proto3" json:"newest_event,omitempty"`      // its number
 	DeviceNs      int64                   `protobuf:"varint,11,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`               // device time that computations have taken, of all devices and sessions so far
+	Programs      []*Report_Program       `protobuf:"bytes,12,rep,name=programs,proto3" json:"programs,omitempty"`                                // those that have taken most device time, the most first; at most 64
+	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
+	Tenants       []*Report_Tenant        `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                                  // by name; none where the controller has no file of tenants
+	SliceWaits    []*Report_SliceWait     `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`          // in the order of their turns
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5840,7 +6150,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5852,7 +6162,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5865,7 +6175,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Report) GetCluster() string {
@@ -5945,6 +6255,34 @@ func (x *Report) GetDeviceNs() int64 {
 	return 0
 }
 
+func (x *Report) GetPrograms() []*Report_Program {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Report) GetDevices() uint64 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Report) GetTenants() []*Report_Tenant {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+func (x *Report) GetSliceWaits() []*Report_SliceWait {
+	if x != nil {
+		return x.SliceWaits
+	}
+	return nil
+}
+
 func (x *Report) GetSupervisor() *Report_Supervisor {
 	if x != nil {
 		return x.Supervisor
@@ -5963,7 +6301,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5975,7 +6313,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5988,7 +6326,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 0}
+	return file_wire_proto_rawDescGZIP(), []int{75, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -6013,21 +6351,25 @@ func (x *Report_Island) GetWorkers() []*Report_Worker {
 }
 
 type Report_Worker struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Process       *Process               `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
-	Devices       []*LocalDevice         `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	Last          *Heartbeat             `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
-	SilentMs      int64                  `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"`
-	Gangs         uint64                 `protobuf:"varint,5,opt,name=gangs,proto3" json:"gangs,omitempty"`                               // under way
-	Refused       uint64                 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`                           // gangs that had been admitted and for which it had no memory all the same
-	LastRefused   *Report_Refusal        `protobuf:"bytes,7,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"` // the last of them
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Process     *Process               `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	Devices     []*LocalDevice         `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	Last        *Heartbeat             `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
+	SilentMs    int64                  `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"`
+	Gangs       uint64                 `protobuf:"varint,5,opt,name=gangs,proto3" json:"gangs,omitempty"`                               // under way
+	Refused     uint64                 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`                           // gangs that had been admitted and for which it had no memory all the same
+	LastRefused *Report_Refusal        `protobuf:"bytes,7,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"` // the last of them
+	// What the controller counts of each device's memory, by local device.
+	ArrayBytes    []int64 `protobuf:"varint,8,rep,packed,name=array_bytes,json=arrayBytes,proto3" json:"array_bytes,omitempty"`       // of arrays, from the admission of what makes them
+	ProgramBytes  []int64 `protobuf:"varint,9,rep,packed,name=program_bytes,json=programBytes,proto3" json:"program_bytes,omitempty"` // of code, from the admission of a program's first run there
+	TempBytes     []int64 `protobuf:"varint,10,rep,packed,name=temp_bytes,json=tempBytes,proto3" json:"temp_bytes,omitempty"`         // of computations under way beside these: of the one that takes most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6039,7 +6381,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6052,7 +6394,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 1}
+	return file_wire_proto_rawDescGZIP(), []int{75, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -6104,6 +6446,104 @@ func (x *Report_Worker) GetLastRefused() *Report_Refusal {
 	return nil
 }
 
+func (x *Report_Worker) GetArrayBytes() []int64 {
+	if x != nil {
+		return x.ArrayBytes
+	}
+	return nil
+}
+
+func (x *Report_Worker) GetProgramBytes() []int64 {
+	if x != nil {
+		return x.ProgramBytes
+	}
+	return nil
+}
+
+func (x *Report_Worker) GetTempBytes() []int64 {
+	if x != nil {
+		return x.TempBytes
+	}
+	return nil
+}
+
+// A compiled program, for all sessions that have it.
+type Report_Program struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Devices       uint64                 `protobuf:"varint,2,opt,name=devices,proto3" json:"devices,omitempty"`                   // of a run
+	Runs          uint64                 `protobuf:"varint,3,opt,name=runs,proto3" json:"runs,omitempty"`                         // that have ended
+	UsualNs       int64                  `protobuf:"varint,4,opt,name=usual_ns,json=usualNs,proto3" json:"usual_ns,omitempty"`    // device time that its runs have taken of each device, averaged over the last ones
+	DeviceNs      int64                  `protobuf:"varint,5,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // and of all devices together so far
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Program) Reset() {
+	*x = Report_Program{}
+	mi := &file_wire_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Program) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Program) ProtoMessage() {}
+
+func (x *Report_Program) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
+func (*Report_Program) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75, 2}
+}
+
+func (x *Report_Program) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Report_Program) GetDevices() uint64 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Report_Program) GetRuns() uint64 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *Report_Program) GetUsualNs() int64 {
+	if x != nil {
+		return x.UsualNs
+	}
+	return 0
+}
+
+func (x *Report_Program) GetDeviceNs() int64 {
+	if x != nil {
+		return x.DeviceNs
+	}
+	return 0
+}
+
 // A gang that failed because a worker, or its device, had no memory for it, although it had been admitted.
 type Report_Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6120,7 +6560,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6132,7 +6572,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6145,7 +6585,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 2}
+	return file_wire_proto_rawDescGZIP(), []int{75, 3}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -6212,13 +6652,14 @@ type Report_SessionReport struct {
 	DeviceNs      int64                  `protobuf:"varint,23,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`    // device time that its computations have taken, of all devices together
 	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
+	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6230,7 +6671,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6243,7 +6684,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 3}
+	return file_wire_proto_rawDescGZIP(), []int{75, 4}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -6337,6 +6778,187 @@ func (x *Report_SessionReport) GetHeld() *Report_Held {
 	return nil
 }
 
+func (x *Report_SessionReport) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+// What a tenant may have, as the file of tenants says, and what its sessions have.
+type Report_Tenant struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Weight     float64                `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	Removed    bool                   `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"` // it is no longer in the file, and stays until its sessions have ended
+	Sessions   uint32                 `protobuf:"varint,4,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	DeviceNs   int64                  `protobuf:"varint,5,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`     // device time that its computations have taken, of all devices so far
+	RecentNs   int64                  `protobuf:"varint,6,opt,name=recent_ns,json=recentNs,proto3" json:"recent_ns,omitempty"`     // of that, in the last ten seconds
+	Promised   float64                `protobuf:"fixed64,7,opt,name=promised,proto3" json:"promised,omitempty"`                    // part of the devices' time, 0 to 1, while all tenants with sessions want more than theirs
+	Got        float64                `protobuf:"fixed64,8,opt,name=got,proto3" json:"got,omitempty"`                              // part of the devices' time that it took in the last ten seconds
+	Bytes      int64                  `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`                           // device memory of its sessions' arrays, of all devices
+	HostBytes  int64                  `protobuf:"varint,10,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for them
+	Class      string                 `protobuf:"bytes,11,opt,name=class,proto3" json:"class,omitempty"`                           // high, normal or low
+	Guaranteed float64                `protobuf:"fixed64,12,opt,name=guaranteed,proto3" json:"guaranteed,omitempty"`               // part of the devices' time, 0 to 1
+	AtMost     float64                `protobuf:"fixed64,13,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`         // the same; 1 is no bound
+	// Quotas; 0 is none.
+	MaxSessions     uint32 `protobuf:"varint,14,opt,name=max_sessions,json=maxSessions,proto3" json:"max_sessions,omitempty"`
+	DeviceMemory    int64  `protobuf:"varint,15,opt,name=device_memory,json=deviceMemory,proto3" json:"device_memory,omitempty"`            // bytes on each device
+	MaxSliceDevices uint32 `protobuf:"varint,17,opt,name=max_slice_devices,json=maxSliceDevices,proto3" json:"max_slice_devices,omitempty"` // in slices of its sessions at a time
+	SliceDevices    uint32 `protobuf:"varint,18,opt,name=slice_devices,json=sliceDevices,proto3" json:"slice_devices,omitempty"`            // of that, what they have
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Report_Tenant) Reset() {
+	*x = Report_Tenant{}
+	mi := &file_wire_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Tenant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Tenant) ProtoMessage() {}
+
+func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
+func (*Report_Tenant) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75, 5}
+}
+
+func (x *Report_Tenant) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Report_Tenant) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *Report_Tenant) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetDeviceNs() int64 {
+	if x != nil {
+		return x.DeviceNs
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetRecentNs() int64 {
+	if x != nil {
+		return x.RecentNs
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetPromised() float64 {
+	if x != nil {
+		return x.Promised
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetGot() float64 {
+	if x != nil {
+		return x.Got
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetHostBytes() int64 {
+	if x != nil {
+		return x.HostBytes
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *Report_Tenant) GetGuaranteed() float64 {
+	if x != nil {
+		return x.Guaranteed
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetAtMost() float64 {
+	if x != nil {
+		return x.AtMost
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetMaxSessions() uint32 {
+	if x != nil {
+		return x.MaxSessions
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetDeviceMemory() int64 {
+	if x != nil {
+		return x.DeviceMemory
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetMaxSliceDevices() uint32 {
+	if x != nil {
+		return x.MaxSliceDevices
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetSliceDevices() uint32 {
+	if x != nil {
+		return x.SliceDevices
+	}
+	return 0
+}
+
 // An operation that is held: it has no place in the order yet, and its session's later ones wait behind it.
 type Report_Held struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -6348,9 +6970,10 @@ type Report_Held struct {
 	WorkerName string                 `protobuf:"bytes,6,opt,name=worker_name,json=workerName,proto3" json:"worker_name,omitempty"`
 	Local      uint32                 `protobuf:"varint,7,opt,name=local,proto3" json:"local,omitempty"`                    // the device
 	SinceMs    int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been held
-	// "client": for bytes that its client is sending. "work": for computations under way to end, and what was freed to
+	// "client": for bytes that its client is sending. "program": for workers to load its program. "work": for computations under way to end, and what was freed to
 	// go then. "turn": for holders, which were held before. "memory": for holders to free some. "frees": for frees of
-	// holders that their clients may not have told of yet; then it fails.
+	// holders that their clients may not have told of yet; then it fails. "quota": for holders, sessions of its tenant,
+	// to free some, since the tenant has what it may have.
 	WaitsFor      string           `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	Holders       []*Report_Holder `protobuf:"bytes,10,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -6359,7 +6982,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6994,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +7007,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 4}
+	return file_wire_proto_rawDescGZIP(), []int{75, 6}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -6458,19 +7081,22 @@ func (x *Report_Held) GetHolders() []*Report_Holder {
 }
 
 type Report_Holder struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
-	Host          string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
-	Bytes         int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"` // that it has on the device
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Client  string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	User    string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Host    string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
+	Bytes   int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"` // that it has on the device
+	// Of SliceWait, instead of bytes:
+	Devices       uint32 `protobuf:"varint,6,opt,name=devices,proto3" json:"devices,omitempty"` // how many it has
+	How           string `protobuf:"bytes,7,opt,name=how,proto3" json:"how,omitempty"`          // "exclusive slice", "slice", "session" that asked for these devices, or "use"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6482,7 +7108,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6495,7 +7121,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 5}
+	return file_wire_proto_rawDescGZIP(), []int{75, 7}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -6533,17 +7159,32 @@ func (x *Report_Holder) GetBytes() int64 {
 	return 0
 }
 
+func (x *Report_Holder) GetDevices() uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Report_Holder) GetHow() string {
+	if x != nil {
+		return x.How
+	}
+	return ""
+}
+
 type Report_Slice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slice         uint64                 `protobuf:"varint,1,opt,name=slice,proto3" json:"slice,omitempty"`
 	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	Exclusive     bool                   `protobuf:"varint,3,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6555,7 +7196,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6568,7 +7209,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 6}
+	return file_wire_proto_rawDescGZIP(), []int{75, 8}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -6581,6 +7222,138 @@ func (x *Report_Slice) GetSlice() uint64 {
 func (x *Report_Slice) GetDevices() []*Span {
 	if x != nil {
 		return x.Devices
+	}
+	return nil
+}
+
+func (x *Report_Slice) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+// A request for a slice that waits for devices that others have.
+type Report_SliceWait struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Slice         uint64                 `protobuf:"varint,2,opt,name=slice,proto3" json:"slice,omitempty"`
+	Devices       uint32                 `protobuf:"varint,3,opt,name=devices,proto3" json:"devices,omitempty"`
+	Island        string                 `protobuf:"bytes,4,opt,name=island,proto3" json:"island,omitempty"` // "" is any
+	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // the same
+	Exclusive     bool                   `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	Priority      int32                  `protobuf:"zigzag32,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	LeftMs        int64                  `protobuf:"varint,9,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"` // until it is given up; -1 is never
+	Lacks         uint32                 `protobuf:"varint,10,opt,name=lacks,proto3" json:"lacks,omitempty"`                // devices that others have, of those that are reserved for it
+	Holders       []*Report_Holder       `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`             // of these; none if it is too far behind to have reserved any
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_SliceWait) Reset() {
+	*x = Report_SliceWait{}
+	mi := &file_wire_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_SliceWait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_SliceWait) ProtoMessage() {}
+
+func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
+func (*Report_SliceWait) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75, 9}
+}
+
+func (x *Report_SliceWait) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetSlice() uint64 {
+	if x != nil {
+		return x.Slice
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetDevices() uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetIsland() string {
+	if x != nil {
+		return x.Island
+	}
+	return ""
+}
+
+func (x *Report_SliceWait) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Report_SliceWait) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *Report_SliceWait) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetLeftMs() int64 {
+	if x != nil {
+		return x.LeftMs
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetLacks() uint32 {
+	if x != nil {
+		return x.Lacks
+	}
+	return 0
+}
+
+func (x *Report_SliceWait) GetHolders() []*Report_Holder {
+	if x != nil {
+		return x.Holders
 	}
 	return nil
 }
@@ -6602,7 +7375,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6614,7 +7387,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6627,7 +7400,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 7}
+	return file_wire_proto_rawDescGZIP(), []int{75, 10}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -6697,7 +7470,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6709,7 +7482,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6722,7 +7495,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 8}
+	return file_wire_proto_rawDescGZIP(), []int{75, 11}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -6752,7 +7525,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6764,7 +7537,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6777,7 +7550,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72, 9}
+	return file_wire_proto_rawDescGZIP(), []int{75, 12}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -6946,7 +7719,7 @@ const file_wire_proto_rawDesc = "" +
 	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
-	"hostMemory\"\x8b\x02\n" +
+	"hostMemory\"\xdd\x02\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -6955,7 +7728,21 @@ const file_wire_proto_rawDesc = "" +
 	"\x05waits\x18\x04 \x03(\tR\x05waits\x12*\n" +
 	"\x05apart\x18\x05 \x03(\v2\x14.pathways.wire.ApartR\x05apart\x120\n" +
 	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\x12-\n" +
-	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\"\xf6\x01\n" +
+	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\x12\x1b\n" +
+	"\tdevice_ns\x18\b \x03(\x03R\bdeviceNs\x123\n" +
+	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\"\xfb\x01\n" +
+	"\bStanding\x12\x18\n" +
+	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
+	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
+	"\asession\x18\x03 \x01(\rR\asession\x12\x18\n" +
+	"\aprogram\x18\x04 \x01(\tR\aprogram\x12\x12\n" +
+	"\x04line\x18\x05 \x01(\tR\x04line\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\tR\x02at\x12\x16\n" +
+	"\x06awaits\x18\a \x01(\tR\x06awaits\x12\x1c\n" +
+	"\tprocesses\x18\b \x03(\x04R\tprocesses\x12\x18\n" +
+	"\amissing\x18\t \x03(\rR\amissing\x12\x19\n" +
+	"\bsince_ms\x18\n" +
+	" \x01(\x03R\asinceMs\"\xf6\x01\n" +
 	"\n" +
 	"HostMemory\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\x03R\x06blocks\x12 \n" +
@@ -7073,7 +7860,11 @@ const file_wire_proto_rawDesc = "" +
 	"\tCompiling\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n" +
-	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\"\x80\x03\n" +
+	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\"o\n" +
+	"\x04Held\x12.\n" +
+	"\x04held\x18\x01 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x1e\n" +
+	"\vfails_in_ms\x18\x02 \x01(\x03R\tfailsInMs\x12\x17\n" +
+	"\agoes_on\x18\x03 \x01(\bR\x06goesOn\"\x80\x03\n" +
 	"\vProgramInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x18\n" +
@@ -7133,7 +7924,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06NATIVE\x10\x01\x12\f\n" +
 	"\bPORTABLE\x10\x02\x12\n" +
 	"\n" +
-	"\x06JOINED\x10\x03\"\xfb\x01\n" +
+	"\x06JOINED\x10\x03\"\x91\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x123\n" +
@@ -7141,23 +7932,32 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonated\"\x90\x01\n" +
+	"\adonated\x18\a \x03(\rR\adonated\x12\x14\n" +
+	"\x05tells\x18\b \x01(\bR\x05tells\"<\n" +
+	"\x06Loaded\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\x04R\aprogram\"\x90\x01\n" +
 	"\x06Forget\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x12\x1a\n" +
 	"\bcompiles\x18\x03 \x03(\x04R\bcompiles\x12\x16\n" +
 	"\x06graphs\x18\x04 \x03(\x04R\x06graphs\x12\x1c\n" +
-	"\tartifacts\x18\x05 \x03(\x04R\tartifacts\"\x86\x01\n" +
+	"\tartifacts\x18\x05 \x03(\x04R\tartifacts\"\xd9\x01\n" +
 	"\fSliceRequest\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12\x18\n" +
 	"\adevices\x18\x02 \x01(\rR\adevices\x12\x1a\n" +
 	"\btopology\x18\x03 \x03(\rR\btopology\x12\x16\n" +
 	"\x06island\x18\x04 \x01(\tR\x06island\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\tR\x04kind\"l\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1c\n" +
+	"\texclusive\x18\x06 \x01(\bR\texclusive\x12\x17\n" +
+	"\await_ms\x18\a \x01(\x04R\x06waitMs\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\"\x9e\x01\n" +
 	"\vSliceAnswer\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x18\n" +
-	"\adevices\x18\x03 \x03(\rR\adevices\"&\n" +
+	"\adevices\x18\x03 \x03(\rR\adevices\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\rR\bposition\x12\x14\n" +
+	"\x05lacks\x18\x05 \x01(\tR\x05lacks\"&\n" +
 	"\fSliceRelease\x12\x16\n" +
 	"\x06slices\x18\x01 \x03(\x04R\x06slices\"\xe1\x01\n" +
 	"\x03Run\x12\x0e\n" +
@@ -7316,13 +8116,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x05local\x18\x04 \x01(\rR\x05local\x12\x1c\n" +
 	"\tsubmitted\x18\x05 \x01(\x06R\tsubmitted\x12\x1a\n" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
-	"\x03end\x18\a \x01(\x04R\x03end\"h\n" +
+	"\x03end\x18\a \x01(\x04R\x03end\"\x8d\x01\n" +
 	"\x03Ask\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
-	"onlyEvents\"\xd8\x12\n" +
+	"onlyEvents\x12#\n" +
+	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xa7\x1d\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -7335,14 +8136,19 @@ const file_wire_proto_rawDesc = "" +
 	"\x06events\x18\t \x03(\v2\x1b.pathways.wire.Report.EventR\x06events\x12!\n" +
 	"\fnewest_event\x18\n" +
 	" \x01(\x04R\vnewestEvent\x12\x1b\n" +
-	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x12@\n" +
+	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x129\n" +
+	"\bprograms\x18\f \x03(\v2\x1d.pathways.wire.Report.ProgramR\bprograms\x12\x18\n" +
+	"\adevices\x18\r \x01(\x04R\adevices\x126\n" +
+	"\atenants\x18\x14 \x03(\v2\x1c.pathways.wire.Report.TenantR\atenants\x12@\n" +
+	"\vslice_waits\x18\x0e \x03(\v2\x1f.pathways.wire.Report.SliceWaitR\n" +
+	"sliceWaits\x12@\n" +
 	"\n" +
 	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
 	"supervisor\x1ap\n" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
-	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xad\x02\n" +
+	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\x92\x03\n" +
 	"\x06Worker\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
@@ -7350,7 +8156,19 @@ const file_wire_proto_rawDesc = "" +
 	"\tsilent_ms\x18\x04 \x01(\x03R\bsilentMs\x12\x14\n" +
 	"\x05gangs\x18\x05 \x01(\x04R\x05gangs\x12\x18\n" +
 	"\arefused\x18\x06 \x01(\x04R\arefused\x12@\n" +
-	"\flast_refused\x18\a \x01(\v2\x1d.pathways.wire.Report.RefusalR\vlastRefused\x1a\xa4\x01\n" +
+	"\flast_refused\x18\a \x01(\v2\x1d.pathways.wire.Report.RefusalR\vlastRefused\x12\x1f\n" +
+	"\varray_bytes\x18\b \x03(\x03R\n" +
+	"arrayBytes\x12#\n" +
+	"\rprogram_bytes\x18\t \x03(\x03R\fprogramBytes\x12\x1d\n" +
+	"\n" +
+	"temp_bytes\x18\n" +
+	" \x03(\x03R\ttempBytes\x1a\x83\x01\n" +
+	"\aProgram\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\adevices\x18\x02 \x01(\x04R\adevices\x12\x12\n" +
+	"\x04runs\x18\x03 \x01(\x04R\x04runs\x12\x19\n" +
+	"\busual_ns\x18\x04 \x01(\x03R\ausualNs\x12\x1b\n" +
+	"\tdevice_ns\x18\x05 \x01(\x03R\bdeviceNs\x1a\xa4\x01\n" +
 	"\aRefusal\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x18\n" +
 	"\asession\x18\x02 \x01(\rR\asession\x12\x16\n" +
@@ -7358,7 +8176,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\x86\x03\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\x9e\x03\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -7373,7 +8191,30 @@ const file_wire_proto_rawDesc = "" +
 	"\tdevice_ns\x18\x17 \x01(\x03R\bdeviceNs\x12\x1d\n" +
 	"\n" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
-	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x1a\xa1\x02\n" +
+	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
+	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x1a\xef\x03\n" +
+	"\x06Tenant\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
+	"\aremoved\x18\x03 \x01(\bR\aremoved\x12\x1a\n" +
+	"\bsessions\x18\x04 \x01(\rR\bsessions\x12\x1b\n" +
+	"\tdevice_ns\x18\x05 \x01(\x03R\bdeviceNs\x12\x1b\n" +
+	"\trecent_ns\x18\x06 \x01(\x03R\brecentNs\x12\x1a\n" +
+	"\bpromised\x18\a \x01(\x01R\bpromised\x12\x10\n" +
+	"\x03got\x18\b \x01(\x01R\x03got\x12\x14\n" +
+	"\x05bytes\x18\t \x01(\x03R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"host_bytes\x18\n" +
+	" \x01(\x03R\thostBytes\x12\x14\n" +
+	"\x05class\x18\v \x01(\tR\x05class\x12\x1e\n" +
+	"\n" +
+	"guaranteed\x18\f \x01(\x01R\n" +
+	"guaranteed\x12\x17\n" +
+	"\aat_most\x18\r \x01(\x01R\x06atMost\x12!\n" +
+	"\fmax_sessions\x18\x0e \x01(\rR\vmaxSessions\x12#\n" +
+	"\rdevice_memory\x18\x0f \x01(\x03R\fdeviceMemory\x12*\n" +
+	"\x11max_slice_devices\x18\x11 \x01(\rR\x0fmaxSliceDevices\x12#\n" +
+	"\rslice_devices\x18\x12 \x01(\rR\fsliceDevices\x1a\xa1\x02\n" +
 	"\x04Held\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x01(\x04R\n" +
@@ -7388,16 +8229,32 @@ const file_wire_proto_rawDesc = "" +
 	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x1b\n" +
 	"\twaits_for\x18\t \x01(\tR\bwaitsFor\x126\n" +
 	"\aholders\x18\n" +
-	" \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1ax\n" +
+	" \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xa4\x01\n" +
 	"\x06Holder\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x04 \x01(\tR\x04host\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x1aL\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\adevices\x18\x06 \x01(\rR\adevices\x12\x10\n" +
+	"\x03how\x18\a \x01(\tR\x03how\x1aj\n" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
-	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x1a\xbc\x01\n" +
+	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x1c\n" +
+	"\texclusive\x18\x03 \x01(\bR\texclusive\x1a\xbd\x02\n" +
+	"\tSliceWait\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x14\n" +
+	"\x05slice\x18\x02 \x01(\x04R\x05slice\x12\x18\n" +
+	"\adevices\x18\x03 \x01(\rR\adevices\x12\x16\n" +
+	"\x06island\x18\x04 \x01(\tR\x06island\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1c\n" +
+	"\texclusive\x18\x06 \x01(\bR\texclusive\x12\x1a\n" +
+	"\bpriority\x18\a \x01(\x11R\bpriority\x12\x19\n" +
+	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x17\n" +
+	"\aleft_ms\x18\t \x01(\x03R\x06leftMs\x12\x14\n" +
+	"\x05lacks\x18\n" +
+	" \x01(\rR\x05lacks\x126\n" +
+	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xbc\x01\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x12\n" +
@@ -7442,7 +8299,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -7460,173 +8317,185 @@ var file_wire_proto_goTypes = []any{
 	(*LocalDevice)(nil),          // 13: pathways.wire.LocalDevice
 	(*Device)(nil),               // 14: pathways.wire.Device
 	(*Heartbeat)(nil),            // 15: pathways.wire.Heartbeat
-	(*HostMemory)(nil),           // 16: pathways.wire.HostMemory
-	(*HostShare)(nil),            // 17: pathways.wire.HostShare
-	(*Apart)(nil),                // 18: pathways.wire.Apart
-	(*Running)(nil),              // 19: pathways.wire.Running
-	(*MemberOffer)(nil),          // 20: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 21: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 22: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 23: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 24: pathways.wire.Compile
-	(*Content)(nil),              // 25: pathways.wire.Content
-	(*Give)(nil),                 // 26: pathways.wire.Give
-	(*Want)(nil),                 // 27: pathways.wire.Want
-	(*Source)(nil),               // 28: pathways.wire.Source
-	(*Have)(nil),                 // 29: pathways.wire.Have
-	(*Handler)(nil),              // 30: pathways.wire.Handler
-	(*HandlerType)(nil),          // 31: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 32: pathways.wire.Symbol
-	(*Place)(nil),                // 33: pathways.wire.Place
-	(*Compiled)(nil),             // 34: pathways.wire.Compiled
-	(*Compiling)(nil),            // 35: pathways.wire.Compiling
-	(*ProgramInfo)(nil),          // 36: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 37: pathways.wire.Array
-	(*Cost)(nil),                 // 38: pathways.wire.Cost
-	(*Loadable)(nil),             // 39: pathways.wire.Loadable
-	(*Load)(nil),                 // 40: pathways.wire.Load
-	(*Forget)(nil),               // 41: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 42: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 43: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 44: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 45: pathways.wire.Run
-	(*Mixed)(nil),                // 46: pathways.wire.Mixed
-	(*Piece)(nil),                // 47: pathways.wire.Piece
-	(*Put)(nil),                  // 48: pathways.wire.Put
-	(*Transfer)(nil),             // 49: pathways.wire.Transfer
-	(*Move)(nil),                 // 50: pathways.wire.Move
-	(*Fetch)(nil),                // 51: pathways.wire.Fetch
-	(*Free)(nil),                 // 52: pathways.wire.Free
-	(*Rows)(nil),                 // 53: pathways.wire.Rows
-	(*Assemble)(nil),             // 54: pathways.wire.Assemble
-	(*Graph)(nil),                // 55: pathways.wire.Graph
-	(*Node)(nil),                 // 56: pathways.wire.Node
-	(*Play)(nil),                 // 57: pathways.wire.Play
-	(*Played)(nil),               // 58: pathways.wire.Played
-	(*Dispatch)(nil),             // 59: pathways.wire.Dispatch
-	(*Completed)(nil),            // 60: pathways.wire.Completed
-	(*Failure)(nil),              // 61: pathways.wire.Failure
-	(*HostCall)(nil),             // 62: pathways.wire.HostCall
-	(*HostValue)(nil),            // 63: pathways.wire.HostValue
-	(*Abort)(nil),                // 64: pathways.wire.Abort
-	(*Peers)(nil),                // 65: pathways.wire.Peers
-	(*Session)(nil),              // 66: pathways.wire.Session
-	(*Span)(nil),                 // 67: pathways.wire.Span
-	(*Drop)(nil),                 // 68: pathways.wire.Drop
-	(*Goodbye)(nil),              // 69: pathways.wire.Goodbye
-	(*Profile)(nil),              // 70: pathways.wire.Profile
-	(*Profiled)(nil),             // 71: pathways.wire.Profiled
-	(*Recorded)(nil),             // 72: pathways.wire.Recorded
-	(*Executed)(nil),             // 73: pathways.wire.Executed
-	(*Ask)(nil),                  // 74: pathways.wire.Ask
-	(*Report)(nil),               // 75: pathways.wire.Report
-	nil,                          // 76: pathways.wire.Hello.VersionsEntry
-	nil,                          // 77: pathways.wire.Platform.StringsEntry
-	nil,                          // 78: pathways.wire.Platform.IntsEntry
-	nil,                          // 79: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 80: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 81: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 82: pathways.wire.Report.Worker
-	(*Report_Refusal)(nil),       // 83: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 84: pathways.wire.Report.SessionReport
-	(*Report_Held)(nil),          // 85: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 86: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 87: pathways.wire.Report.Slice
-	(*Report_Event)(nil),         // 88: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 89: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 90: pathways.wire.Report.Supervised
+	(*Standing)(nil),             // 16: pathways.wire.Standing
+	(*HostMemory)(nil),           // 17: pathways.wire.HostMemory
+	(*HostShare)(nil),            // 18: pathways.wire.HostShare
+	(*Apart)(nil),                // 19: pathways.wire.Apart
+	(*Running)(nil),              // 20: pathways.wire.Running
+	(*MemberOffer)(nil),          // 21: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 22: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 23: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 24: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 25: pathways.wire.Compile
+	(*Content)(nil),              // 26: pathways.wire.Content
+	(*Give)(nil),                 // 27: pathways.wire.Give
+	(*Want)(nil),                 // 28: pathways.wire.Want
+	(*Source)(nil),               // 29: pathways.wire.Source
+	(*Have)(nil),                 // 30: pathways.wire.Have
+	(*Handler)(nil),              // 31: pathways.wire.Handler
+	(*HandlerType)(nil),          // 32: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 33: pathways.wire.Symbol
+	(*Place)(nil),                // 34: pathways.wire.Place
+	(*Compiled)(nil),             // 35: pathways.wire.Compiled
+	(*Compiling)(nil),            // 36: pathways.wire.Compiling
+	(*Held)(nil),                 // 37: pathways.wire.Held
+	(*ProgramInfo)(nil),          // 38: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 39: pathways.wire.Array
+	(*Cost)(nil),                 // 40: pathways.wire.Cost
+	(*Loadable)(nil),             // 41: pathways.wire.Loadable
+	(*Load)(nil),                 // 42: pathways.wire.Load
+	(*Loaded)(nil),               // 43: pathways.wire.Loaded
+	(*Forget)(nil),               // 44: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 45: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 46: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 47: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 48: pathways.wire.Run
+	(*Mixed)(nil),                // 49: pathways.wire.Mixed
+	(*Piece)(nil),                // 50: pathways.wire.Piece
+	(*Put)(nil),                  // 51: pathways.wire.Put
+	(*Transfer)(nil),             // 52: pathways.wire.Transfer
+	(*Move)(nil),                 // 53: pathways.wire.Move
+	(*Fetch)(nil),                // 54: pathways.wire.Fetch
+	(*Free)(nil),                 // 55: pathways.wire.Free
+	(*Rows)(nil),                 // 56: pathways.wire.Rows
+	(*Assemble)(nil),             // 57: pathways.wire.Assemble
+	(*Graph)(nil),                // 58: pathways.wire.Graph
+	(*Node)(nil),                 // 59: pathways.wire.Node
+	(*Play)(nil),                 // 60: pathways.wire.Play
+	(*Played)(nil),               // 61: pathways.wire.Played
+	(*Dispatch)(nil),             // 62: pathways.wire.Dispatch
+	(*Completed)(nil),            // 63: pathways.wire.Completed
+	(*Failure)(nil),              // 64: pathways.wire.Failure
+	(*HostCall)(nil),             // 65: pathways.wire.HostCall
+	(*HostValue)(nil),            // 66: pathways.wire.HostValue
+	(*Abort)(nil),                // 67: pathways.wire.Abort
+	(*Peers)(nil),                // 68: pathways.wire.Peers
+	(*Session)(nil),              // 69: pathways.wire.Session
+	(*Span)(nil),                 // 70: pathways.wire.Span
+	(*Drop)(nil),                 // 71: pathways.wire.Drop
+	(*Goodbye)(nil),              // 72: pathways.wire.Goodbye
+	(*Profile)(nil),              // 73: pathways.wire.Profile
+	(*Profiled)(nil),             // 74: pathways.wire.Profiled
+	(*Recorded)(nil),             // 75: pathways.wire.Recorded
+	(*Executed)(nil),             // 76: pathways.wire.Executed
+	(*Ask)(nil),                  // 77: pathways.wire.Ask
+	(*Report)(nil),               // 78: pathways.wire.Report
+	nil,                          // 79: pathways.wire.Hello.VersionsEntry
+	nil,                          // 80: pathways.wire.Platform.StringsEntry
+	nil,                          // 81: pathways.wire.Platform.IntsEntry
+	nil,                          // 82: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 83: pathways.wire.DeviceKind.IntsEntry
+	(*Report_Island)(nil),        // 84: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 85: pathways.wire.Report.Worker
+	(*Report_Program)(nil),       // 86: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 87: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 88: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 89: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 90: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 91: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 92: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 93: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 94: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 95: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 96: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	76, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	20, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	79, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	21, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	77, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	78, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	80, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	81, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	79, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	80, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	82, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	83, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	18, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	19, // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	16, // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	17, // 21: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	6,  // 22: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 23: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 24: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	33, // 25: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	30, // 26: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	25, // 27: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	6,  // 28: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	25, // 29: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	32, // 30: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	31, // 31: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	32, // 32: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	32, // 33: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 34: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	36, // 35: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	39, // 36: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	37, // 37: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	37, // 38: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	38, // 39: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 40: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	30, // 41: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	39, // 42: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	33, // 43: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	37, // 44: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 45: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	46, // 46: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	47, // 47: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	37, // 48: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	37, // 49: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	50, // 50: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	37, // 51: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	53, // 52: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	47, // 53: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	56, // 54: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	45, // 55: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	49, // 56: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	61, // 57: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 58: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	63, // 59: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	63, // 60: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 61: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 62: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 63: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 64: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 65: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	67, // 66: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 67: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 68: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 69: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	73, // 70: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	81, // 71: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	84, // 72: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	88, // 73: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	89, // 74: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	82, // 75: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 76: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 77: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 78: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	83, // 79: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	87, // 80: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	85, // 81: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	86, // 82: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	67, // 83: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	90, // 84: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	85, // [85:85] is the sub-list for method output_type
-	85, // [85:85] is the sub-list for method input_type
-	85, // [85:85] is the sub-list for extension type_name
-	85, // [85:85] is the sub-list for extension extendee
-	0,  // [0:85] is the sub-list for field type_name
+	19, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	20, // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	17, // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	16, // 21: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	18, // 22: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	6,  // 23: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,  // 24: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,  // 25: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	34, // 26: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	31, // 27: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	26, // 28: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	6,  // 29: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	26, // 30: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	33, // 31: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	32, // 32: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	33, // 33: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	33, // 34: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,  // 35: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	38, // 36: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	41, // 37: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	90, // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	39, // 39: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	39, // 40: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	40, // 41: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,  // 42: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	31, // 43: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	41, // 44: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	34, // 45: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	39, // 46: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,  // 47: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	49, // 48: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	50, // 49: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	39, // 50: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	39, // 51: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	53, // 52: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	39, // 53: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	56, // 54: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	50, // 55: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	59, // 56: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	48, // 57: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	52, // 58: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	64, // 59: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,  // 60: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	66, // 61: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	66, // 62: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,  // 63: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,  // 64: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14, // 65: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,  // 66: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,  // 67: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	70, // 68: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,  // 69: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,  // 70: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,  // 71: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	76, // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	84, // 73: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	88, // 74: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	94, // 75: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	86, // 76: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	89, // 77: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	93, // 78: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	95, // 79: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	85, // 80: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,  // 81: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13, // 82: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15, // 83: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	87, // 84: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	92, // 85: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	90, // 86: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	91, // 87: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	70, // 88: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	91, // 89: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	96, // 90: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	91, // [91:91] is the sub-list for method output_type
+	91, // [91:91] is the sub-list for method input_type
+	91, // [91:91] is the sub-list for extension type_name
+	91, // [91:91] is the sub-list for extension extendee
+	0,  // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -7640,7 +8509,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   88,
+			NumMessages:   94,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -94,7 +94,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	}
 	a := &artifact{live: x}
 	if len(serialized.Data) > 0 {
-		a.serialized = content.Own(serialized.Data, serialized.Release)
+		a.serialized = spilled(serialized)
 		l.Bytes += int64(len(serialized.Data))
 	}
 	if a.serialized == nil || !w.loadsAnywhere(l.Form) { // others compile it again
@@ -110,6 +110,25 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	l.Kept, l.Serialized, l.Code = true, nil, nil
 	w.artifacts.add(m.Op, a)
 	return true
+}
+
+// spilled returns the serialized form of an executable as it is kept: in a file, or where that fails as it came. It
+// stays for as long as a session may come that runs the program elsewhere, beside what the driver has made of it, and
+// mostly nobody asks for it again. A driver cannot be asked for it again: see parts.
+func spilled(serialized device.Bytes) *content.Memory {
+	m, err := content.Spilled(content.SpillFolder(), serialized.Data)
+	if err != nil {
+		return content.Own(serialized.Data, serialized.Release)
+	}
+	serialized.Release()
+	return m
+}
+
+// spill moves what was received to files, as far as that is possible.
+func spill(parts ...*content.Memory) {
+	for _, part := range parts {
+		_ = part.Spill(content.SpillFolder()) // otherwise it stays in memory
+	}
 }
 
 // add keeps an artifact.
@@ -203,6 +222,7 @@ func (w *Worker) has(e *loaded, they bool) {
 	e.told = tell
 	a.mu.Unlock()
 	if tell {
+		spill(e.parts...)
 		w.sendHave(e.number, false)
 	} else {
 		e.forgetParts()

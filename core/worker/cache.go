@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -36,15 +37,17 @@ const cachedLength = 8
 func (w *Worker) cachePath(m *wire.Compile) string {
 	name := m.Key
 	if w.config.DeviceID != nil {
-		name += "-joined"
+		name += joinedFile
 	}
-	return filepath.Join(w.config.Cache, name+".program")
+	return filepath.Join(w.config.Cache, name+programFile)
 }
 
-// caches reports whether a program is looked up and kept. A key is hexadecimal: it names no file elsewhere.
+// joinedFile is in the names of members' files.
+const joinedFile = "-joined"
+
+// caches reports whether a program is looked up and kept.
 func (w *Worker) caches(m *wire.Compile) bool {
-	return w.config.Cache != "" && m.Inline > 0 && len(m.Key) == 2*sha256.Size &&
-		len(bytes.Trim([]byte(m.Key), "0123456789abcdef")) == 0
+	return w.config.Cache != "" && m.Inline > 0 && isKey(m.Key)
 }
 
 // fromCache answers with what the cache has of a program, and reports whether it has any. A file that is damaged goes.
@@ -61,7 +64,10 @@ func (w *Worker) fromCache(m *wire.Compile, answer *wire.Compiled) bool {
 		}
 		return false
 	}
+	now := time.Now()
+	_ = os.Chtimes(path, now, now) // see tidyCache; a folder that cannot be written to bounds nothing
 	if kept.Loadable.Kept {
+		spill(parts...)
 		w.artifacts.add(m.Op, &artifact{serialized: parts[0], code: parts[1]})
 	}
 	if t := m.Text; t.GetTransfer() != 0 { // its client need not send it
@@ -159,8 +165,17 @@ func (w *Worker) toCache(m *wire.Compile, answer *wire.Compiled, parts []*conten
 		return // the driver has no serialized form
 	}
 	header, err := proto.Marshal(&wire.Compiled{Info: answer.Info, Loadable: answer.Loadable})
+	size := int64(len(header))
+	for _, part := range parts {
+		size += int64(len(part.Data))
+	}
+	if most := w.config.CacheBytes; most > 0 && size > most { // it would take the place of all others, and then go itself
+		w.log.Warn("a compiled program is larger than the whole cache, and was not kept", "bytes", size, "most", most)
+		return
+	}
 	if err == nil {
 		err = writeCached(w.cachePath(m), header, parts)
+		w.boundCache()
 	}
 	if err != nil {
 		w.log.Warn("a compiled program was not kept", "code", status.CodeOf(err), "error", err)
@@ -171,7 +186,7 @@ func (w *Worker) toCache(m *wire.Compile, answer *wire.Compiled, parts []*conten
 //
 // Errors: those of package system, with the file.
 func writeCached(path string, header []byte, parts []*content.Memory) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "new-*") // mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), newFile+"*") // mode 0600
 	if err != nil {
 		return system.Error(err, "cannot keep a compiled program")
 	}

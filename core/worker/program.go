@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -125,7 +127,16 @@ func (w *Worker) load(m *wire.Load) {
 		for _, q := range w.queues {
 			q.look()
 		}
+		if m.Tells {
+			w.sendLoaded(key)
+		}
 	})
+}
+
+func (w *Worker) sendLoaded(key programKey) {
+	if payload, err := proto.Marshal(&wire.Loaded{Session: key.session, Program: key.program}); err == nil {
+		_ = w.conn.Send(wire.KindLoaded, payload) // the reader learns why
+	}
 }
 
 // executable makes what a Loadable describes, from its serialized form or else

@@ -39,7 +39,8 @@ type queue struct {
 
 	// For other goroutines to read at any time.
 	objects atomic.Int64
-	flights *flights // what it computes
+	charged atomic.Int64 // device time of all computations so far, in nanoseconds
+	flights *flights     // what it computes
 	stands  atomic.Pointer[standing]
 
 	// The owner's.

@@ -261,6 +261,7 @@ func (q *queue) charge(begun, end time.Duration) time.Duration {
 		return 0
 	}
 	q.chargedTo = end
+	q.charged.Add(int64(end - begun))
 	return end - begun
 }
 

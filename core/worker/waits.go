@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/collective"
 )
 
@@ -30,6 +31,13 @@ type Wait struct {
 	In      string // the program, and the collective of it; "" where the part has yet to begin
 	For     string
 	Since   time.Duration // of a collective, since Waits first found it
+
+	Session   uint32
+	Program   string   // "" where it is no run
+	Line      string   // of the user's code that called it
+	At        string   // the collective, or the function; "" where the part has yet to begin
+	Processes []uint64 // for which it waits
+	Missing   []int    // local devices for which it waits
 }
 
 // Waits tells of the queues that wait, by device, and of the collectives and calls
@@ -41,10 +49,10 @@ func (w *Worker) Waits() []Wait {
 			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since)})
 		}
 	}
-	if w.config.Engine == nil {
-		return all // and no calls: see New
+	var in []collective.Wait
+	if w.config.Engine != nil { // otherwise there are no calls either: see New
+		in = w.config.Engine.Waits()
 	}
-	in := w.config.Engine.Waits()
 	slices.SortFunc(in, func(a, b collective.Wait) int {
 		return cmp.Or(cmp.Compare(a.Gang, b.Gang), cmp.Compare(a.Site, b.Site), slices.Compare(a.Came, b.Came))
 	})
@@ -52,15 +60,49 @@ func (w *Worker) Waits() []Wait {
 	defer w.mu.Unlock()
 	for _, c := range in {
 		slices.Sort(c.Came)
-		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: fmt.Sprintf("%s %d of %s", c.Op, c.Site, w.which(c.Gang)),
-			For: w.whom(c), Since: c.Since})
+		at := fmt.Sprintf("%s %d", c.Op, c.Site)
+		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: at + " of " + w.which(c.Gang), For: w.whom(c),
+			Since: c.Since, At: at, Processes: slices.Concat(c.From, c.To), Missing: c.Missing})
 	}
 	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
 		c := w.calls[number]
 		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID, In: w.which(c.g.ID),
-			For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since)})
+			For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since),
+			At: wire.AtFunction, Processes: []uint64{c.g.client}})
+	}
+	for i := range all {
+		s := &all[i]
+		if g := w.gangs[s.Gang]; g != nil {
+			s.Session = g.Session
+			if r, ok := g.work.(*run); ok {
+				s.Program, s.Line = r.program.Name, string(r.trace)
+			}
+		}
 	}
 	return all
+}
+
+// standsFor is how long devices have stood at something when a controller is told of it: much longer than usual waits,
+// and short enough that the one who looks learns of it at once.
+const standsFor = 2 * time.Second
+
+// tellWaits returns what devices stand at, for the controller.
+func tellWaits(all []Wait) (told []*wire.Standing) {
+	for _, s := range all {
+		if s.Since < standsFor || len(told) == mostWaits {
+			continue
+		}
+		m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
+			Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds()}
+		for _, d := range s.Devices {
+			m.Devices = append(m.Devices, uint32(d))
+		}
+		for _, d := range s.Missing {
+			m.Missing = append(m.Missing, uint32(d))
+		}
+		told = append(told, m)
+	}
+	return told
 }
 
 // which names a run. mu is held.
@@ -152,10 +194,10 @@ type journalKey struct {
 
 // long gives the waits that are to be told of. Those that are new in the journal, or
 // have lasted twice as long as when they were last logged, are logged.
-func (w *Worker) long(logged journal) (waits []Wait) {
+func (w *Worker) long(all []Wait, logged journal) (waits []Wait) {
 	before := maps.Clone(logged)
 	clear(logged)
-	for _, s := range w.Waits() {
+	for _, s := range all {
 		if s.Since <= stuck || len(waits) == mostWaits {
 			continue
 		}

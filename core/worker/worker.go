@@ -109,6 +109,8 @@ type Config struct {
 	MemoryLimit int64
 	// Cache is a folder that only this user may write to, in which compiled programs survive this process; "": none.
 	Cache string
+	// CacheBytes bounds the programs in Cache: those that were used least recently go. 0: there is no bound.
+	CacheBytes int64
 	// Memory is the host memory that the exchange has, for reports. nil: it is not known.
 	Memory func() transport.Memory
 	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is
@@ -204,6 +206,7 @@ func New(c Config) (*Worker, error) {
 		slots: make(chan struct{}, 2), since: time.Now(),
 	}
 	w.idle = sync.NewCond(&w.mu)
+	w.boundCache()
 	w.report.conn = c.Conn
 	w.artifacts.init()
 	w.host.session = map[uint32]int64{}
@@ -487,10 +490,13 @@ func (w *Worker) heartbeats() {
 				m.MemoryInUse[i] = s.InUse
 			}
 			m.Objects += uint64(q.objects.Load())
+			m.DeviceNs = append(m.DeviceNs, q.charged.Load())
 		}
 		m.Host = w.HostMemory()
 		m.HostBytes = m.Host.Blocks + m.Host.Collectives + m.Host.Assembling + m.Host.Programs
-		for _, s := range w.long(logged) {
+		waits := w.Waits()
+		m.Standing = tellWaits(waits)
+		for _, s := range w.long(waits, logged) {
 			m.Waits = append(m.Waits, s.String())
 		}
 		m.Apart = w.apart()

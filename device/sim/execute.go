@@ -19,7 +19,9 @@ type executable struct {
 	blob  []byte
 	print string
 
-	closed bool // guarded by the island's lock
+	// Guarded by the island's lock.
+	closed bool
+	on     []*dev // that have its code
 }
 
 // Name implements device.Executable.
@@ -35,11 +37,7 @@ func (x *executable) Devices() []int { return slices.Clone(x.local) }
 func (x *executable) Outputs() []device.Output { return slices.Clone(x.prog.results) }
 
 // Cost implements device.Executable.
-func (x *executable) Cost() device.Cost {
-	c := x.prog.bytes()
-	c.CodeBytes = int64(len(x.code))
-	return c
-}
+func (x *executable) Cost() device.Cost { return x.prog.bytes() }
 
 // Parameters implements device.Executable: it returns what the program declares.
 func (x *executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
@@ -68,6 +66,10 @@ func (x *executable) Serialize() (device.Bytes, error) {
 func (x *executable) Close() {
 	x.drv.is.mu.Lock()
 	x.closed = true
+	for _, d := range x.on {
+		d.mems[0].inUse -= x.prog.Code
+	}
+	x.on = nil
 	x.drv.is.mu.Unlock()
 }
 
@@ -166,6 +168,9 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := x.loadCode(devs); err != nil {
+		return nil, err
+	}
 	stores, err := x.reserve(devs, in, donated)
 	if err != nil {
 		return nil, err
@@ -182,6 +187,24 @@ func (x *executable) admit(r device.Run, devs []*dev) (*launch, error) {
 		}
 	}
 	return l, nil
+}
+
+// loadCode charges the program's code on the devices that do not have it. What it has charged stays, also after an
+// error.
+func (x *executable) loadCode(devs []*dev) error {
+	if x.prog.Code == 0 {
+		return nil
+	}
+	for _, d := range devs {
+		if slices.Contains(x.on, d) {
+			continue
+		}
+		if err := d.charge(d.mems[0], x.prog.Code); err != nil {
+			return err
+		}
+		x.on = append(x.on, d)
+	}
+	return nil
 }
 
 // arguments checks the arguments of all devices, and returns them row by row.

@@ -76,6 +76,32 @@ func TestTemporaryMemory(t *testing.T) {
 	}
 }
 
+// Code is charged once on each device, from the first run there until the executable is closed.
+func TestCodeTakesMemoryUntilItIsClosed(t *testing.T) {
+	d := open(t, sim.Options{Devices: 2, Memory: 1000})
+	p := plain("big", 0)
+	p.Code = 600
+	exe, other := compile(t, d, p, 0), compile(t, d, p, 0)
+	in := func(want int64) {
+		t.Helper()
+		for device, want := range []int64{want, 0} {
+			if got := stats(t, d, device).InUse; got != want {
+				t.Errorf("%d bytes in use on device %d, want %d", got, device, want)
+			}
+		}
+	}
+	in(0)
+	execute(t, exe, 1, nil)
+	execute(t, exe, 2, nil)
+	in(600)
+	_, err := other.Execute(device.Run{LaunchID: 3, Inputs: [][]device.Buffer{nil}, Only: -1})
+	fails(t, "other code beside", err, status.ResourceExhausted)
+	exe.Close()
+	in(0)
+	execute(t, other, 4, nil)
+	in(600)
+}
+
 // A donated argument's bytes become the result's: a chain of donations fits
 // where two arrays do not.
 func TestDonationTakesNoMemory(t *testing.T) {

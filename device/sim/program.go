@@ -35,6 +35,9 @@ type Program struct {
 	Cost *time.Duration `json:"cost_ns,omitempty"`
 	// Temp is the number of bytes of the default memory that it needs while it runs.
 	Temp int64 `json:"temp_bytes,omitempty"`
+	// Code is the number of bytes of the default memory that its code takes of each device,
+	// from the first run there until the executable is closed.
+	Code int64 `json:"code_bytes,omitempty"`
 	// Gang makes the devices wait for each other even if no result is an all-reduce.
 	Gang bool `json:"gang,omitempty"`
 	// Fail, if not nil, is the error with which every run ends.
@@ -139,8 +142,8 @@ func parse(code []byte, cost time.Duration) (*parsed, error) {
 
 func (p *parsed) check() error {
 	bad := func(format string, args ...any) error { return status.New(status.InvalidArgument, format, args...) }
-	if p.Name == "" || p.Devices < 0 || p.Temp < 0 || (p.Cost != nil && *p.Cost < 0) {
-		return bad("want a name, and devices, cost_ns and temp_bytes that are not negative")
+	if p.Name == "" || p.Devices < 0 || p.Temp < 0 || p.Code < 0 || (p.Cost != nil && *p.Cost < 0) {
+		return bad("want a name, and devices, cost_ns, temp_bytes and code_bytes that are not negative")
 	}
 	if p.Cost != nil {
 		p.cost = *p.Cost
@@ -250,7 +253,7 @@ func (p *parsed) readElsewhere(param, result int) bool {
 
 // bytes returns the compiler's figures for the computation.
 func (p *parsed) bytes() device.Cost {
-	c := device.Cost{TempBytes: p.Temp}
+	c := device.Cost{TempBytes: p.Temp, CodeBytes: p.Code}
 	for _, s := range p.params {
 		c.ArgumentBytes += s.Bytes()
 	}

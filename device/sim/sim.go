@@ -16,7 +16,8 @@
 // Each memory of a device has a limit. Arrays are charged when the call that
 // makes them returns, and the temporary bytes of a computation while it runs, both
 // by the packed size of their shape. The bytes of a donated argument become those of
-// the result that replaces it.
+// the result that replaces it. Code is charged from a program's first run on the device
+// until the executable is closed.
 //
 // # Islands and time
 //

@@ -45,7 +45,8 @@ func key(transfer, part uint64) transport.Key {
 
 var used atomic.Int64
 
-// Used is how many bytes of Memory this process has outside of Go's heap, whether they have come yet or not.
+// Used is how many bytes of Memory this process has outside of Go's heap, whether they have come yet or not. Those in
+// files do not count.
 func Used() int64 { return used.Load() }
 
 // Memory is bytes outside of Go's heap, with a count of who uses them. The zero Memory holds none.
@@ -53,6 +54,8 @@ type Memory struct {
 	Data    []byte
 	users   atomic.Int32
 	release func() // called when the last user releases it; may be nil
+	counted int64  // bytes of used
+	mapped  bool   // memory of reserve, see Spill
 }
 
 // Bytes returns a Memory of bytes that are the caller's: nothing is done when its last user releases it.
@@ -62,7 +65,8 @@ func Bytes(data []byte) *Memory { return Own(data, nil) }
 func Own(data []byte, release func()) *Memory {
 	m := &Memory{Data: data, release: release}
 	if release != nil {
-		used.Add(int64(len(data)))
+		m.counted = int64(len(data))
+		used.Add(m.counted)
 	}
 	m.users.Store(1)
 	return m
@@ -79,7 +83,9 @@ func reserve(size int) (*Memory, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "there is no memory for %d bytes of a program: %w", size, err)
 	}
-	return Own(data, func() { _ = unix.Munmap(data) }), nil // it was mapped
+	m := Own(data, func() { _ = unix.Munmap(data) }) // it was mapped
+	m.mapped = true
+	return m, nil
 }
 
 // Read returns a Memory with a number of bytes that it reads.
@@ -106,7 +112,7 @@ func (m *Memory) Hold() { m.users.Add(1) }
 // Release takes a user away. With the last one, the bytes go.
 func (m *Memory) Release() {
 	if m.users.Add(-1) == 0 && m.release != nil {
-		used.Add(-int64(len(m.Data)))
+		used.Add(-m.counted)
 		m.release()
 		m.Data = nil
 	}

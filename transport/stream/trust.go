@@ -99,19 +99,19 @@ func ownCertificate(own *tls.Config) *x509.Certificate {
 	return c
 }
 
-// certified returns what the certificate opens that the other side of a connection has shown, and Operator without one.
+// certified returns who the other side of a connection is by its certificate, an operator without one.
 //
-// Errors: those of transport.PassOf.
-func certified(socket net.Conn) (transport.Pass, error) {
+// Errors: those of transport.HolderOf.
+func certified(socket net.Conn) (transport.Holder, error) {
 	secured, ok := socket.(*tls.Conn)
 	if !ok {
-		return transport.Operator, nil
+		return transport.Holder{}, nil
 	}
 	shown := secured.ConnectionState().PeerCertificates // verified, since each tls.Config here asks for that
 	if len(shown) == 0 {
-		return transport.Operator, nil
+		return transport.Holder{}, nil
 	}
-	return transport.PassOf(shown[0])
+	return transport.HolderOf(shown[0])
 }
 
 // checkServer checks that the certificate of who listens at an address is for the kind of process that is dialled there
@@ -119,9 +119,9 @@ func certified(socket net.Conn) (transport.Pass, error) {
 //
 // Errors: UNAUTHENTICATED.
 func checkServer(socket net.Conn, address string, role wire.Role) error {
-	pass, err := certified(socket)
+	holder, err := certified(socket)
 	if err == nil {
-		err = pass.Serves(role)
+		err = holder.Pass.Serves(role)
 	}
 	return status.Wrap(err, "%s and this side do not trust each other", address)
 }

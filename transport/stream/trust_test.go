@@ -166,7 +166,9 @@ func TestCertificateOpensItsRole(t *testing.T) {
 		{"two roles", []string{tenant, worker}, "secret", session, 0, status.Unauthenticated, "one certificate for each"},
 		{"a role that is none", []string{"pathways://king"}, "secret", session, 0, status.Unauthenticated,
 			"pathways://king, which is no role"},
-		{"a role and more", []string{tenant + "/ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
+		{"a tenant with a name", []string{tenant + "/ada"}, "secret", session, transport.Tenant, status.OK, ""},
+		{"a role and more", []string{worker + "/ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
+		{"a role and a query", []string{tenant + "?ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			listener := cred()
@@ -283,5 +285,67 @@ func TestHandshakeThatBreaks(t *testing.T) {
 		Options{TLS: newAuthority(t).config(-time.Hour, time.Hour, "127.0.0.1")})
 	if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "does it speak TLS") {
 		t.Errorf("%v (%v), expected UNAVAILABLE", err, status.CodeOf(err))
+	}
+}
+
+// A token or a certificate of a tenant names it; where both do, they have to agree. It opens what a tenant's opens.
+func TestCredentialsNameTheirTenant(t *testing.T) {
+	here := newAuthority(t)
+	as := func(uris ...string) *tls.Config { return here.config(-time.Hour, time.Hour, "127.0.0.1", uris...) }
+	named := transport.Holder{Pass: transport.Tenant, Tenant: "ada"}
+	for _, c := range []struct {
+		uri, token string
+		role       wire.Role
+		want       transport.Holder
+		refuse     status.Code
+		says       string
+	}{
+		{"", "ada's token", wire.Role_ROLE_CLIENT, named, status.OK, ""},
+		{"pathways://tenant/ada", "secret", wire.Role_ROLE_CLIENT, named, status.OK, ""},
+		{"pathways://tenant/ada", "ada's token", wire.Role_ROLE_ADMIN, named, status.OK, ""},
+		{"pathways://tenant", "ada's token", wire.Role_ROLE_CLIENT, named, status.OK, ""},
+		{"pathways://tenant", "secret", wire.Role_ROLE_CLIENT, transport.Holder{Pass: transport.Tenant}, status.OK, ""},
+		{"pathways://tenant/bob", "ada's token", wire.Role_ROLE_CLIENT, named, status.PermissionDenied,
+			"the token is that of tenant ada, and the certificate that of tenant bob"},
+		{"", "ada's token", wire.Role_ROLE_WORKER, named, status.PermissionDenied, "cannot add devices"},
+		{"", "bob's token", wire.Role_ROLE_CLIENT, named, status.Unauthenticated, "the token is not this cluster's"},
+	} {
+		t.Run(c.token+" "+c.uri, func(t *testing.T) {
+			listener := cred()
+			listener.TenantOf = func(token []byte) (string, bool) { return "ada", string(token) == "ada's token" }
+			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: listener, TLS: as()}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			got := make(chan transport.Holder, 1)
+			if c.refuse == status.OK {
+				go func() {
+					in, err := l.Accept()
+					if err != nil {
+						return
+					}
+					got <- in.Holder
+					_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
+					in.Close()
+				}()
+			}
+			o := Options{Credentials: cred(), TLS: as()}
+			if c.uri != "" {
+				o.TLS = as(c.uri)
+			}
+			o.Token = c.token
+			conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: c.role}, o)
+			if status.CodeOf(err) != c.refuse || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("%v (%v), expected %v and %q", err, status.CodeOf(err), c.refuse, c.says)
+			}
+			if err != nil {
+				return
+			}
+			conn.Close()
+			if holder := <-got; holder != c.want {
+				t.Errorf("it is shown by %v, expected %v", holder, c.want)
+			}
+		})
 	}
 }

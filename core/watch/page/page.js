@@ -81,18 +81,45 @@ function showTables(report) {
     w.island.name, w.process.name, `${w.devices.length} × ${w.devices[0]?.kind ?? ""}`, size(sum(w.last.memory_in_use)),
     sum(w.devices.map(d => d.memory_limit)) ? size(sum(w.devices.map(d => d.memory_limit))) : "–",
     size(w.last.host_bytes), w.last.objects, w.gangs, time(w.silent_ms) + " ago"]));
-  table("sessions", [["session"], ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
+  const percent = part => `${Math.round(100 * part)} %`, quota = (has, of, most) => of ? `${has} of ${most}` : has;
+  const shared = report.tenants.length > 0;
+  table("tenants", [["tenant"], ["class"], ["weight", 1], ["at least", 1], ["at most", 1], ["promised", 1], ["got", 1],
+    ["sessions", 1], ["memory", 1], ["host memory", 1], ["device time", 1]], report.tenants.map(t => [
+    t.name + (t.removed ? " (removed)" : ""), t.class, t.weight, t.guaranteed ? percent(t.guaranteed) : "–",
+    t.at_most < 1 ? percent(t.at_most) : "–", percent(t.promised), percent(t.got),
+    quota(t.sessions, t.max_sessions, t.max_sessions),
+    quota(size(t.bytes), t.device_memory, `${size(t.device_memory)} a device`), size(t.host_bytes),
+    time(t.device_ns / 1e6)]));
+  table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
-    sessionName(s), s.name, s.user || "?", s.host || "?", s.bytes.length, s.objects, size(sum(s.bytes)), s.under_way,
+    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?", s.bytes.length, s.objects, size(sum(s.bytes)), s.under_way,
     time(s.device_ns / 1e6), time(s.age_ms)]));
   table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
     all.flatMap(w => w.last.running.map(r => [
       w.process.name, r.devices.join(", "), sessionName(r), r.program + (r.line ? ", called at " + r.line : "") +
         (r.behind ? ` (and ${r.behind} queued)` : "") + (r.gone ? " – its client has left" : ""),
       time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"])));
+  const who = all => all.map(h => `session ${h.session}` + (h.bytes > 0 ? ` (${size(h.bytes)})` : "")).join("; ");
+  const forWhat = {
+    client: () => "bytes that its client is sending", program: () => "its program to be loaded",
+    work: () => "computations under way to end",
+    turn: h => "its turn behind " + who(h.holders), frees: h => "frees of " + who(h.holders),
+    quota: h => "its tenant's quota of memory: " + who(h.holders), memory: h => "memory of " + who(h.holders),
+  };
+  table("held", [["session"], ["operations", true], ["oldest"], ["needs"], ["for", true], ["waits for"]],
+    report.sessions.filter(s => s.held && s.held.operations > 0).map(s => [
+      sessionName(s), s.held.operations, s.held.what + (s.held.line ? ", called at " + s.held.line : ""),
+      `${size(s.held.need)} on device ${s.held.local} of ${s.held.worker_name || "a lost worker"}`, time(s.held.since_ms),
+      (forWhat[s.held.waits_for] ?? forWhat.memory)(s.held)]));
   table("slices", [["session"], ["slice"], ["devices"]], report.sessions.flatMap(s => s.slices.map(slice => [
     sessionName(s), slice.slice, slice.devices.map(span => `${names.get(span.worker) ?? "a lost worker"}/${span.local}` +
-      (span.count > 1 ? `-${span.local + span.count - 1}` : "")).join(", ")])));
+      (span.count > 1 ? `-${span.local + span.count - 1}` : "")).join(", ") + (slice.exclusive ? " (exclusive)" : "")])));
+  const how = { "exclusive slice": "exclusive slice", slice: "slice", session: "asked for at its start", use: "in use" };
+  table("queue", [["place", true], ["session"], ["wants"], ["priority", true], ["since", true], ["at most", true], ["lacks"]],
+    report.slice_waits.map((q, i) => [i + 1, sessionName(q),
+      [`${q.devices} ${q.devices > 1 ? "devices" : "device"}`, q.exclusive ? "exclusive" : "", q.island, q.kind]
+        .filter(x => x).join(", "), q.priority, time(q.since_ms), q.left_ms < 0 ? "–" : time(q.since_ms + q.left_ms),
+      q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") || "those of requests before it"]));
   table("waits", [["worker"], ["what its devices wait for"]],
     all.flatMap(w => w.last.waits.map(text => [w.process.name, text])));
 }

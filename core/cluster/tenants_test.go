@@ -1,0 +1,106 @@
+package cluster_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A controller admits clients with a token from its file of tenants, reads the file again when told to, and keeps the
+// last good contents if the file is invalid.
+func TestControllerKnowsItsTenants(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ada, bob := cluster.NewToken(), cluster.NewToken()
+	own := "the cluster's own token"
+	write("ada.token", ada+"\n", 0o600)
+	write("bob.token", bob, 0o644)
+	file := write("tenants.toml", "[tenants.ada]\ntoken-file = \"ada.token\"\nweight = 3\n", 0o644)
+	address := "unix:" + filepath.Join(dir, "c")
+	again := make(chan os.Signal)
+	c := serve(t, func(ctx context.Context) error {
+		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Tenants: file, Again: again,
+			Secret: cluster.Secret{Token: own}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	})
+	defer func() {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it listens
+		_, err := cluster.Ask(t.Context(), address, cluster.Secret{Token: own}, nil)
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	begins := func(token string) error {
+		_, err := cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Secret: cluster.Secret{Token: token}},
+			func([]client.Ended) {})
+		return err
+	}
+	ask := func(token string, ask *wire.Ask) (*wire.Report, error) {
+		return cluster.Ask(t.Context(), address, cluster.Secret{Token: token}, ask)
+	}
+	expect := func(err error, code status.Code, says string) {
+		t.Helper()
+		if status.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v (%v), expected %v and %q", err, status.CodeOf(err), code, says)
+		}
+	}
+	const noDevices = "no devices yet" // so the session was let in as far as tenants are concerned
+	expect(begins(ada), status.ResourceExhausted, noDevices)
+	expect(begins(own), status.PermissionDenied, "the credential names none")
+	expect(begins(bob), status.Unauthenticated, "the token is not this cluster's")
+	r, err := ask(ada, nil)
+	if err != nil || len(r.Tenants) != 1 || r.Tenants[0].Name != "ada" || r.Tenants[0].Weight != 3 {
+		t.Errorf("a tenant sees %v, %v", r.GetTenants(), err)
+	}
+	_, err = ask(ada, &wire.Ask{ApplyTenants: true})
+	expect(err, status.PermissionDenied, "a tenant cannot have the file of tenants read again")
+
+	write("tenants.toml", "[tenants.bob]\ntoken-file = \"bob.token\"\n", 0o644)
+	_, err = ask(own, &wire.Ask{ApplyTenants: true})
+	expect(err, status.PermissionDenied, "other users can read the token file "+filepath.Join(dir, "bob.token"))
+	expect(begins(ada), status.ResourceExhausted, noDevices)
+	write("bob.token", bob, 0o600)
+	if _, err := ask(own, &wire.Ask{ApplyTenants: true}); err != nil {
+		t.Error(err)
+	}
+	if r, err := ask(own, nil); err != nil || len(r.Tenants) != 1 || r.Tenants[0].Name != "bob" {
+		t.Errorf("the file was read as %v, %v", r.GetTenants(), err)
+	}
+	expect(begins(bob), status.ResourceExhausted, noDevices)
+	expect(begins(ada), status.Unauthenticated, "the token is not this cluster's")
+
+	write("tenants.toml", "[tenants.ada]\ntoken-file = \"ada.token\"\n[tenants.default]\n", 0o644)
+	again <- syscall.SIGHUP
+	again <- syscall.SIGHUP // it is taken when the first has had its effect
+	expect(begins(ada), status.ResourceExhausted, noDevices)
+	expect(begins(own), status.ResourceExhausted, noDevices)
+	write("tenants.toml", "[tenants.ada]\n", 0o666)
+	_, err = ask(own, &wire.Ask{ApplyTenants: true})
+	expect(err, status.PermissionDenied, "other users can change the file of tenants")
+}

@@ -1,0 +1,50 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// table returns a writer that aligns columns, for what a controller says. The caller flushes it.
+func (p *program) table() *tabwriter.Writer {
+	return tabwriter.NewWriter(cleaned{p.out}, 0, 0, 2, ' ', 0)
+}
+
+// cleaned writes lines without what would do more to a terminal than be shown: names of programs and files are users'.
+type cleaned struct{ io.Writer }
+
+func (c cleaned) Write(text []byte) (int, error) {
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		lines[i] = wire.Clean(line)
+	}
+	if _, err := io.WriteString(c.Writer, strings.Join(lines, "\n")); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// printJSON prints a value as indented JSON.
+func (p *program) printJSON(value any) error {
+	b, err := json.MarshalIndent(value, "", "  ")
+	if err == nil {
+		_, err = fmt.Fprintf(p.out, "%s\n", b)
+	}
+	return err
+}
+
+// plainList is wire.Plain of each message of a list; an empty list is not null.
+func plainList[M proto.Message](list []M) []map[string]any {
+	all := make([]map[string]any, len(list))
+	for i, m := range list {
+		all[i] = wire.Plain(m.ProtoReflect())
+	}
+	return all
+}

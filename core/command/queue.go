@@ -1,0 +1,79 @@
+package command
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func (p *program) queue() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "show the requests for slices that wait: whose they are, their order, and who has the devices",
+		Long: `Prints the requests for slices that wait for devices, the next one first. The request with the higher priority comes
+first; every minute of waiting raises it by one. Of equals, the request of the tenant or user with the fewest devices in
+exclusive slices comes first, then the oldest. A request gets its devices once no one else has those that are reserved
+for it; the last column says who does.`,
+		Example: `  pathways queue
+  pathways queue --json | jq '.[] | .session'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := settings{cmd.Flags()}
+			address, secret, err := p.reach(s)
+			if err != nil {
+				return err
+			}
+			r, err := cluster.Ask(cmd.Context(), address, secret, &wire.Ask{})
+			if err != nil {
+				return err
+			}
+			if s.flag("json") {
+				return p.printJSON(plainList(r.SliceWaits))
+			}
+			if len(r.SliceWaits) == 0 {
+				fmt.Fprintln(p.out, "no request for a slice waits")
+				return nil
+			}
+			w := p.table()
+			showQueue(w, r, "")
+			return w.Flush()
+		},
+	}
+	takeAsking(cmd, "json")
+	return cmd
+}
+
+// showQueue prints the requests for slices that wait, if any, with something before them.
+func showQueue(w io.Writer, r *wire.Report, before string) {
+	if len(r.SliceWaits) == 0 {
+		return
+	}
+	names := map[uint32]string{}
+	for _, s := range r.Sessions {
+		names[s.Session] = wire.Owner(s.Session, s.Name, s.User, s.Host)
+	}
+	fmt.Fprintf(w, "%sPLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n", before)
+	for i, q := range r.SliceWaits {
+		what := status.Count(q.Devices, "device")
+		if q.Exclusive {
+			what += ", exclusive"
+		}
+		if q.Island != "" {
+			what += ", island " + q.Island
+		}
+		if q.Kind != "" {
+			what += ", " + q.Kind
+		}
+		left := "no limit"
+		if q.LeftMs >= 0 {
+			left = fmt.Sprint(age(q.SinceMs + q.LeftMs))
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\t%s\t%s\n", i+1, names[q.Session], what, q.Priority, age(q.SinceMs), left,
+			wire.LacksText(q.Holders))
+	}
+}

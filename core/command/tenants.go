@@ -1,0 +1,105 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func (p *program) tenants() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tenants",
+		Short: "list the tenants that share a cluster, with what they may have and what they have",
+		Long: `Lists the tenants in the controller's file (--tenants of pathways controller and pathways up), and what their
+sessions have: PROMISED is the part of the devices' time that a tenant gets while all tenants with sessions want more
+than theirs, GOT the part that it took in the last ten seconds.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, false)
+		},
+	}
+	takeAsking(cmd, "json")
+	apply := &cobra.Command{
+		Use:   "apply",
+		Short: "have the controller read its file of tenants again",
+		Long: `Has the controller read its file of tenants again, and lists them; operators only. A file with a mistake
+changes nothing, and the mistake is named. Sessions go on: with the new terms of their tenant, or the old ones if the
+file no longer names it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, true)
+		},
+	}
+	takeAsking(apply, "json")
+	cmd.AddCommand(apply)
+	return cmd
+}
+
+// listTenants prints the tenants of a cluster. With apply, the controller first reads its file of them again.
+func (p *program) listTenants(ctx context.Context, s settings, apply bool) error {
+	address, secret, err := p.reach(s)
+	if err != nil {
+		return err
+	}
+	if apply {
+		if _, err := cluster.Ask(ctx, address, secret, &wire.Ask{ApplyTenants: true}); err != nil {
+			return err
+		}
+	}
+	r, err := cluster.Ask(ctx, address, secret, nil)
+	if err != nil {
+		return err
+	}
+	if s.flag("json") {
+		return p.printJSON(plainList(r.Tenants))
+	}
+	if len(r.Tenants) == 0 {
+		fmt.Fprintln(p.out, "the controller has no file of tenants (--tenants); each session is a tenant of its own")
+		return nil
+	}
+	w := p.table()
+	showTenants(w, r)
+	return w.Flush()
+}
+
+// showTenants prints the tenants of a cluster, if it has any.
+func showTenants(w io.Writer, r *wire.Report) {
+	if len(r.Tenants) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "TENANT\tCLASS\tWEIGHT\tBOUNDS\tPROMISED\tGOT\tSESSIONS\tMEMORY\tHOST MEMORY\tDEVICE TIME")
+	for _, t := range r.Tenants {
+		name := t.Name
+		if t.Removed {
+			name += " (removed)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%v\n", name, t.Class, t.Weight, boundsOf(t),
+			part(t.Promised), part(t.Got), ofQuota(fmt.Sprint(t.Sessions), int64(t.MaxSessions), fmt.Sprint(t.MaxSessions)),
+			ofQuota(size(t.Bytes), t.DeviceMemory, size(t.DeviceMemory)+" a device"),
+			size(t.HostBytes), age(t.DeviceNs/1e6))
+	}
+}
+
+// boundsOf says which part of the devices' time a tenant has at least and at most.
+func boundsOf(t *wire.Report_Tenant) string {
+	if t.Guaranteed == 0 && t.AtMost == 1 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f-%s", 100*t.Guaranteed, part(t.AtMost))
+}
+
+// ofQuota formats what a tenant has, and of how much if there is a quota.
+func ofQuota(has string, quota int64, most string) string {
+	if quota == 0 {
+		return has
+	}
+	return has + " of " + most
+}
+
+// part formats a part of the whole for people.
+func part(of float64) string { return fmt.Sprintf("%.0f %%", 100*of) }

@@ -1,0 +1,111 @@
+package command
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// chains returns what `pathways why` prints of a report.
+func chains(t *testing.T, r *wire.Report, only uint32) string {
+	t.Helper()
+	w := &reasons{r: r, stack: func(context.Context, *wire.Report_SessionReport) []string {
+		return []string{"sleep (a.py:3)"}
+	}}
+	lines, err := w.all(t.Context(), only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func working(number uint64, name string, last *wire.Heartbeat) *wire.Report_Worker {
+	return &wire.Report_Worker{Process: &wire.Process{Number: number, Name: name}, Last: last}
+}
+
+func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
+	sessions := []*wire.Report_SessionReport{{Session: 4, Name: "node1:4711", User: "ada", Host: "node1", UnderWay: 3},
+		{Session: 5, UnderWay: 1}, {Session: 6}}
+	inReduce := func(process ...uint64) *wire.Standing {
+		return &wire.Standing{Devices: []uint32{0, 1}, Gang: 9, Session: 4, Program: "jit_step", Line: "train.py:88",
+			At: "all-reduce 0", Awaits: "worker-1 (process 2)", Processes: process, SinceMs: 7000}
+	}
+	for _, c := range []struct {
+		name  string
+		first *wire.Standing
+		other *wire.Report_Worker
+		want  string
+	}{
+		{"a worker that is silent", inReduce(2),
+			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200},
+			"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
+				"reached\n"},
+		{"a worker that is busy", inReduce(2), working(2, "w1", &wire.Heartbeat{Running: []*wire.Running{
+			{Devices: []uint32{0}, Gang: 8, Session: 5, Client: "a client", Program: "jit_long", SinceMs: 30000}}}),
+			"    w1 has not reached it\n      w1 is busy with jit_long of session 5, a client for 30s\n"},
+		{"a worker that computes", inReduce(2), working(2, "w1", &wire.Heartbeat{Running: []*wire.Running{
+			{Devices: []uint32{0}, Gang: 9, Session: 4, Program: "jit_step", SinceMs: 7000, UsualMs: 200}}}),
+			"    jit_step computes on device 0 of w1 for 7s, usually 200ms\n"},
+		{"a client that does not return", inReduce(2), working(2, "w1", &wire.Heartbeat{Standing: []*wire.Standing{
+			{Devices: []uint32{0}, Gang: 9, Session: 4, Program: "jit_step", At: "a function of its client",
+				Awaits: "a function of its client, c (process 5)", Processes: []uint64{5}, SinceMs: 8000}}}),
+			"    jit_step is in a function of its client on device 0 of w1 for 8s: it waits for a function of its client, " +
+				"c (process 5)\n" +
+				"      the client has not returned from a function that the computation called: a callback, or an input that " +
+				"it makes\n        sleep (a.py:3)\n"},
+		{"workers that wait for each other", inReduce(2), working(2, "w1", &wire.Heartbeat{
+			Standing: []*wire.Standing{inReduce(1)}}),
+			"    jit_step (called at train.py:88) is in all-reduce 0 on devices 0-1 of w1 for 7s: it waits for worker-1 " +
+				"(process 2)\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := chains(t, &wire.Report{Sessions: sessions, Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+				working(1, "w0", &wire.Heartbeat{Standing: []*wire.Standing{c.first}}), c.other}}}}, 4)
+			want := "session 4, node1:4711 of ada: 3 operations under way\n" +
+				"  jit_step (called at train.py:88) is in all-reduce 0 on devices 0-1 of w0 for 7s: it waits for worker-1 " +
+				"(process 2)\n" + c.want
+			if got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+		})
+	}
+}
+
+func TestWhyNamesWhatOtherSessionsHave(t *testing.T) {
+	holders := []*wire.Report_Holder{{Session: 2, Client: "notebook", Devices: 2, How: wire.HasExclusive, Bytes: 1 << 30}}
+	r := &wire.Report{
+		Sessions: []*wire.Report_SessionReport{
+			{Session: 1, Name: "a", UnderWay: 4, Held: &wire.Report_Held{Operations: 3, What: "jit_f", Line: "f.py:1",
+				WaitsFor: "memory", Holders: holders, SinceMs: 5000}},
+			{Session: 2, Name: "notebook"},
+			{Session: 3, Name: "c"},
+			{Session: 4, Name: "d", UnderWay: 1}},
+		SliceWaits: []*wire.Report_SliceWait{{Session: 3, Devices: 4, SinceMs: 1000, Holders: holders}},
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{working(1, "w0", &wire.Heartbeat{
+			Running: []*wire.Running{
+				{Devices: []uint32{0}, Gang: 3, Session: 1, Client: "a client", Program: "jit_g", SinceMs: 2000}}})}}}}
+	want := `session 1, a: 4 operations under way
+  jit_f (called at f.py:1) is held for 5s, and 2 operations behind it: it waits for memory of session 2, notebook (1.0 GiB)
+  jit_g computes on device 0 of w0 for 2s
+session 3, c: 0 operations under way
+  waits 1s for a slice of 4 devices, as number 1 in the queue: 2 are in an exclusive slice of session 2, notebook
+session 4, d: 1 operation under way
+  no device has reported that it computes or waits for this session: it goes on, or waits for its turn
+    device 0 of w0 computes jit_g of session 1, a client for 2s
+`
+	if got := chains(t, r, 0); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := chains(t, r, 2); got != "session 2, notebook waits for nothing: no operation of it is under way\n" {
+		t.Errorf("of a session without work: %s", got)
+	}
+	if _, err := (&reasons{r: r}).all(t.Context(), 7); status.CodeOf(err) != status.NotFound {
+		t.Errorf("of a session that is not there: %v", err)
+	}
+	if got := chains(t, new(wire.Report), 0); got != "no session waits for anything\n" {
+		t.Errorf("without sessions: %s", got)
+	}
+}

@@ -1,0 +1,208 @@
+package controller
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
+)
+
+func (st *State) compileFor(s *session, m *wire.Compile, r *request) {
+	if err := st.tryCompile(s, m, r); err != nil {
+		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
+	}
+}
+
+// request is what a client's Compile says: all that takes time in proportion to its bytes.
+type request struct {
+	text     *wire.Content
+	textErr  error
+	parsed   compileoptions.Options
+	options  []byte // equal for equal programs on other devices
+	err      error  // of options
+	handlers []byte // a hash, nil where there are none
+}
+
+// readCompile reads a client's Compile. It needs nothing of State's, so Server has it done without its lock.
+func readCompile(m *wire.Compile) *request {
+	r := new(request)
+	if r.text, r.textErr = textOf(m); r.textErr != nil || len(m.Options) > maxOptions {
+		return r
+	}
+	if r.parsed, r.err = compileoptions.Parse(m.Options); r.err == nil {
+		r.options, r.err = compileoptions.ByRank(m.Options)
+	}
+	if len(m.Handlers) > 0 {
+		h := sha256.New()
+		for _, handler := range m.Handlers {
+			if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(handler); err == nil { // what was decoded encodes
+				put(h, b)
+			}
+		}
+		r.handlers = h.Sum(nil)
+	}
+	return r
+}
+
+// put writes bytes to a hash so that no others make the same.
+func put(h hash.Hash, b []byte) {
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
+	h.Write(b)
+}
+
+// tryCompile gives a session its program: at once where it is compiled already, else when it is.
+func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
+	if r == nil {
+		r = readCompile(m)
+	}
+	if err := st.admitProgram(s, m, r); err != nil {
+		return err
+	}
+	p, err := st.placeOfProgram(s, r.parsed)
+	if err != nil {
+		return err
+	}
+	portable := r.parsed.Portable
+	key := st.key(s, m, r, p)
+	w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: portable}
+	c := st.compiled[key]
+	if c != nil && c.ready {
+		st.install(c, w)
+		return nil
+	}
+	if c != nil {
+		s.compiling[w.program] = c
+		c.waiting = append(c.waiting, w)
+		return nil
+	}
+	c = &compiled{key: key, format: m.Format, text: r.text, code: m.Code, options: r.options, handlers: m.Handlers,
+		waiting: []waiter{w}}
+	st.compiled[key], s.compiling[w.program] = c, c
+	st.begin(c)
+	return nil
+}
+
+// admitProgram checks a client's message against the bounds of its session.
+//
+// Errors: RESOURCE_EXHAUSTED, INVALID_ARGUMENT.
+func (st *State) admitProgram(s *session, m *wire.Compile, r *request) error {
+	text, err := r.text, r.textErr
+	switch {
+	case err != nil:
+	case text.Size > uint64(st.limits.Program) || len(m.Options) > maxOptions:
+		err = status.New(status.ResourceExhausted, "the program has %d bytes, and its options %d; at most %d and %d",
+			text.Size, len(m.Options), st.limits.Program, maxOptions)
+	case proto.Size(m) > maxLoadable: // text that is not part of the message has no such bound
+		err = status.New(status.ResourceExhausted, "the program's message has %d bytes; at most %d", proto.Size(m),
+			maxLoadable)
+	case len(s.compiling) >= st.limits.Compiles:
+		err = status.New(status.ResourceExhausted, "%d programs of the session are being compiled, which is the limit",
+			len(s.compiling))
+	case len(s.programs) >= st.limits.Programs:
+		err = status.New(status.ResourceExhausted, "the session has %d programs, which is its limit; delete some",
+			len(s.programs))
+	case m.Program == 0 || s.programs[m.Program] != nil || s.compiling[m.Program] != nil:
+		err = invalid("program %d: programs are numbered from 1, and numbers are used once", m.Program)
+	default:
+		err = r.err
+	}
+	return err
+}
+
+// placeOfProgram returns the devices that a program is compiled for, all of one island and alive.
+func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, error) {
+	rows, err := st.rows(s, o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := st.place(s, rows)
+	if err != nil {
+		return nil, err
+	}
+	if p.island == nil {
+		return nil, status.New(status.Unimplemented,
+			"the program's devices are of several islands; a computation runs on devices of one, whose slice_index is equal")
+	}
+	return p, st.alive(p)
+}
+
+// textOf returns the size and hash of a program's text. Where the text is here, they are its own, which Server has seen
+// to without its lock; otherwise they are the client's word, and the worker that gets the text compares.
+func textOf(m *wire.Compile) (*wire.Content, error) {
+	t := m.Text
+	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {
+		t = wire.ContentOf(m.Code)
+	}
+	switch {
+	case t == nil:
+		return new(wire.Content), nil
+	case len(t.Sha256) != sha256.Size || t.Size == 0:
+		return nil, invalid("a program's text has %d bytes and a hash of %d; expected a text, and %d", t.Size, len(t.Sha256),
+			sha256.Size)
+	}
+	return &wire.Content{Size: t.Size, Sha256: t.Sha256}, nil
+}
+
+// rows are the session's devices that a program is for.
+func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
+	if o.Portable {
+		here := slices.IndexFunc(s.slots, func(w int) bool { return st.workers[w].gone == nil })
+		return []uint32{uint32(max(here, 0))}, nil
+	}
+	n := o.Replicas * o.Partitions
+	if n > len(s.slots) {
+		return nil, invalid("the program is for %s of %s; this session has %s", status.Count(o.Replicas, "replica"),
+			status.Count(o.Partitions, "partition"), status.Count(len(s.slots), "device"))
+	}
+	rows := make([]uint32, n)
+	for i := range rows {
+		rows[i] = uint32(i)
+		if o.Devices == nil {
+			continue
+		}
+		if d := o.Devices[i]; d < 0 || d > math.MaxUint32 {
+			return nil, invalid("the device assignment names device %d, which is not there", d)
+		}
+		rows[i] = uint32(o.Devices[i])
+	}
+	return rows, nil
+}
+
+// key names what compiles to the same.
+func (st *State) key(s *session, m *wire.Compile, r *request, p *place) string {
+	h := sha256.New()
+	first := st.workers[s.slots[p.rows[0]]]
+	put(h, []byte(m.Format))
+	put(h, r.text.Sha256)
+	put(h, r.options)
+	if r.handlers != nil {
+		put(h, r.handlers)
+	}
+	put(h, []byte(first.offer.Fingerprint))
+	put(h, []byte(first.offer.Platform.GetName()))
+	put(h, []byte(first.offer.Platform.GetVersion()))
+	if !r.parsed.Portable { // which rows are together, and where in their worker
+		order := map[int]int{} // of workers, by slot
+		where := make([]byte, 0, 8*len(p.rows))
+		for _, d := range p.rows {
+			slot := s.slots[d]
+			at, found := order[slot]
+			if !found {
+				at = len(order)
+				order[slot] = at
+			}
+			where = binary.LittleEndian.AppendUint32(where, uint32(at))
+			where = binary.LittleEndian.AppendUint32(where, uint32(s.view.Device(int(d)).Local))
+		}
+		put(h, where)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

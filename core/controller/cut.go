@@ -1,0 +1,93 @@
+package controller
+
+import "github.com/openpathways/pathways/core/wire"
+
+// cut is a transfer taken apart: all that grows with its moves. It reads only what does not change as long as the
+// session lives, so Server has it made without its lock.
+type cut struct {
+	err     error    // the transfer makes no sense
+	to      []uint32 // virtual devices, each once
+	at      *place   // theirs, where it was made beforehand; not the session's yet
+	workers set      // slots
+	sources []source
+	pairs   [][2]int // slots of workers between which bytes move
+	own     [][]byte // fields of the moves that begin or end at a worker's devices, by slot; none for one worker alone
+}
+
+// source is an array that a transfer reads.
+type source struct {
+	object uint64
+	on     set // virtual devices
+	move   int // the first that reads it
+}
+
+// cutMoves takes a transfer apart.
+func cutMoves(s *session, m *wire.Transfer) *cut {
+	c := new(cut)
+	known := map[uint64]int{} // of sources
+	var seen set
+	for i, move := range m.Moves {
+		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
+			c.err = invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
+				len(s.slots)-1)
+			return c
+		}
+		if move.Index != 0 {
+			c.err = invalid("move %d has an index, which is not a client's to say", i)
+			return c
+		}
+		if !seen.has(int(move.To)) {
+			seen.add(int(move.To))
+			c.to = append(c.to, move.To)
+		}
+		at, found := known[move.Source]
+		if !found {
+			at = len(c.sources)
+			known[move.Source] = at
+			c.sources = append(c.sources, source{object: move.Source, move: i})
+		}
+		c.sources[at].on.add(int(move.From))
+		c.workers.add(s.slots[move.From])
+		c.workers.add(s.slots[move.To])
+	}
+	if c.workers.count() > 1 {
+		c.divide(s, m.Moves)
+	}
+	return c
+}
+
+// divide deals moves to the workers at their ends.
+func (c *cut) divide(s *session, moves []*wire.Move) {
+	c.own = make([][]byte, 64*len(c.workers))
+	pairs := map[[2]int]bool{}
+	for i, m := range moves {
+		m.Index = uint32(i + 1)
+		from, to := s.slots[m.From], s.slots[m.To]
+		c.own[from] = wire.AppendMove(c.own[from], m)
+		if from == to {
+			continue
+		}
+		c.own[to] = wire.AppendMove(c.own[to], m)
+		if pair := [2]int{min(from, to), max(from, to)}; !pairs[pair] {
+			pairs[pair] = true
+			c.pairs = append(c.pairs, pair)
+		}
+	}
+}
+
+// cutBeforehand is from how many moves on a transfer is taken apart before Step: less takes some microseconds.
+const cutBeforehand = 64
+
+// surveyTransfer returns work on a long transfer that needs nothing which changes.
+func surveyTransfer(ev *Event, s *session, m *wire.Transfer) func() {
+	if len(m.Moves) < cutBeforehand {
+		return nil
+	}
+	return func() {
+		c := cutMoves(s, m)
+		if c.err == nil {
+			c.at, c.err = s.newPlace(c.to)
+		}
+		ev.cut = c
+	}
+}

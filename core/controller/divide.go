@@ -1,0 +1,181 @@
+package controller
+
+import (
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Of a graph each worker is sent its own part: all nodes in their order, of those in which it takes no part only what
+// their arrays' numbers follow from, and of transfers the moves that begin or end at its devices. Dividing a graph
+// takes time and memory in proportion to its nodes and to the shards of all of them. Workers' messages are put together
+// of the pieces, the longer ones when they leave.
+
+// parts is a graph that is divided. It does not change any more.
+type parts struct {
+	head  []byte // all but the nodes
+	nodes []piece
+	short map[int][]byte // messages of fewer than lateGraph bytes, by slot
+	sizes map[int]int    // of all messages
+}
+
+// piece is an encoded node, as workers are sent it.
+type piece struct {
+	others []byte         // those that take no part in it
+	run    []byte         // those that do, of a run
+	on     set            // their slots
+	moves  map[int][]byte // those that do, of a transfer, by slot
+}
+
+// lateGraph is from how many bytes on a worker's part is put together when it leaves: of fewer, those of a thousand
+// workers are copied in a millisecond.
+const lateGraph = 4 << 10
+
+func (p *piece) at(slot int) []byte {
+	if p.run != nil && p.on.has(slot) {
+		return p.run
+	}
+	if b := p.moves[slot]; b != nil {
+		return b
+	}
+	return p.others
+}
+
+// divide makes the parts of a graph that was resolved.
+func (d *sketch) divide() {
+	workers := d.g.all.workers
+	if workers.count() == 1 {
+		return // which is sent all of it
+	}
+	p, m := &d.parts, d.m
+	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
+	p.nodes = make([]piece, len(m.Nodes))
+	pairs := map[[2]int]bool{}
+	cutter := &cutter{slots: d.s.slots}
+	others := len(p.head) // bytes of a worker that takes part in nothing
+	p.sizes = map[int]int{}
+	for i, n := range m.Nodes {
+		one := &p.nodes[i]
+		one.on = d.g.nodes[i].over.workers
+		if n.Transfer != nil {
+			one.others = wire.AppendNode(nil, &wire.Node{Makes: n.Makes, Transfer: new(wire.Transfer)})
+			one.moves = cutter.node(n, pairs)
+		} else { // a worker may have the program all the same, and Only says that it does not run it
+			one.others = wire.AppendNode(nil, &wire.Node{Makes: n.Makes,
+				Run: &wire.Run{Program: n.Run.Program, Only: n.Run.Only}})
+			one.run = wire.AppendNode(nil, n)
+		}
+		others += len(one.others)
+		one.on.each(func(slot int) { p.sizes[slot] += len(one.at(slot)) - len(one.others) })
+	}
+	for pair := range pairs {
+		d.pairs = append(d.pairs, pair)
+	}
+	p.short = map[int][]byte{}
+	workers.each(func(slot int) {
+		if p.sizes[slot] += others; p.sizes[slot] < lateGraph {
+			p.short[slot] = p.bytes(slot)
+		}
+	})
+}
+
+// bytes returns the message of a worker that takes part in the graph.
+func (p *parts) bytes(slot int) []byte {
+	b := append(make([]byte, 0, p.sizes[slot]), p.head...)
+	for i := range p.nodes {
+		b = append(b, p.nodes[i].at(slot)...)
+	}
+	return b
+}
+
+// cutter cuts rows of moves into those of each worker.
+type cutter struct {
+	slots []int    // of workers, by virtual device
+	rows  [][]*row // by slot; scratch of node
+	used  []int    // slots that have some
+}
+
+// row is a part of a row of moves.
+type row struct {
+	of   *wire.Move
+	last uint32 // of the moves of that row
+	move *wire.Move
+}
+
+// node returns a node that is a transfer as each worker of its moves is sent it, encoded, and adds the pairs of workers
+// that exchange bytes for it.
+func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
+	index, before := uint32(1), [2]int{}
+	for _, m := range n.Transfer.Moves {
+		for k := range max(1, m.Count) {
+			from, to := c.slots[m.From+k], c.slots[m.To+k]
+			c.add(from, m, k, index)
+			if to == from {
+				continue
+			}
+			c.add(to, m, k, index)
+			if pair := [2]int{min(from, to), max(from, to)}; pair != before {
+				pairs[pair] = true
+				before = pair
+			}
+		}
+		index += max(1, m.Count)
+	}
+	nodes := make(map[int][]byte, len(c.used))
+	for _, slot := range c.used {
+		t := &wire.Transfer{Array: n.Transfer.Array}
+		for _, r := range c.rows[slot] {
+			t.Moves = append(t.Moves, r.move)
+		}
+		nodes[slot] = wire.AppendNode(nil, &wire.Node{Makes: n.Makes, Trace: n.Trace, Transfer: t})
+		c.rows[slot] = nil
+	}
+	c.used = c.used[:0]
+	return nodes
+}
+
+// add gives a worker move k of a row, whose first one has this index.
+func (c *cutter) add(slot int, m *wire.Move, k, index uint32) {
+	for len(c.rows) <= slot {
+		c.rows = append(c.rows, nil)
+	}
+	rows := c.rows[slot]
+	if n := len(rows); n == 0 {
+		c.used = append(c.used, slot)
+	} else if last := rows[n-1]; last.of == m && last.last+1 == k {
+		last.move.Count = max(1, last.move.Count) + 1
+		last.last = k
+		return
+	}
+	c.rows[slot] = append(rows, &row{of: m, last: k, move: &wire.Move{Source: m.Source, From: m.From + k, To: m.To + k,
+		Start: m.Start, Size: m.Size, At: m.At, Shard: m.Shard, Index: index + k}})
+}
+
+// maxSession is how many bytes AppendGraph appends at most.
+const maxSession = 8
+
+// sendGraph sends a graph to its workers.
+func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
+	st.introducePairs(d.pairs)
+	var whole []uint64 // those that are sent all of it
+	d.g.all.workers.each(func(slot int) {
+		switch w, size := st.workers[slot], d.parts.sizes[slot]; {
+		case w.gone != nil:
+		case size == 0 || size > maxOperation || w.protocol < wire.ProtocolParts:
+			whole = append(whole, w.to[0])
+		case size < lateGraph:
+			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])
+		default:
+			st.deliverLate(w.to[:], wire.KindGraph,
+				&late{size: size, encode: func() ([]byte, error) { return d.parts.bytes(slot), nil }})
+		}
+	})
+	if len(whole) > 0 && kept {
+		size := len(payload) + maxSession
+		st.deliverLate(whole, wire.KindGraph, &late{size: size, encode: func() ([]byte, error) {
+			return wire.AppendGraph(make([]byte, 0, size), payload, s.id), nil
+		}})
+	} else if len(whole) > 0 {
+		from := len(st.buffer)
+		st.buffer = wire.AppendGraph(st.buffer, payload, s.id)
+		st.deliver(whole, wire.KindGraph, st.buffer[from:])
+	}
+}

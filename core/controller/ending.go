@@ -1,0 +1,91 @@
+package controller
+
+import (
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/schedule"
+)
+
+// When what the ledger counts goes: arrays that were freed, and what a session leaves behind, as its gangs end.
+
+// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended.
+func (st *State) retire(s *session, o *object) {
+	if o.charge == 0 {
+		return
+	}
+	s.gave = st.now
+	if s.firstGang == nil {
+		st.ledger.Free(o.charge)
+	} else {
+		st.ledger.Retire(o.charge, s.entered)
+	}
+	o.charge = 0
+	st.stir()
+}
+
+// list appends a gang to those of its session that are under way.
+func (s *session) list(g *gang) {
+	s.entered++
+	g.turn = s.entered
+	if g.before = s.lastGang; g.before != nil {
+		g.before.behind = g
+	} else {
+		s.firstGang = g
+	}
+	s.lastGang = g
+}
+
+// unlist takes a gang that has ended out of the list. What was freed when all under way were later ones, or none,
+// leaves.
+func (st *State) unlist(g *gang) {
+	s, first := g.s, g.before == nil
+	if first {
+		s.firstGang = g.behind
+	} else {
+		g.before.behind = g.behind
+	}
+	if g.behind != nil {
+		g.behind.before = g.before
+	} else {
+		s.lastGang = g.before
+	}
+	if !first {
+		return
+	}
+	ended := s.entered
+	if s.firstGang != nil {
+		ended = s.firstGang.turn - 1
+	}
+	if st.ledger.Passed(ledger.Owner(s.id), ended) {
+		st.stir()
+	}
+}
+
+// outlive keeps a gang whose session ends on the session's account until its workers have reported it.
+func (st *State) outlive(g *gang) {
+	delete(st.gangs, g.number)
+	g.waits.each(func(slot int) { st.busy[slot]-- })
+	st.leaving[g.number] = g
+	g.s.out--
+	if g.island != nil {
+		st.feed(g.island, schedule.Event{Kind: schedule.Completed, ID: g.ticket, Time: st.charge(g)})
+	}
+}
+
+// outlived is the end of a worker's part of a gang whose session has ended, if it has one.
+func (st *State) outlived(g *gang, w *worker) {
+	if g == nil || !g.waits.has(w.slot) {
+		return
+	}
+	g.waits.remove(w.slot)
+	if g.left--; g.left > 0 {
+		return
+	}
+	delete(st.leaving, g.number)
+	st.computed(g)
+	st.unlist(g)
+	if g.s.firstGang == nil {
+		st.ledger.DropOwner(ledger.Owner(g.s.id))
+	}
+	st.stir()
+	st.recycle(g)
+}

@@ -1,0 +1,52 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// free lets go of objects. It has no end that anybody waits for.
+func (st *State) free(s *session, m *wire.Free) {
+	s.freeing -= len(m.Objects)
+	var workers set
+	kept := m.Objects[:0]
+	for _, id := range m.Objects {
+		if o, was := st.remove(s, id); was && !o.absent {
+			kept = append(kept, id)
+			workers.union(o.place.workers)
+		}
+	}
+	st.letGo(s, kept, workers)
+	st.freeRows(s, m.Rows)
+}
+
+// remove takes an object out of its session.
+func (st *State) remove(s *session, id uint64) (was object, found bool) {
+	o := s.objects[id]
+	if o == nil {
+		return object{}, false
+	}
+	st.retire(s, o)
+	s.apart(id, o)
+	was = *o
+	delete(s.objects, id)
+	*o = object{}
+	st.freeObj = append(st.freeObj, o)
+	return was, true
+}
+
+// maxFreed is how many objects are in one Free: a number takes up to ten bytes, and a frame is six times as long.
+const maxFreed = 1 << 20
+
+// letGo tells workers that objects have gone.
+func (st *State) letGo(s *session, kept []uint64, workers set) {
+	to := st.connsOf(workers)
+	if len(kept) == 0 || len(to) == 0 {
+		return
+	}
+	for some := range slices.Chunk(kept, maxFreed) {
+		st.gang++
+		st.deliverDispatch(to, st.gang, s, wire.KindFree, true, (&wire.Free{Objects: some}).Append(nil))
+	}
+}

@@ -1,0 +1,156 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Quotas of tenants. Of device memory, a tenant's quota is to its sessions what a device's size is to all: a gang that
+// would take its tenant beyond it is held until others of the tenant have freed enough, or fails, as admission.go says
+// of devices. It stands in front of gangs of its own tenant only. Sessions and devices in slices beyond a quota are
+// refused, since a client may ask again.
+
+// sessionsOf returns a tenant's sessions, by number.
+func (st *State) sessionsOf(t *tenancy) (all []*session) {
+	for _, s := range st.sessions {
+		if s.tenant == t {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+// namesOf lists sessions for messages.
+func namesOf(all []*session) string {
+	const most = 4 // that a message names
+	var names []string
+	for _, s := range all[:min(len(all), most)] {
+		names = append(names, s.owner())
+	}
+	if more := len(all) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, "; ")
+}
+
+// maySession returns why a tenant may not have another session, nil if it may.
+func (st *State) maySession(t *tenancy) error {
+	if most := t.terms.Sessions; most > 0 && t.sessions >= most {
+		return status.New(status.ResourceExhausted, "tenant %s has %s, which is its quota: %s; end one, or ask the "+
+			"cluster's operator for more", t.terms.Name, status.Count(t.sessions, "session"), namesOf(st.sessionsOf(t)))
+	}
+	return nil
+}
+
+// sliceDevices returns how many devices the slices of a tenant's sessions have, or wait for, and which sessions these
+// are.
+func (st *State) sliceDevices(t *tenancy) (devices int, holders []*session) {
+	wants := map[*session]int{}
+	for r, w := range st.asked {
+		wants[w.s] += r.Want.Devices
+	}
+	for _, s := range st.sessionsOf(t) {
+		has := wants[s]
+		for _, slice := range st.layout.Slices(s.id) {
+			has += len(slice.Devices)
+		}
+		if has > 0 {
+			holders = append(holders, s)
+		}
+		devices += has
+	}
+	return devices, holders
+}
+
+// maySlice returns why a tenant may not have so many more devices in slices, nil if it may.
+func (st *State) maySlice(t *tenancy, more int) error {
+	most := t.terms.SliceDevices
+	if most == 0 {
+		return nil
+	}
+	has, holders := st.sliceDevices(t)
+	if has+more <= most {
+		return nil
+	}
+	text := ""
+	if len(holders) > 0 {
+		text = ", in those of " + namesOf(holders)
+	}
+	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d%s; %d more are wanted: "+
+		"release a slice, or ask the cluster's operator for more", t.terms.Name, status.Count(most, "device"), has, text,
+		more)
+}
+
+// beyondQuota returns the device on which a gang takes its tenant beyond its quota most, with the bytes that the tenant
+// has there and the gang needs; the device is -1 if it does so on none. With donated, what the gang will take over is
+// deducted; with later, what leaves by itself.
+func (st *State) beyondQuota(g *gang, donated, later bool) (device int, has, need int64) {
+	t := g.s.tenant
+	if t.terms.DeviceMemory == 0 || g.bytes == 0 {
+		return -1, 0, 0
+	}
+	var owners []ledger.Owner
+	for _, s := range st.sessionsOf(t) {
+		owners = append(owners, ledger.Owner(s.id))
+	}
+	specs := st.needOf(g, donated)
+	specs[0].ShardBytes = g.bytes // the quota is of arrays
+	return st.ledger.Beyond(owners, specs, t.terms.DeviceMemory, later)
+}
+
+// isInQuota reports whether a gang leaves its tenant within its quota.
+func (st *State) isInQuota(g *gang) bool {
+	on, _, _ := st.beyondQuota(g, false, false)
+	if on >= 0 && g.donates() {
+		on, _, _ = st.beyondQuota(g, true, false)
+	}
+	return on < 0
+}
+
+// quotaProspect is prospectOf for a gang that is held for its tenant's quota.
+func (st *State) quotaProspect(g *gang) ([]*session, prospect) {
+	on, _, need := st.beyondQuota(g, true, true)
+	switch {
+	case on < 0: // what leaves is enough
+		return nil, hopeful
+	case need > g.s.tenant.terms.DeviceMemory:
+		st.giveUp(g, st.noRoom(g, "which is more than the tenant may have"))
+		return nil, changed
+	}
+	return st.prospectWith(g, st.inTheWay(g, on))
+}
+
+// inTheWay returns the other sessions of a gang's tenant that have memory on a device.
+func (st *State) inTheWay(g *gang, device int) []*session {
+	return slices.DeleteFunc(st.sessionsOf(g.s.tenant), func(s *session) bool {
+		return s == g.s || st.ledger.On(ledger.Owner(s.id), device) == 0
+	})
+}
+
+// quotaText says what a gang that is held for its tenant's quota needs, and who has what it may have.
+func (st *State) quotaText(g *gang) (text string, device int) {
+	t := g.s.tenant
+	on, has, need := st.beyondQuota(g, true, false)
+	if on < 0 {
+		return "", on
+	}
+	var parts []string
+	for _, s := range st.sessionsOf(t) {
+		if bytes := st.ledger.On(ledger.Owner(s.id), on); bytes > 0 {
+			parts = append(parts, fmt.Sprintf("%s of %s", shape.BytesText(bytes), s.owner()))
+		}
+	}
+	text = fmt.Sprintf("%s makes %s, and the arrays of tenant %s may have %s on a device, of which %s are in use",
+		g.name(), shape.BytesText(need), t.terms.Name, shape.BytesText(t.terms.DeviceMemory), shape.BytesText(has))
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	return text, on
+}

@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Dirty says that Flush has something to tell.
+func (st *State) Dirty() bool { return len(st.dirty) > 0 }
+
+// flush tells clients what has ended.
+func (st *State) flush() {
+	for _, s := range st.dirty {
+		s.dirty = false
+		if st.sessions[s.id] != s {
+			continue
+		}
+		if s.conn != 0 {
+			ok, failed := s.ok, s.failed
+			for first := true; first || len(failed) > 0; first = false {
+				n := min(len(failed), wire.MaxFailures)
+				from := len(st.buffer)
+				st.buffer = (&wire.Completed{Ok: ok, Failed: failed[:n]}).Append(st.buffer)
+				st.deliver(s.to(), wire.KindCompleted, st.buffer[from:])
+				ok, failed = nil, failed[n:]
+			}
+			s.underWay -= len(s.ok) + len(s.failed)
+			s.ok = s.ok[:0]
+			clear(s.failed)
+			s.failed = s.failed[:0]
+		}
+	}
+	clear(st.dirty)
+	st.dirty = st.dirty[:0]
+}
+
+// send encodes a message for some connections.
+func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
+	size := proto.Size(m)
+	if size >= lateSize {
+		st.deliverLate(to, kind, lateMessage(m, size))
+		return
+	}
+	st.room(size)
+	from := len(st.buffer)
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(st.buffer, m)
+	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
+		st.warn(about{kind: wire.EventDropped}, "a message does not encode", err)
+		return
+	}
+	st.buffer = b
+	st.deliver(to, kind, b[from:])
+}
+
+// room makes room for a payload of so many bytes behind those of this Step, which stay where they are: to move them
+// would take as long as to write them.
+func (st *State) room(size int) {
+	if cap(st.buffer)-len(st.buffer) < size {
+		st.buffer = make([]byte, 0, max(size, maxScratch))
+	}
+}
+
+func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
+	st.shut() // in order
+	if len(to) > 0 {
+		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Payload: payload})
+	}
+}
+
+func (st *State) deliverLate(to []uint64, kind wire.Kind, l *late) {
+	st.shut() // in order
+	if len(to) > 0 {
+		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, late: l})
+	}
+}
+
+// forward passes a message on as it came.
+func (st *State) forward(to []uint64, ev *Event) {
+	if !ev.kept {
+		st.deliver(to, ev.Wire, ev.Payload)
+		return
+	}
+	payload := ev.Payload
+	st.deliverLate(to, ev.Wire, &late{size: len(payload), encode: func() ([]byte, error) { return payload, nil }})
+}

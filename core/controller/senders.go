@@ -1,0 +1,96 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+)
+
+// maxGiven is to how many workers one sends an artifact at one time.
+const maxGiven = 4
+
+// senders are the workers that have an artifact, and whom they send it to. The zero senders are none. All that happens
+// often takes a time that does not grow with workers, but for a copy of some pointers.
+type senders struct {
+	holders []*worker // that have it, in the order in which they said so
+	held    map[*worker]bool
+	free    [maxGiven][]*worker // those of them that send to so many others, the longest at it first
+	sends   map[*worker]int     // to how many a worker sends, also one that has it no longer
+	from    map[*worker]*worker // who sends it, by who is sent it
+}
+
+// add adds a worker that has it.
+func (s *senders) add(w *worker) {
+	if s.held == nil {
+		s.held, s.sends, s.from = map[*worker]bool{}, map[*worker]int{}, map[*worker]*worker{}
+	}
+	s.holders = append(s.holders, w)
+	s.held[w] = true
+	s.list(w)
+}
+
+// remove takes out a worker that has it no longer.
+func (s *senders) remove(w *worker) {
+	s.unlist(w)
+	delete(s.held, w)
+	s.holders = slices.DeleteFunc(s.holders, func(h *worker) bool { return h == w })
+}
+
+// list has a holder be picked, as far as it has time.
+func (s *senders) list(w *worker) {
+	if n := s.sends[w]; n < maxGiven && s.held[w] {
+		s.free[n] = append(s.free[n], w)
+	}
+}
+
+func (s *senders) unlist(w *worker) {
+	if n := s.sends[w]; n < maxGiven && s.held[w] {
+		i := slices.Index(s.free[n], w)
+		s.free[n] = slices.Delete(s.free[n], i, i+1)
+	}
+}
+
+// pick returns the holder, another than to, that sends to the fewest, nil if none has time.
+func (s *senders) pick(to *worker) *worker {
+	for _, free := range s.free {
+		for _, h := range free {
+			if h != to {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+// begin takes note that a holder sends it to a worker.
+func (s *senders) begin(from, to *worker) {
+	s.unlist(from)
+	s.sends[from]++
+	s.list(from)
+	s.from[to] = from
+}
+
+// ended takes note that nothing is on its way to a worker any more.
+func (s *senders) ended(to *worker) {
+	from := s.from[to]
+	if from == nil {
+		return
+	}
+	delete(s.from, to)
+	s.unlist(from)
+	if s.sends[from]--; s.sends[from] == 0 {
+		delete(s.sends, from)
+	}
+	s.list(from)
+}
+
+// lost takes out what is on its way to and from a worker that is lost, not the worker itself.
+func (s *senders) lost(w *worker) {
+	s.ended(w)
+	if s.sends[w] == 0 {
+		return
+	}
+	s.unlist(w)
+	delete(s.sends, w)
+	s.list(w)
+	maps.DeleteFunc(s.from, func(_, from *worker) bool { return from == w })
+}

@@ -1,0 +1,318 @@
+package controller
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// stepCase is a kind of event, measured by BenchmarkSteps: how often it is repeated, on how large a cluster, and with
+// what around it.
+type stepCase struct {
+	name             string
+	workers, devices int // devices of each
+	sessions         int // beside the client's own
+	begin            func(b *bed)
+	again            func(b *bed, i int) // makes the events that are measured
+}
+
+func onAll(b *bed) []uint32 {
+	all := make([]uint32, len(b.st.sessions[1].slots))
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	return all
+}
+
+// loads gives the session a program that has the portable form, which makes no pair of workers known to each other.
+func (b *bed) loads(program uint64, kept bool) {
+	all := make([]int, len(b.st.sessions[1].slots))
+	for i := range all {
+		all[i] = i
+	}
+	var op uint64
+	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
+		Code: []byte(fmt.Sprint(program)), Options: sim.CompileOptions(all)}) {
+		if a.Kind == Send && a.Wire == wire.KindCompile {
+			m := new(wire.Compile)
+			if err := proto.Unmarshal(sent(a), m); err != nil {
+				b.t.Fatal(err)
+			}
+			op = m.Op
+		}
+	}
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op,
+		Info:     &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}},
+		Loadable: &wire.Loadable{Serialized: []byte("x"), Kept: kept}})
+}
+
+var scalar = &wire.Array{Dtype: uint32(shape.F32)}
+
+var square = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{1024, 1024}}
+
+// plays plays graph 1, of so many nodes, on an input.
+func (b *bed) plays(nodes int, input uint64) {
+	first := b.st.gang + 1
+	b.say(b.client, wire.KindPlay, &wire.Play{Op: b.next(), Graph: 1, Nodes: uint32(nodes), First: b.next() + 1<<20,
+		Inputs: []uint64{input}})
+	ends := new(wire.Completed)
+	for n := range uint64(nodes) {
+		ends.Ok = append(ends.Ok, first+n)
+	}
+	for _, w := range b.workers {
+		left := &wire.Completed{Ok: ends.Ok}
+		for len(left.Ok) > endsAtOnce { // as Server does it
+			b.say(w, wire.KindCompleted, takeEnds(left))
+		}
+		b.say(w, wire.KindCompleted, left)
+	}
+	b.step(Event{Kind: Flush})
+}
+
+// reportAll has all workers report the gang that was dispatched last.
+func (b *bed) reportAll() {
+	done := mustMarshal(b.t, &wire.Completed{Ok: []uint64{b.st.gang}})
+	for _, w := range b.workers {
+		b.frame(w, wire.KindCompleted, done)
+	}
+	b.step(Event{Kind: Flush})
+}
+
+// next returns the number of the client's next operation.
+func (b *bed) next() uint64 { return b.st.sessions[1].last + 1 }
+
+func (b *bed) puts(on []uint32) uint64 {
+	op := b.next()
+	b.say(b.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: square, Devices: on})
+	b.reportAll()
+	return op
+}
+
+func (b *bed) joinClient() uint64 {
+	b.conns++
+	b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "other"}})
+	return b.conns
+}
+
+// chainOf is a graph of nodes: each runs program 1 on what the one before made, and each eighth moves the array to the
+// next host's devices.
+func chainOf(name uint64, nodes, devices, onHost int) *wire.Graph {
+	g := &wire.Graph{Graph: name, Inputs: 1}
+	for i := range nodes {
+		if i%8 == 7 {
+			t := &wire.Transfer{Array: scalar}
+			for d := range devices {
+				t.Moves = append(t.Moves, &wire.Move{Source: uint64(i + 1), From: uint32(d),
+					To: uint32((d + onHost) % devices)})
+			}
+			g.Nodes = append(g.Nodes, &wire.Node{Transfer: t, Makes: 1})
+			continue
+		}
+		g.Nodes = append(g.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{uint64(i + 1)}}, Makes: 1})
+	}
+	g.Outputs = []uint64{uint64(nodes + 1)}
+	return g
+}
+
+var stepCases = []stepCase{
+	{name: "worker joins", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		b.conns++
+		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}}
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
+			Name: fmt.Sprint("new", i), Worker: offer, ProtocolMax: wire.ProtocolMax}})
+	}},
+	{name: "worker lost", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
+		b.step(Event{Kind: Lost, Conn: b.workers[len(b.workers)-1-i], Err: errLeft})
+	}},
+	{name: "heartbeat", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		b.say(b.workers[i], wire.KindHeartbeat, &wire.Heartbeat{})
+	}},
+	{name: "tick", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) { b.step(Event{Kind: Tick}) }},
+	{name: "client comes and goes", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		c := b.joinClient()
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+	}},
+	{name: "report", workers: 10000, devices: 4, again: func(b *bed, i int) { b.asks(new(wire.Ask)) }},
+	{name: "report, sessions", workers: 512, devices: 8, sessions: 255, begin: func(b *bed) { b.puts(onAll(b)) },
+		again: func(b *bed, i int) { b.asks(new(wire.Ask)) }},
+	{name: "compile", workers: 512, devices: 8, again: func(b *bed, i int) { b.loads(uint64(i+1), false) }},
+	{name: "put", workers: 512, devices: 8, again: func(b *bed, i int) { b.puts(onAll(b)) }},
+	{name: "run", workers: 512, devices: 8, begin: func(b *bed) { b.loads(1, false); b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: b.next(), Inputs: []uint64{1}})
+			b.reportAll()
+		}},
+	{name: "run, 10,000 workers", workers: 10000, devices: 4,
+		begin: func(b *bed) { b.loads(1, false); b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: b.next(), Inputs: []uint64{1}})
+			b.reportAll()
+		}},
+	{name: "transfer of shards", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
+			all := uint32(len(onAll(b)))
+			for d := range all {
+				m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + 8) % all})
+			}
+			b.say(b.client, wire.KindTransfer, m)
+			b.reportAll()
+		}},
+	{name: "transfer of boxes", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
+			all := uint32(len(onAll(b)))
+			for d := range all {
+				for k := range uint32(2) {
+					m.Moves = append(m.Moves, &wire.Move{Source: 1, From: d, To: (d + k*8) % all,
+						Start: []int64{0, int64(128 * k)}, Size: []int64{1024, 128}, At: []int64{0, int64(128 * k)}, Shard: square})
+				}
+			}
+			b.say(b.client, wire.KindTransfer, m)
+			b.reportAll()
+		}},
+	{name: "fetch", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) }, again: func(b *bed, i int) {
+		b.say(b.client, wire.KindFetch, &wire.Fetch{Op: b.next(), Object: 1, Device: uint32(i % 4096)})
+		b.reportAll()
+	}},
+	{name: "free of a shard", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
+		again: func(b *bed, i int) {
+			b.say(b.client, wire.KindFree, &wire.Free{Rows: []*wire.Rows{{Object: 1, Devices: []uint32{uint32(i)}}}})
+		}},
+	{name: "graph", workers: 512, devices: 8, begin: func(b *bed) { b.loads(1, false) }, again: func(b *bed, i int) {
+		b.say(b.client, wire.KindGraph, chainOf(uint64(i+1), 128, len(onAll(b)), 8))
+	}},
+	{name: "play", workers: 512, devices: 8,
+		begin: func(b *bed) {
+			b.loads(1, false)
+			b.puts(onAll(b))
+			b.say(b.client, wire.KindGraph, chainOf(1, 128, len(onAll(b)), 8))
+		},
+		again: func(b *bed, i int) {
+			b.plays(128, 1)
+		}},
+	{name: "play of 4,096 nodes", workers: 512, devices: 8,
+		begin: func(b *bed) {
+			b.loads(1, false)
+			b.puts(onAll(b))
+			b.say(b.client, wire.KindGraph, chainOf(1, 4096, 8*8, 8))
+		},
+		again: func(b *bed, i int) { b.plays(4096, 1) }},
+	{name: "artifact to 2,048 workers", workers: 2048, devices: 1, begin: func(b *bed) {
+		b.loads(1, true)
+		for _, w := range b.workers[1:] {
+			b.say(w, wire.KindWant, &wire.Want{Artifact: 1})
+		}
+	}, again: func(b *bed, i int) {
+		w := b.workers[1+i%2047] // in the order in which they asked
+		if i >= 2047 {
+			b.say(w, wire.KindWant, &wire.Want{Artifact: 1})
+		}
+		b.say(w, wire.KindHave, &wire.Have{Artifact: 1})
+	}},
+}
+
+// BenchmarkSteps tells how long one Step takes for each kind of event, on large clusters: all gangs wait meanwhile.
+// longest-µs is the longest of all, in processor time, with the collector's part; usual-µs is the median of the longest
+// of each repetition.
+func BenchmarkSteps(b *testing.B) {
+	for _, c := range stepCases {
+		b.Run(c.name, func(b *testing.B) {
+			runtime.LockOSThread() // for processorTime
+			defer runtime.UnlockOSThread()
+			d := newBed(b, Config{Limits: Limits{Sessions: 300}}, c.workers, c.devices)
+			d.st.Weigh(stepWeight)
+			for range c.sessions {
+				d.joinClient()
+			}
+			if c.begin != nil {
+				c.begin(d)
+			}
+			runtime.GC()
+			var longest, all time.Duration
+			var events int
+			d.around = func(step func()) {
+				begun := processorTime(b)
+				step()
+				took := processorTime(b) - begun
+				longest = max(longest, took)
+				all += took
+				events++
+			}
+			var longestOfEach []time.Duration
+			for i := 0; b.Loop(); i++ {
+				before := longest
+				longest = 0
+				c.again(d, i)
+				longestOfEach = append(longestOfEach, longest)
+				longest = max(longest, before)
+			}
+			slices.Sort(longestOfEach)
+			b.ReportMetric(float64(longestOfEach[len(longestOfEach)/2])/1e3, "usual-µs")
+			b.ReportMetric(float64(longest)/1e3, "longest-µs")
+			b.ReportMetric(float64(all)/1e3/float64(b.N), "µs/op")
+		})
+	}
+}
+
+// asks has an operator ask, as Server takes it.
+func (b *bed) asks(m *wire.Ask) {
+	const operator = 1 << 40
+	if b.st.conns[operator] == nil {
+		b.step(Event{Kind: Join, Conn: operator, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}})
+	}
+	var a *Answer
+	b.around(func() { a = b.st.Begin(m) })
+	for more := true; more; {
+		b.around(func() { more = a.Look() })
+	}
+	b.step(Event{Kind: Message, Conn: operator, Wire: wire.KindAsk, Message: m, report: encodedReport(a.Report(), false)})
+}
+
+// Work that grows with shards, sessions or bytes is done beside Step. Memory that is taken stands for it: what is
+// hashed, encoded, or copied to be looked at later takes some.
+func TestStepsTakeLittleMemory(t *testing.T) {
+	const smaller = 4          // times, than what is measured
+	most := map[string]uint64{ // bytes
+		"report":            400 << 10, // whatever the size
+		"report, sessions":  400 << 10,
+		"compile":           400 << 10,
+		"transfer of boxes": 400 << 10, // most of it is 128 workers' messages
+		"graph":             400 << 10, // the same
+	}
+	for _, c := range stepCases {
+		if most[c.name] == 0 {
+			continue
+		}
+		b := newBed(t, Config{}, c.workers/smaller, c.devices)
+		b.st.room(maxScratch) // which is used again
+		for range c.sessions / smaller {
+			b.joinClient()
+		}
+		if c.begin != nil {
+			c.begin(b)
+		}
+		var before, after runtime.MemStats
+		var taken uint64
+		b.around = func(step func()) {
+			runtime.ReadMemStats(&before)
+			step()
+			runtime.ReadMemStats(&after)
+			taken = max(taken, after.TotalAlloc-before.TotalAlloc)
+		}
+		c.again(b, 0)
+		c.again(b, 1)
+		t.Logf("%s: %d KiB", c.name, taken>>10)
+		if taken > most[c.name] {
+			t.Errorf("%s: a step takes %d KiB of memory, want at most %d", c.name, taken>>10, most[c.name]>>10)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tenant"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// tenancy is what is known of a tenant that is in the file of tenants, or has sessions. Without such a file each
+// session has one of its own.
+type tenancy struct {
+	terms    tenant.Tenant
+	removed  bool // it is no longer in the file
+	sessions int
+	share    *schedule.Tenant // nil: as the schedule takes a session without a tenant
+	spent    uint64           // device time of gangs that have ended, in nanoseconds
+	recent   lately           // the same, of the last seconds
+}
+
+// errNoTable is the answer to who wants a file of tenants read where there is none.
+var errNoTable = status.New(status.FailedPrecondition,
+	"the controller has no file of tenants; start it with --tenants FILE (pathways controller, pathways up)")
+
+// setTable takes what the file of tenants says now. It answers an operator who asked for that; asked is 0 where it was
+// somebody else. A file that cannot be used changes nothing.
+func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
+	if err != nil {
+		st.warn(about{kind: wire.EventTenants}, "the file of tenants cannot be used; what it said before holds", err)
+	} else {
+		st.apply(table)
+		st.note(about{kind: wire.EventTenants}, "the file of tenants was read: "+
+			status.Count(len(table.All()), "tenant"), nil)
+	}
+	c := st.conns[asked]
+	switch {
+	case c == nil:
+	case err != nil:
+		st.send([]uint64{asked}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(err)})
+	default:
+		st.send([]uint64{asked}, wire.KindReport, st.Answer(&wire.Ask{OnlyEvents: true}))
+	}
+}
+
+// apply takes the tenants of a table. Sessions stay with their tenants, on the new terms; those of tenants that are no
+// longer named go on, on the old ones.
+func (st *State) apply(table *tenant.Table) {
+	st.table = table
+	for name, t := range st.tenants {
+		if _, named := table.Named(name); !named {
+			if t.removed = true; t.sessions == 0 {
+				delete(st.tenants, name)
+			}
+		}
+	}
+	for _, terms := range table.All() {
+		t := st.tenants[terms.Name]
+		if t == nil {
+			st.tenant++
+			t = &tenancy{share: &schedule.Tenant{ID: st.tenant}}
+			st.tenants[terms.Name] = t
+		}
+		t.terms, t.removed = terms, false
+		t.share = &schedule.Tenant{ID: t.share.ID, Weight: terms.Weight, Class: int(terms.Class),
+			AtLeast: terms.Guaranteed}
+		if terms.AtMost < 1 {
+			t.share.AtMost = terms.AtMost
+		}
+	}
+	st.stir()
+}
+
+// tenantOf returns the tenant of a session that is about to begin, by the name that its credential has, if it may.
+//
+// Errors: PERMISSION_DENIED for a credential that is of no tenant, RESOURCE_EXHAUSTED.
+func (st *State) tenantOf(name string) (*tenancy, error) {
+	if st.table == nil {
+		return new(tenancy), nil
+	}
+	t := st.tenants[cmp.Or(name, tenant.Default)]
+	switch {
+	case (t == nil || t.removed) && name != "":
+		return nil, status.New(status.PermissionDenied,
+			"the credential is that of tenant %s, which the cluster's file of tenants does not name; ask its operator", name)
+	case t == nil || t.removed:
+		return nil, status.New(status.PermissionDenied, "the sessions of this cluster belong to tenants, and the credential "+
+			"names none; name the file with your tenant's token by PATHWAYS_TOKEN_FILE, or a certificate with the URI "+
+			"pathways://tenant/NAME by PATHWAYS_TLS_CERT and PATHWAYS_TLS_KEY")
+	}
+	return t, st.maySession(t)
+}
+
+// leaves takes note that a session of a tenant has ended.
+func (st *State) leaves(t *tenancy) {
+	if t.sessions--; t.removed && t.sessions == 0 {
+		delete(st.tenants, t.terms.Name)
+	}
+}
+
+// spend counts the device time of a gang that has ended.
+func (st *State) spend(s *session, time uint64) {
+	st.spent += time
+	s.spent += time
+	s.tenant.spent += time
+	s.tenant.recent.add(st.now, time)
+}
+
+// recentSeconds is the time for which the views tell what tenants got: long enough that a few long computations do not
+// decide it, and short enough that a person sees a change.
+const recentSeconds = 10
+
+// lately is what was counted in the last seconds.
+type lately struct {
+	by   [recentSeconds]uint64 // by second, modulo their number
+	last int64                 // the second of the newest
+}
+
+func (r *lately) pass(now int64) (second int64) {
+	second = now / 1e9
+	for r.last = max(r.last, second-recentSeconds); r.last < second; {
+		r.last++
+		r.by[r.last%recentSeconds] = 0
+	}
+	return second
+}
+
+func (r *lately) add(now int64, n uint64) { r.by[r.pass(now)%recentSeconds] += n }
+
+func (r *lately) sum(now int64) (sum uint64) {
+	r.pass(now)
+	for _, n := range r.by {
+		sum += n
+	}
+	return sum
+}
+
+// tenantReports tells what tenants may have, and how much device time they had.
+func (st *State) tenantReports() (all []*wire.Report_Tenant) {
+	names := slices.Sorted(maps.Keys(st.tenants))
+	var present []*schedule.Tenant
+	for _, name := range names {
+		if t := st.tenants[name]; t.sessions > 0 {
+			present = append(present, t.share)
+		}
+	}
+	promised := schedule.Shares(present)
+	for _, name := range names {
+		t := st.tenants[name]
+		recent := t.recent.sum(st.now)
+		r := &wire.Report_Tenant{Name: name, Weight: t.terms.Weight, Class: t.terms.Class.String(),
+			Guaranteed: t.terms.Guaranteed, AtMost: t.terms.AtMost, Removed: t.removed, Sessions: uint32(t.sessions),
+			MaxSessions: uint32(t.terms.Sessions), DeviceNs: int64(t.spent), RecentNs: int64(recent),
+			DeviceMemory: t.terms.DeviceMemory, MaxSliceDevices: uint32(t.terms.SliceDevices)}
+		if t.terms.SliceDevices > 0 {
+			n, _ := st.sliceDevices(t)
+			r.SliceDevices = uint32(n)
+		}
+		if t.sessions > 0 {
+			r.Promised, promised = promised[0], promised[1:]
+		}
+		if st.devices > 0 {
+			r.Got = float64(recent) / (recentSeconds * 1e9 * float64(st.devices))
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// sumTenants adds up what the sessions in a report have, by tenant.
+func sumTenants(r *wire.Report) {
+	by := map[string]*wire.Report_Tenant{}
+	for _, t := range r.Tenants {
+		by[t.Name] = t
+	}
+	for _, s := range r.Sessions {
+		t := by[s.Tenant]
+		if t == nil {
+			continue
+		}
+		t.HostBytes += s.HostBytes
+		for _, bytes := range s.Bytes {
+			t.Bytes += bytes
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package schedule
+
+import "math"
+
+// Tenant is whose sessions some are, and on which terms they share devices with those of others. A Tenant does not
+// change; where its terms do, later gangs come with another of the same ID.
+type Tenant struct {
+	ID     uint32
+	Weight float64 // above 0
+	// Class says who comes first: tenants of lower classes share what those of higher ones leave, and Floor in any case.
+	Class int
+	// AtLeast and AtMost are parts of a device's time, from 0 to 1; 0 is no bound. What all together have AtLeast, and a
+	// Floor for each class but the highest, are not more than the whole.
+	AtLeast, AtMost float64
+}
+
+// Floor is the part of a device's time that a class has however much those above it want: so no tenant starves.
+const Floor = 0.05
+
+// claim is what a tenant wants of a device, with what it gets.
+type claim struct {
+	of   *Tenant
+	part float64 // of the device's time
+	done bool    // scratch of fill
+}
+
+// divideTime divides a device's time among tenants that all want more of it than they get, and returns the level: the
+// part for each unit of weight that those of the highest class get which no bound keeps from it.
+//
+// From the highest class on, each class gets what is left, but for what the lower ones have in any case: their Floor,
+// and what their tenants have AtLeast. Inside of a class parts are in proportion to weights, but for bounds.
+func divideTime(claims []claim) (level float64) {
+	top := nextClass(claims, math.MaxInt)
+	capacity := 1.0
+	for class := nextClass(claims, top); class != none; class = nextClass(claims, class) {
+		capacity -= reserved(claims, class)
+	}
+	for class := top; class != none; class = nextClass(claims, class) {
+		if class != top {
+			capacity += reserved(claims, class)
+		}
+		got, at := fill(claims, class, capacity)
+		if capacity -= got; class == top {
+			level = at
+		}
+	}
+	return level
+}
+
+// none is no class.
+const none = math.MinInt
+
+// nextClass returns the highest class below one, or none.
+func nextClass(claims []claim, above int) int {
+	next := none
+	for i := range claims {
+		if c := claims[i].of.Class; c < above {
+			next = max(next, c)
+		}
+	}
+	return next
+}
+
+// reserved is what a class that is not the highest has in any case.
+func reserved(claims []claim, class int) float64 {
+	least, most := 0.0, 0.0
+	for i := range claims {
+		if t := claims[i].of; t.Class == class {
+			least += t.AtLeast
+			most += t.most()
+		}
+	}
+	return min(Floor+least, most)
+}
+
+// fill divides a capacity among the tenants of a class, and returns how much they got, and the part for each unit of
+// weight of those that no bound keeps from it. In each round it fixes tenants at the bounds of one side, the one that
+// changes more, as the other side may yet have no need of its own.
+func fill(claims []claim, class int, capacity float64) (got, level float64) {
+	for i := range claims {
+		claims[i].done = claims[i].of.Class != class
+	}
+	for {
+		weights, free := 0.0, capacity
+		for i := range claims {
+			switch c := &claims[i]; {
+			case c.of.Class != class:
+			case c.done:
+				free -= c.part
+			default:
+				weights += c.of.Weight
+			}
+		}
+		if weights == 0 {
+			break
+		}
+		level = max(0, free) / weights
+		under, over := 0.0, 0.0
+		for i := range claims {
+			if c := &claims[i]; !c.done {
+				c.part = min(max(level*c.of.Weight, c.of.AtLeast), c.of.most())
+				under += max(0, c.part-level*c.of.Weight)
+				over += max(0, level*c.of.Weight-c.part)
+			}
+		}
+		for i := range claims {
+			c := &claims[i]
+			change := c.part - level*c.of.Weight
+			c.done = c.done || under >= over && change > 0 || over >= under && change < 0
+		}
+		if under == 0 && over == 0 {
+			break
+		}
+	}
+	for i := range claims {
+		if c := &claims[i]; c.of.Class == class {
+			got += c.part
+		}
+	}
+	return got, level
+}
+
+// most is the part of a device's time that the tenant may have.
+func (t *Tenant) most() float64 {
+	if t.AtMost > 0 {
+		return t.AtMost
+	}
+	return 1
+}
+
+// Shares returns the part of a device's time that each of some tenants gets while all of them want more.
+func Shares(of []*Tenant) []float64 {
+	claims := make([]claim, len(of))
+	for i, t := range of {
+		claims[i].of = t
+	}
+	divideTime(claims)
+	parts := make([]float64, len(of))
+	for i := range claims {
+		parts[i] = claims[i].part
+	}
+	return parts
+}

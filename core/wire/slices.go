@@ -1,0 +1,54 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// LongestWait bounds SliceRequest.wait_ms: some 34 years.
+const LongestWait = 1 << 40
+
+// Values of Report.Holder.how, the strongest first.
+const (
+	HasExclusive = "exclusive slice"
+	HasSlice     = "slice"
+	HasView      = "session"
+	HasUse       = "use"
+)
+
+// AtFunction is Standing.at where devices wait for a function of their client.
+const AtFunction = "a function of its client"
+
+// inWords says for people what some devices are to a session.
+var inWords = map[string]string{
+	HasExclusive: "in an exclusive slice of",
+	HasSlice:     "in a slice of",
+	HasView:      "among those asked for by",
+	HasUse:       "in use by",
+}
+
+// namesHolders is how many of those who have devices a sentence names.
+const namesHolders = 3
+
+// LacksText says for people who has the devices that a request for a slice lacks.
+func LacksText(holders []*Report_Holder) string {
+	if len(holders) == 0 {
+		return "devices are reserved for requests that come before it"
+	}
+	var parts []string
+	for i, h := range holders {
+		if i == namesHolders {
+			parts = append(parts, fmt.Sprintf("others are used by %s more", status.Count(len(holders)-i, "session")))
+			break
+		}
+		are := "are"
+		if h.Devices == 1 {
+			are = "is"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s %s %s", h.Devices, are, inWords[h.How],
+			Owner(h.Session, h.Client, h.User, h.Host)))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,92 @@
+package content_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport/content"
+)
+
+// onDisk returns a folder whose files are not memory.
+func onDisk(t *testing.T) string {
+	for _, folder := range []string{t.TempDir(), content.SpillFolder(), "."} {
+		m, err := content.Spilled(folder, []byte("x"))
+		if err == nil {
+			m.Release()
+			return folder
+		}
+	}
+	t.Skip("all folders here are in memory, or cannot have files without names")
+	return ""
+}
+
+// Bytes in a file are those that were there before, for those too that have read them all the time, and take no memory
+// of this process any more.
+func TestSpilledBytesAreTheSame(t *testing.T) {
+	folder := onDisk(t)
+	want := bytes.Repeat([]byte("program "), 3<<20) // several chunks
+	before := content.Used()
+	m, err := content.Read(bytes.NewReader(want), len(want))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, stop, stopped := m.Data, make(chan struct{}), make(chan bool)
+	m.Hold()
+	go func() {
+		same := true
+		for running := true; running; {
+			select {
+			case <-stop:
+				running = false
+			default:
+			}
+			same = same && bytes.Equal(data, want)
+		}
+		stopped <- same
+	}()
+	if err := m.Spill(folder); err != nil {
+		t.Error(err)
+	}
+	close(stop)
+	if !<-stopped {
+		t.Error("other bytes were read")
+	}
+	if n := content.Used() - before; n != 0 {
+		t.Errorf("%d bytes are counted as memory", n)
+	}
+	if err := m.Spill(folder); err != nil { // nothing is left to do
+		t.Error(err)
+	}
+	m.Release()
+	if !bytes.Equal(m.Data, want) {
+		t.Error("they are gone before their last user has")
+	}
+	m.Release()
+	made, err := content.Spilled(folder, want)
+	if err != nil || !bytes.Equal(made.Data, want) || content.Used() != before {
+		t.Errorf("a copy of %d bytes, %v, with %d that are counted as memory", len(made.Data), err, content.Used()-before)
+	}
+	made.Release()
+	if files, err := os.ReadDir(folder); err == nil && folder != "." && len(files) > 0 && folder != content.SpillFolder() {
+		t.Errorf("the folder has %v", files)
+	}
+}
+
+// Bytes that cannot be moved stay where they are.
+func TestSpillIntoNoFolder(t *testing.T) {
+	m, err := content.Read(bytes.NewReader([]byte("program")), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if err := m.Spill("/nothing/there"); status.CodeOf(err) != status.NotFound || string(m.Data) != "program" {
+		t.Errorf("%v, and %q", err, m.Data)
+	}
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		if err := m.Spill("/dev/shm"); status.CodeOf(err) != status.Unimplemented || string(m.Data) != "program" {
+			t.Errorf("%v, and %q", err, m.Data)
+		}
+	}
+}
