@@ -220,25 +220,21 @@ fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
 		done; \
 	done
 
-# An hour at most. One alone: make soak-python ONLY=random_faults, make soak-go ONLY=TestSimulation. What fails says by
-# which seed it does so again.
-SOAK ?= 600
+# SOAK seconds in all, which the checks share. One alone: make soak-python ONLY=random_faults, make soak-go
+# ONLY=TestSimulation. What fails says by which seed it does so again.
+SOAK ?= 3600
+soaks_of_python = $(if $(ONLY),1,$(shell git grep -l 'pytest\.mark\.soak$$' -- tests | wc -l))
 .PHONY: soak soak-go soak-python
-soak: soak-go soak-python ## run the checks that do random things for long: SOAK seconds each (600)
+soak: ## run the checks that do random things for long: an hour in all, or SOAK seconds
+	@$(MAKE) --no-print-directory soak-go SOAK=$$(($(SOAK) * 2 / 3))
+	@$(MAKE) --no-print-directory soak-python SOAK=$$(($(SOAK) / 3))
 
 soak-go: check-go
-	@for file in $$(git grep -l 'rapid\.Check' -- '*_test.go'); do \
-		names=$$(awk '/^func Test/ { sub(/\(.*/, "", $$2); name = $$2 } /rapid\.Check/ { print name }' $$file | \
-			{ grep -E '$(or $(ONLY),.)' || true; } | sort -u | paste -sd '|'); test -n "$$names" || continue; \
-		echo "== $$file $$names"; \
-		$(call plugins,$(VENV)) $(GO) test -run "^($$names)\$$" -timeout 1h ./$$(dirname $$file) -rapid.checks $$(($(SOAK) * 30)); \
-	done
-	$(GO) test -run '$(or $(ONLY),TestSimulation|TestThingsOfRandomSizes)' -timeout 1h ./core/cluster \
-		-simulations $$(($(SOAK) * 2)) -many 64 -simulations-of-many $$(($(SOAK) / 20 + 1)) \
-		-sizes $$(($(SOAK) * 30))
+	$(call plugins,$(VENV)) tests/soak.sh $(SOAK) $(ONLY)
 
 soak-python: $(VENV)/.installed
-	PATHWAYS_SOAK_SECONDS=$(SOAK) $(VENV)/bin/python -m pytest -m soak -s tests $(if $(ONLY),-k $(ONLY))
+	PATHWAYS_SOAK_SECONDS=$$(($(SOAK) / $(soaks_of_python))) \
+		$(VENV)/bin/python -m pytest -m soak -s tests $(if $(ONLY),-k $(ONLY))
 
 .PHONY: clean
 clean: ## remove everything that make made

@@ -38,6 +38,7 @@ def test_a_loop_waits_for_the_arrays_that_it_has_dropped(donated):
 def test_what_nothing_can_free_fails_at_once():
     run("""
         y, begin = f(x), time.monotonic()
+        assert pathways.status().workers[0]["array_bytes"] == [2 * x.nbytes]
         for call, advice in [(lambda: f(y), "delete arrays"), (lambda: jnp.zeros(1 << 22), "smaller arrays"),
                              (lambda: jax.device_put(np.ones(1 << 20, np.float32)), "delete arrays")]:
             try:

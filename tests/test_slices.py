@@ -1,6 +1,7 @@
 """Virtual device sets, and arguments that the system moves to the devices of a computation."""
 
 import re
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from fresh import run
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from waiting import comes
 
 pytestmark = pytest.mark.sizes
 
@@ -154,6 +156,10 @@ def test_topology(slices, devices):
         ({"topology": (0, 2)}, "INVALID_ARGUMENT", "a size of the topology is 0"),
         ({}, "INVALID_ARGUMENT", "the number of devices is missing"),
         ({"devices": 1, "tpu_devices": 1}, "INVALID_ARGUMENT", "two names"),
+        ({"devices": 1, "wait": -1}, "INVALID_ARGUMENT", "wait is -1"),
+        ({"devices": 1, "wait": "long"}, "INVALID_ARGUMENT", "wait is 'long'"),
+        ({"devices": 1, "priority": 1.5}, "INVALID_ARGUMENT", "priority is 1.5"),
+        ({"devices": 1, "priority": 101}, "INVALID_ARGUMENT", "priority 101; expected -100 to 100"),
     ],
 )
 def test_what_cannot_be_granted(slices, wants, code, text):
@@ -178,6 +184,43 @@ def test_a_set_releases_its_slices(devices):
         assert once.slices == [] and once.devices == []
     with pathways.make_virtual_device_set().add_slice(devices=8) as s:
         assert len(s) == 8
+
+
+def test_exclusive_slices_share_nothing(slices):
+    half = slices.add_slice(devices=4, exclusive=True)
+    assert half.position == 0 and "exclusive" in repr(half)
+    rest = slices.add_slice(devices=4)
+    assert set(ids(half)).isdisjoint(ids(rest))
+    for wants in ({"devices": 5}, {"devices": 1, "exclusive": True}, {"devices": 5, "wait": 0.05}):
+        with pytest.raises(
+            pathways.PathwaysError, match=r"1 is in an? (other|exclusive)? ?slice of|another slice"
+        ) as error:
+            slices.add_slice(**wants)
+        assert error.value.code == "RESOURCE_EXHAUSTED", error.value
+    assert half.remap() == {}
+    half.release()
+    assert len(slices.add_slice(devices=5)) == 5
+
+
+def test_a_slice_waits_for_its_turn(slices):
+    every = slices.add_slice(devices=8, exclusive=True)
+    first = slices.add_slice(devices=2, exclusive=True, wait=600, block=False)
+    urgent = slices.add_slice(devices=7, wait=float("inf"), priority=3, block=False)
+    assert comes(lambda: (first.position, urgent.position) == (2, 1))  # the controller tells both
+    assert repr(first) == "<Slice of 2 devices, exclusive, number 2 in the queue>" and len(first) == 2
+    got = []
+    thread = threading.Thread(target=lambda: got.append(urgent.wait().devices))
+    thread.start()
+    assert "(waits)" in first._repr_svg_()
+    every.release()
+    thread.join()
+    assert len(got[0]) == 7 and urgent.position == 0 and comes(lambda: first.position == 1)
+    cancelled = slices.add_slice(devices=8, wait=600, block=False)
+    cancelled.release()
+    with pytest.raises(pathways.PathwaysError, match="was released"):
+        _ = cancelled.position
+    urgent.release()
+    assert len(first.devices) == 2
 
 
 def test_slices_end_with_their_session():

@@ -89,10 +89,10 @@ def init(
       devices: the number of devices, 1 to 4096. On this machine, None means PATHWAYS_DEVICES, or as many as JAX itself
         would show. On a cluster, you get exactly this number: from one island and from whole workers if possible, and
         those that the fewest other users have asked for; None means all devices of the cluster.
-      memory_limit: the bytes of each device of this machine that arrays may take, and what a computation needs while it
-        runs, as a number or a text such as "4GiB". A call whose results do not fit waits while computations under way
-        may free enough, and a few seconds for other threads, and then is RESOURCE_EXHAUSTED. None means
-        PATHWAYS_MEMORY_LIMIT, or the device's own limit.
+      memory_limit: the bytes of each device of this machine that arrays may take, with the code of programs and what a
+        computation needs while it runs, as a number or a text such as "4GiB". A call whose results do not fit waits
+        while computations under way may free enough, and a few seconds for other threads, and then is
+        RESOURCE_EXHAUSTED. None means PATHWAYS_MEMORY_LIMIT, or the device's own limit.
       memory_wait: the seconds that such a call waits at most; None means 60. On a cluster its controller says.
       wait: seconds to wait until the cluster's controller answers and has the devices (at least one); init() then
         returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
@@ -326,16 +326,17 @@ def stats() -> dict[str, Any]:
 
 
 def status(address: str | None = None) -> Status:
-    """Returns a cluster's workers, devices and sessions, as `pathways status` shows them.
+    """Returns a cluster's workers, devices, sessions and programs, as `pathways status` shows them; or the same of this
+    process's devices. Among it is the device time: how long devices have computed, and how long programs take.
 
     A notebook shows the result as a picture; ``status().report`` is the same as plain data.
 
     Args:
-      address: the address of the controller; None means this process's cluster.
+      address: the address of the controller; None means this process's cluster, or its own devices.
 
     Raises:
-      PathwaysError: FAILED_PRECONDITION if this process uses devices of its own, UNAVAILABLE if the controller cannot
-        be reached, UNAUTHENTICATED if it refuses.
+      PathwaysError: FAILED_PRECONDITION for a cluster inside this process ("local:2x4"), UNAVAILABLE if the controller
+        cannot be reached, UNAUTHENTICATED if it refuses.
     """
     from pathways import _status
 

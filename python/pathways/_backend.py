@@ -160,18 +160,12 @@ def _register_plugin(made: Callable[[], None]) -> None:
     _reshard.install()
     _partition.install()
     _native.set_locate(_not_users())
-    _native.set_compiling(_tell_compiling)
+    _native.set_telling(tell)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.
     atexit.register(_at_exit, os.getpid())
 
 
-def _tell_compiling(program: str, worker: str, seconds: float, how: int) -> None:
-    """Reports a compilation that takes long."""
-    state = ("{:.0f} s …", "done after {:.0f} s", "failed after {:.0f} s", "given up after {:.0f} s")[how]
-    _tell(f"compiling {program} on {worker}: {state.format(seconds)}")
-
-
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     """Prints a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal."""
     logger = logging.getLogger("pathways")
     if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
@@ -220,7 +214,7 @@ def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
             )
         if failure.message != told:
             told = failure.message
-            _tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait")
+            tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait")
         time.sleep(min(pause, left))
         pause = min(2 * pause, LAST_PAUSE)
 
@@ -392,5 +386,5 @@ def _at_exit(process: int) -> None:
         print(f"pathways: work was cut off at exit: {error}", file=sys.stderr)
     finally:
         _native.set_locate(None)  # Python is shutting down
-        _native.set_compiling(None)
+        _native.set_telling(None)
         sys.modules["pathways._partition"].remove()

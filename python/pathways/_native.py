@@ -17,10 +17,10 @@ from typing import Any
 
 from pathways._errors import PathwaysError
 
-COMPILING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
+TELLING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 
 _lock = threading.Lock()
-_compiling: Any = None  # the callback of the library, kept alive
+_telling: Any = None  # the callback of the library, kept alive
 _library: ctypes.CDLL | None = None  # guarded by _lock; set once
 
 
@@ -64,12 +64,13 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_lost", ctypes.c_void_p, []),
             ("pathways_info", ctypes.c_void_p, []),
             ("pathways_stats", ctypes.c_void_p, []),
+            ("pathways_status", ctypes.c_void_p, []),
             ("pathways_trace_start", ctypes.c_void_p, [ctypes.c_char_p]),
             ("pathways_trace_stop", ctypes.c_void_p, []),
             ("pathways_shutdown", ctypes.c_void_p, [ctypes.c_int64]),
             ("pathways_exit", ctypes.c_void_p, [ctypes.c_int64]),
             ("pathways_locate_python", None, [ctypes.c_char_p]),
-            ("pathways_set_compiling", None, [COMPILING]),
+            ("pathways_set_telling", None, [TELLING]),
             ("pathways_free", None, [ctypes.c_void_p]),
         ):
             function = getattr(library, name)
@@ -103,6 +104,11 @@ def check(refusal: int | None) -> None:
     """Raises the error that a function of the library returned as a text, and frees it; None means success."""
     if refusal:
         _raise(_text(load(), refusal))
+
+
+def text(pointer: ctypes.c_void_p) -> str:
+    """Reads and frees a text that the library returned; "" for NULL."""
+    return _text(load(), pointer.value) or ""
 
 
 def set_plugin_dirs(joined: bytes) -> None:
@@ -140,32 +146,37 @@ def stats() -> dict[str, Any]:
     return json.loads(_text(library, library.pathways_stats()) or "{}")
 
 
+def status() -> dict[str, Any]:
+    """Returns the report on the sessions that have devices of this process."""
+    library = load()
+    text = _text(library, library.pathways_status()) or ""
+    if not text.startswith("{"):
+        _raise(text)
+    return json.loads(text)
+
+
 def set_locate(others: Iterable[str] | None) -> None:
     """Makes errors name the calling thread's innermost line whose file does not begin with one of these paths, nor
     belongs to a package installed there. With None, errors name no line."""
     load().pathways_locate_python(None if others is None else os.fsencode("\n".join(others)))
 
 
-def set_compiling(tell: Callable[[str, str, float, int], None] | None) -> None:
-    """Sets the function that is called when a compilation takes long; None means no function.
+def set_telling(tell: Callable[[str], None] | None) -> None:
+    """Sets the function that is called with a line for the user when something takes long; None means no function."""
+    global _telling
 
-    Its arguments are the program, the worker, the seconds so far, and the state: 0 for in progress, 1 for done, 2 for
-    failed, 3 for cancelled.
-    """
-    global _compiling
-
-    def compiling(program: bytes, worker: bytes, seconds: float, how: int) -> int:
+    def telling(line: bytes) -> int:
         try:
-            tell(program.decode(errors="replace"), worker.decode(errors="replace"), seconds, how)
+            tell(line.decode(errors="replace"))
         except KeyboardInterrupt:
             return 1
         except Exception:  # a failure to inform the user must not become an error
             return 0
         return 0
 
-    function = COMPILING(compiling) if tell is not None else COMPILING()
-    load().pathways_set_compiling(function)
-    _compiling = function
+    function = TELLING(telling) if tell is not None else TELLING()
+    load().pathways_set_telling(function)
+    _telling = function
 
 
 def trace_start(path: str) -> None:

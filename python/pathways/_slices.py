@@ -10,6 +10,7 @@ import ctypes
 import functools
 import math
 import operator
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def _library() -> ctypes.CDLL:
     devices = ctypes.POINTER(ctypes.c_uint32)
     for name, result, arguments in (
         (
-            "pathways_slice_grant",
+            "pathways_slice_ask",
             ctypes.c_void_p,
             [
                 ctypes.c_int64,
@@ -38,8 +39,22 @@ def _library() -> ctypes.CDLL:
                 ctypes.c_size_t,
                 ctypes.c_char_p,
                 ctypes.c_char_p,
+                ctypes.c_bool,
+                ctypes.c_double,
+                ctypes.c_int32,
                 ctypes.POINTER(_Name),
+            ],
+        ),
+        (
+            "pathways_slice_wait",
+            ctypes.c_void_p,
+            [
+                _Name,
+                ctypes.c_double,
                 devices,
+                ctypes.c_size_t,
+                ctypes.POINTER(ctypes.c_int64),
+                ctypes.POINTER(ctypes.c_void_p),
             ],
         ),
         ("pathways_slice_remap", ctypes.c_void_p, [_Name, devices, ctypes.c_size_t]),
@@ -60,34 +75,115 @@ def _number(name: str, value: Any) -> int:
     return n
 
 
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not seconds >= 0:
+        raise PathwaysError("INVALID_ARGUMENT", f"wait is {value!r}; expected seconds, 0 or more; math.inf has no end")
+    return seconds
+
+
+_POLL = 0.2  # seconds for which Python waits before it looks for Ctrl-C
+_QUIET = 1.0  # seconds for which nothing is said of a wait, and between two lines
+
+
 class Slice:
     """Devices that were granted together: JAX devices, for meshes, shardings, `pmap` and `device_put`.
 
     As a context manager, a slice is released at the end of the block.
     """
 
-    def __init__(self, devices: int, topology: tuple[int, ...], island: str | None, kind: str | None):
+    def __init__(
+        self,
+        devices: int,
+        topology: tuple[int, ...],
+        island: str | None,
+        kind: str | None,
+        exclusive: bool = False,
+        wait: float = 0.0,
+        priority: int = 0,
+    ):
         have = _backend.devices()
         self.topology = topology or (devices,)  # the shape of the slice; `devices` is row-major in it
-        self.island, self.kind = island, kind
-        self._name, granted = _Name(), (ctypes.c_uint32 * min(devices, len(have)))()
+        self.island, self.kind, self.exclusive = island, kind, exclusive
+        self._name, self._granted = _Name(), (ctypes.c_uint32 * min(devices, len(have)))()
         sizes = (ctypes.c_int64 * len(topology))(*topology)
         words = [(word or "").encode() for word in (island, kind)]
-        _native.check(_library().pathways_slice_grant(devices, sizes, len(sizes), *words, self._name, granted))
+        _native.check(
+            _library().pathways_slice_ask(
+                devices, sizes, len(sizes), *words, exclusive, _seconds(wait), priority, self._name
+            )
+        )
+        self._count = devices
         self._of = have  # the devices of the session
-        self._devices: list[jax.Device] = [have[i] for i in granted]
+        self._devices: list[jax.Device] | None = None  # None while the request waits
+        self._position, self._lacks = 1, ""
         self._released = False
+
+    def _look(self, seconds: float) -> bool:
+        """Waits for the devices for some seconds, and reports whether they were granted."""
+        if self._released:
+            raise PathwaysError("FAILED_PRECONDITION", f"{self!r} was released; ask for another with add_slice()")
+        if self._devices is not None:
+            return True
+        position, lacks = ctypes.c_int64(), ctypes.c_void_p()
+        _native.check(
+            _library().pathways_slice_wait(
+                self._name, seconds, self._granted, len(self._granted), ctypes.byref(position), ctypes.byref(lacks)
+            )
+        )
+        self._position = position.value
+        if position.value:
+            self._lacks = _native.text(lacks)
+            return False
+        self._devices = [self._of[i] for i in self._granted]
+        return True
+
+    def wait(self) -> Slice:
+        """Waits until the devices are granted, and returns the slice.
+
+        On a terminal, a line says the request's place in the queue, and who has the devices. Ctrl-C cancels the
+        request.
+
+        Raises:
+          PathwaysError: RESOURCE_EXHAUSTED if others still have the devices when the request's wait ends;
+            FAILED_PRECONDITION if the slice was released; UNAVAILABLE if its session has ended.
+        """
+        told, quiet = "", time.monotonic() + _QUIET
+        try:
+            while not self._look(_POLL):
+                text = f"waiting for {self}: {self._lacks}"
+                if text != told and time.monotonic() >= quiet:
+                    told, quiet = text, time.monotonic() + _QUIET
+                    _backend.tell(text)
+        except BaseException:
+            self.release()
+            raise
+        if told:
+            _backend.tell(f"got {self}")
+        return self
+
+    @property
+    def position(self) -> int:
+        """The request's place in the queue of those that wait: 1 is next. 0 if the devices are granted.
+
+        Raises:
+          PathwaysError: those of `wait`, if the request has ended without devices.
+        """
+        return 0 if self._look(0.0) else self._position
 
     @property
     def devices(self) -> list[jax.Device]:
-        """The devices, row-major in `topology`.
+        """The devices, row-major in `topology`. Waits for them.
 
         Raises:
-          PathwaysError: FAILED_PRECONDITION if the slice was released.
+          PathwaysError: FAILED_PRECONDITION if the slice was released; those of `wait`.
         """
-        if self._released:
-            raise PathwaysError("FAILED_PRECONDITION", f"{self!r} was released; ask for another with add_slice()")
-        return list(self._devices)
+        if self._released or self._devices is None:
+            self.wait()
+        return list(self._devices or ())
 
     @property
     def tpus(self) -> list[jax.Device]:
@@ -119,13 +215,16 @@ class Slice:
         return changed
 
     def release(self) -> None:
-        """Ends the grant. The devices can still be used, but new slices prefer them. A second call does nothing."""
+        """Ends the grant, or cancels the request. The devices can still be used, but new slices prefer them.
+
+        A second call does nothing.
+        """
         if not self._released:
             self._released = True
             _library().pathways_slice_release(self._name)
 
     def __len__(self) -> int:
-        return len(self._devices)
+        return self._count
 
     def __enter__(self) -> Slice:
         return self
@@ -134,10 +233,16 @@ class Slice:
         self.release()
 
     def __repr__(self) -> str:
-        ids = ", ".join(str(device.id) for device in self._devices)
         wants = "".join(f", {name}={v!r}" for name, v in (("island", self.island), ("kind", self.kind)) if v)
+        wants += ", exclusive" if self.exclusive else ""
         shape = f", topology={self.topology}" if len(self.topology) > 1 else ""
-        return f"<Slice of devices [{ids}]{shape}{wants}{', released' if self._released else ''}>"
+        what = f"{self._count} device{'s' if self._count > 1 else ''}"
+        state = ", released" if self._released else ""
+        if self._devices is not None:
+            what = f"devices [{', '.join(str(device.id) for device in self._devices)}]"
+        elif not self._released:
+            state = f", number {self._position} in the queue"
+        return f"<Slice of {what}{shape}{wants}{state}>"
 
     def _repr_svg_(self) -> str:
         return _svg([self])
@@ -157,11 +262,19 @@ class VirtualDeviceSet:
         kind: str | None = None,
         *,
         tpu_devices: int | None = None,
+        exclusive: bool = False,
+        wait: float = 0.0,
+        priority: int = 0,
+        block: bool = True,
     ) -> Slice:
         """Asks the resource manager for a slice, and waits for the answer.
 
         You get the devices that the fewest slices of all users have, from one worker if possible, else from one island.
-        Slices share devices if there are not enough.
+        Slices share devices if there are not enough, unless they are exclusive.
+
+        A request that has to wait has a place in a queue of all users' requests: those of a higher priority first, and
+        every minute of waiting counts as one priority more; then those of users who have the fewest exclusive devices;
+        then those that came first. `pathways queue` shows it.
 
         Args:
           devices: the number of devices.
@@ -170,10 +283,17 @@ class VirtualDeviceSet:
           island: the name of their island, as `pathways status` shows it; None means any.
           kind: their `device.device_kind`; None means any.
           tpu_devices: the paper's name for `devices`.
+          exclusive: no other slice has the devices, and no other session can use them, until the slice is released. On
+            a cluster the request is met when no other session has arrays or computations on them either.
+          wait: how many seconds the request may wait for devices that others have; `math.inf` has no end.
+          priority: of the request while it waits, -100 to 100.
+          block: if false, returns at once. The slice's `position` is its place in the queue, and `devices` and
+            `wait()` wait for the devices.
 
         Raises:
           PathwaysError: INVALID_ARGUMENT for an unknown island or kind, or an invalid request; RESOURCE_EXHAUSTED if
-            there are too few such devices. The message says what there is.
+            there are too few such devices, or others have them for longer than `wait`. The message says what there is,
+            and who has them.
         """
         if devices is not None and tpu_devices is not None:
             raise PathwaysError(
@@ -188,7 +308,19 @@ class VirtualDeviceSet:
             ) from None
         if count is None and not shape:
             raise PathwaysError("INVALID_ARGUMENT", "the number of devices is missing; pass devices= or topology=")
-        slice_ = Slice(_number("devices", math.prod(shape) if count is None else count), shape, island, kind)
+        if not isinstance(priority, int) or not -1 << 31 <= priority < 1 << 31:
+            raise PathwaysError("INVALID_ARGUMENT", f"priority is {priority!r}; expected a whole number, -100 to 100")
+        slice_ = Slice(
+            _number("devices", math.prod(shape) if count is None else count),
+            shape,
+            island,
+            kind,
+            bool(exclusive),
+            wait,
+            priority,
+        )
+        if block:
+            slice_.wait()
         self._slices.append(slice_)
         return slice_
 
@@ -227,6 +359,12 @@ _CELL, _LEFT, _TOP = 30, 96, 30  # pixels
 _ACROSS = 32  # devices drawn in a row; further ones follow below
 
 
+def _state(slice_: Slice) -> str:
+    if slice_._released:
+        return " (released)"
+    return "" if slice_._devices is not None else " (waits)"
+
+
 def _svg(slices: Sequence[Slice]) -> str:
     """Draws a row per slice, with a cell for each device of the session, filled if the slice has it."""
     ids = sorted(device.id for device in slices[0]._of)
@@ -241,8 +379,8 @@ def _svg(slices: Sequence[Slice]) -> str:
     for row, slice_ in enumerate(slices):
         top = _TOP + (_CELL * lines + 8) * row
         name = f"slice {row}" if len(slices) > 1 else "slice"
-        parts.append(f'<text x="8" y="{top + 19}">{name}{" (released)" if slice_._released else ""}</text>')
-        held = {device.id for device in slice_._devices}
+        parts.append(f'<text x="8" y="{top + 19}">{name}{_state(slice_)}</text>')
+        held = {device.id for device in slice_._devices or ()}
         for at, number in enumerate(ids):
             x, y = _LEFT + _CELL * (at % _ACROSS), top + _CELL * (at // _ACROSS)
             fill, ink = ("#0072b2", "#fff") if number in held else ("#f1f3f5", "#999")

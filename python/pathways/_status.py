@@ -1,4 +1,7 @@
-"""The controller's report on a cluster: its workers, sessions and memory, as data, as text and as a picture."""
+"""What devices do and have, as data, as text and as a picture.
+
+Of a cluster its controller reports, of this process the library itself.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ import sys
 from html import escape
 from typing import Any
 
-from pathways import _backend
+from pathways import _backend, _native
 from pathways._errors import PathwaysError
-from pathways._text import count, size
+from pathways._text import count, duration, size
 
 
 class Status:
-    """The report of a cluster's controller at one time. A notebook shows it as a picture.
+    """A report on a cluster, or on the devices of this process, at one time. A notebook shows it as a picture.
 
     Attributes:
       report: the facts as plain data: the JSON of `pathways status --json`, which docs/guides/status.schema.json
-        describes.
+        describes. Of this process's devices each session is an island, this process its worker, and the cluster has no
+        name.
     """
 
     def __init__(self, report: dict[str, Any]):
@@ -42,6 +46,7 @@ class Status:
                     f"  {session['name']}: {'; '.join(filter(None, (_has(session), _held(session['held']))))}"
                     for session in self.report["sessions"]
                 ),
+                *(f"  {_ran(program)}" for program in self.report["programs"][:_PROGRAMS]),
             ]
         )
 
@@ -50,17 +55,19 @@ class Status:
 
 
 def ask(address: str | None) -> Status:
-    """Asks the controller at an address, or that of this process's cluster.
+    """Asks the controller at an address, or that of this process's cluster; or reports on devices of this process.
 
-    It runs the command `pathways status` in a process of its own: so it works before JAX has its devices and after the
-    session has ended, and a controller that hangs cannot block this process.
+    A controller is asked by the command `pathways status` in a process of its own: so that works before JAX has its
+    devices and after the session has ended, and a controller that hangs cannot block this process.
     """
     address = address or _backend.address()
-    if address is None or address.startswith("local:"):
+    if address is None:
+        return Status(_native.status())
+    if address.startswith("local:"):
         raise PathwaysError(
             "FAILED_PRECONDITION",
-            "this process uses devices of its own, and status() describes clusters; pass a cluster's address, or see "
-            "pathways.stats() and pathways.doctor()",
+            f"the cluster {address} is inside this process, and its controller listens nowhere; pass the address of a "
+            "cluster of processes, or see pathways.stats()",
         )
     command = [sys.executable, "-m", "pathways_command", "status", "--json", "--address", address]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -73,6 +80,13 @@ def _in_use(worker: dict[str, Any]) -> list[int]:
     """Returns the bytes of arrays on each device; they are negative if the plugin does not know."""
     told = worker["last"]["memory_in_use"]  # empty before the worker's first heartbeat
     return [max(n, 0) for n in told] or [0] * len(worker["devices"])
+
+
+def _counted(worker: dict[str, Any], local: int) -> str:
+    """Returns what the controller counts of a device's memory, by kind."""
+    kinds = (("array_bytes", "arrays"), ("program_bytes", "programs"), ("temp_bytes", "temporary"))
+    told = [f"{size(worker[key][local])} {name}" for key, name in kinds if worker[key][local : local + 1] > [0]]
+    return f": {', '.join(told)}" if told else ""
 
 
 def _of_host(worker: dict[str, Any]) -> str:
@@ -104,17 +118,35 @@ def _waits_for(held: dict[str, Any]) -> str:
     )
     return {
         "client": "bytes that its client is sending",
+        "program": "workers to load its program",
         "work": "computations under way to end",
         "turn": f"its turn behind {whose}",
         "frees": f"frees of {whose}",
+        "quota": f"its tenant's quota of memory: {whose}",
     }.get(held["waits_for"], f"memory of {whose}")
+
+
+_PROGRAMS = 8  # the programs that text and picture show: those that have taken most device time
+
+
+def _ran(program: dict[str, Any]) -> str:
+    """Returns what a program's runs have taken."""
+    return (
+        f"{program['name'].removeprefix('jit_')}: {count(program['runs'], 'run')} on "
+        f"{count(program['devices'], 'device')}, usually {duration(program['usual_ns'] / 1e9)}, "
+        f"{duration(program['device_ns'] / 1e9)} of device time"
+    )
 
 
 def _summary(report: dict[str, Any]) -> str:
     workers = [worker for island in report["islands"] for worker in island["workers"]]
     devices = sum(len(worker["devices"]) for worker in workers)
-    counts = ((len(workers), "worker"), (devices, "device"), (len(report["sessions"]), "session"))
-    return f"cluster {report['cluster']}: " + ", ".join(count(n, noun) for n, noun in counts)
+    counts = [(len(workers), "worker"), (devices, "device"), (len(report["sessions"]), "session")]
+    whose = f"cluster {report['cluster']}"
+    if not report["cluster"]:
+        whose = "this process"
+        del counts[0]
+    return f"{whose}: " + ", ".join(count(n, noun) for n, noun in counts)
 
 
 # --- the picture ---
@@ -148,7 +180,7 @@ def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
             ("", "", _held(session["held"])),
         )
         if text
-    ]
+    ] + [("", "", _ran(program)) for program in report["programs"][:_PROGRAMS]]
     height = below + 20 * len(lines) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -172,7 +204,7 @@ def _svg(report: dict[str, Any], workers: list[dict[str, Any]]) -> str:
         shown = worker["devices"][:_CELLS]
         for local, used in zip(range(len(shown)), _in_use(worker), strict=False):
             parts.append(
-                f"<g><title>device {local}: {size(used)} in use</title>"
+                f"<g><title>device {local}: {size(used)} in use{_counted(worker, local)}</title>"
                 f'<rect x="{x + 10 + local * _CELL}" y="{y + 32}" width="{_CELL - 3}" height="{_CELL - 3}" rx="3" '
                 f'fill="{"#0072b2" if used else "#cfd8e3"}"/></g>'
             )

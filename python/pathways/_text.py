@@ -16,3 +16,10 @@ def size(n: float) -> str:
             return f"{n:.4g} {unit}"
         n /= 1024
     return f"{n:.4g} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Formats a time with three digits, such as "48.3 ms" or "1464 s"."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from processes import Cluster, until
 
-WAIT = 2.0
+WAIT = 3.0  # longer than it takes until a client is told that it waits
 
 CLIENT = """
 import sys
@@ -74,7 +74,13 @@ line("done")
 def test_error_names_the_session_that_keeps_the_memory(cluster):
     holds = "x = jax.block_until_ready(put(6))\nline('holds')\ntold()\n"
     wants = f"""
-import time
+import logging, time
+logged = []
+class Log(logging.Handler):
+    def emit(self, record):
+        logged.append(record.getMessage())
+logging.getLogger("pathways").addHandler(Log())
+logging.getLogger("pathways").setLevel(logging.INFO)
 begun = time.monotonic()
 try:
     jax.block_until_ready(put(6))
@@ -82,10 +88,13 @@ try:
 except jax.errors.JaxRuntimeError as error:
     text = str(error)
 took = time.monotonic() - begun
-parts = "RESOURCE_EXHAUSTED", "6 MiB in 1 of device_put", " of USER;", "nothing was freed in {WAIT:.4g} s"
+parts = "RESOURCE_EXHAUSTED", "6 MiB in 1 of device_put", " of USER;", "in {WAIT:.4g} s there was never enough"
 for part in parts:
     assert part in text, text
 assert {WAIT} <= took < {WAIT} + 20, took
+[waited] = logged
+for part in "device_put has waited 2 s: it needs 6.0 MiB", "and waits for memory of session ", "; it fails in":
+    assert part in waited, waited
 jax.block_until_ready(put(2))
 line("went on")
 """

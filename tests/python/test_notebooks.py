@@ -27,6 +27,7 @@ VARIES = [
     # waits for it, or by the read of an array: whichever is first.
     (r"a part of this computation is lost: ", ""),
     (r"\ball-reduce \d+: ", ""),
+    (r"(\n +\S+: \d+ runs? on [^\n]*)+", "\\n  PROGRAMS"),  # in the order of the time that they took
     (r"(, |\n)[\d.]+ \w+ of (its host: \w+|its host|hosts)", ""),  # which worker has memory of its host, and for what
     (r" \[(jit_step|reading an array), on [^\]\n]*\]", ""),
     (r"\b\d+(\.\d*)?(e[-+]?\d+)? ?(ns|µs|us|ms|s)\b", "DURATION"),

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 # The options of `pathways options`; an option's flag, variable and line have the same name.
 OPTIONS = (
-    *("address", "batch", "cache", "cluster", "devices", "dir", "dispatch", "driver", "evict-after", "first-device"),
-    *("follow", "heartbeat", "http", "import", "island", "json", "last", "lease", "listen", "log", "memory-limit"),
-    *("memory-wait", "name", "no-restart", "nodes", "order", "silence", "tls-ca", "tls-cert", "tls-key", "tls-mutual"),
-    *("token-file", "wait", "workers"),
+    *("address", "batch", "cache", "cache-bytes", "cluster", "devices", "dir", "dispatch", "driver", "evict-after"),
+    *("first-device", "follow", "heartbeat", "http", "import", "island", "json", "last", "lease", "listen", "log"),
+    *("memory-limit", "memory-wait", "name", "no-restart", "nodes", "order", "silence", "tenants"),
+    *("tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
 )
 EXPECTED = 'lines of the form name = value, such as wait = "1m", and the names are ' + ", ".join(OPTIONS)
 

@@ -48,7 +48,7 @@ enum { PATHWAYS_MAX_DIMS = 32 };
 
 // ---- The library ----
 
-enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 2 };
+enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 3 };
 
 // pathways_api_version returns the version of the API that the library implements: the
 // major version in the upper 16 bits and the minor version in the lower 16. Within a
@@ -147,8 +147,8 @@ pathways_error pathways_device_info(pathways_session session, int32_t device, pa
 
 // A slice is a set of devices that are granted to a session together: those that the
 // fewest slices of all sessions have, from one worker if possible, else from one island.
-// Slices are advisory: they keep sessions on different devices, but a session can also
-// use devices that it was not granted.
+// Unless they are in an exclusive slice of another session, a session can also use
+// devices that it was not granted.
 typedef struct {
   size_t struct_size;
   int32_t devices;          // number of devices; 0 means as many as the topology has
@@ -156,13 +156,19 @@ typedef struct {
   const int64_t* topology;  // sizes; devices along the last dimension are neighbours. NULL means none
   const char* island;       // its name; NULL or "" means any
   const char* kind;         // as in pathways_device_info_t; NULL or "" means any
+  // Since minor version 3:
+  int32_t exclusive;        // 1: no other slice has the devices, and no other session uses them
+  int32_t priority;         // -100 to 100, of requests that wait
+  int64_t wait_ns;          // how long to wait for devices that others have; 0: not at all, -1: without end
 } pathways_slice_options;
 
 // pathways_slice_open asks for a slice and blocks until the answer comes. The grant ends
-// when the slice is dropped, or with its session.
+// when the slice is dropped, or with its session. A request that has to wait has a place
+// in a queue: those of higher priority first, and every minute of waiting counts as one
+// priority more. Dropping the session ends the wait.
 //
 // Errors: INVALID_ARGUMENT for an unknown island or kind, or invalid options;
-// RESOURCE_EXHAUSTED if there are too few such devices.
+// RESOURCE_EXHAUSTED if there are too few such devices, or others have them.
 pathways_error pathways_slice_open(pathways_session session, const pathways_slice_options* options,
                                    pathways_slice* slice);
 

@@ -1,0 +1,124 @@
+"""Exclusive slices of a cluster of processes: a client that waits for one sees its place and whom it waits for, and one
+that uses another user's devices is told."""
+
+import json
+import signal
+
+import fresh
+from processes import Cluster, command, until
+
+OWNER = """
+import jax, logging, numpy as np
+logging.basicConfig(format="%(message)s")
+logging.getLogger("pathways").setLevel(logging.INFO)
+slices = pathways.make_virtual_device_set()
+"""
+
+HAS_HALF = (
+    OWNER
+    + """
+s = slices.add_slice(devices=2, exclusive=True)
+x = jax.device_put(np.float32(1), s.devices[1])
+print("has", s.devices[1].id, flush=True)
+input()
+s.release()  # what lies there still keeps others away
+print("released", flush=True)
+input()
+"""
+)
+
+WANTS_ALL = (
+    OWNER
+    + """
+s = slices.add_slice(devices=4, exclusive=True, wait=600, priority=1)
+print("has", len(s.devices), flush=True)
+input()
+"""
+)
+
+CANCELS = (
+    OWNER
+    + """
+try:
+    slices.add_slice(devices=1, wait=600)
+except KeyboardInterrupt:
+    print("cancelled", flush=True)
+print(len(slices.add_slice(devices=1, wait=600).devices), flush=True)
+"""
+)
+
+
+def line(process) -> str:
+    text = process.stdout.readline()
+    assert text, process.stderr.read()
+    return text.strip()
+
+
+def told(process, words: str) -> None:
+    """Reads what a client logs until it says these words."""
+    while words not in (text := process.stderr.readline()):
+        assert text, f"it ended and did not say {words!r}"
+
+
+def test_exclusive_slices_of_several_clients():
+    clients = []
+    with Cluster(2, 2) as cluster:
+
+        def queue() -> list[dict]:
+            return json.loads(command("queue", "--json", "--dir", str(cluster.dir)).stdout)
+
+        try:
+            for script in (HAS_HALF, WANTS_ALL, CANCELS):
+                clients.append(cluster.start(script, PYTHONUNBUFFERED="1"))
+                if script == HAS_HALF:
+                    line(clients[0])
+                elif script == WANTS_ALL:
+                    told(clients[1], "number 1 in the queue>: 2 are in an exclusive slice of session 1")
+            first, second, third = clients
+            print("", file=first.stdin, flush=True)
+            assert line(first) == "released"
+            told(second, "1 is in use by session 1")
+            told(third, "number 2 in the queue>: devices are reserved for requests that come before it")
+            assert [(q["session"], q["devices"], q.get("exclusive", False)) for q in queue()] == [
+                (2, 4, True),
+                (3, 1, False),
+            ]
+            assert "PLACE" in command("status", "--dir", str(cluster.dir)).stdout
+            third.send_signal(signal.SIGINT)
+            first.communicate("\n", timeout=fresh.HANG_SECONDS)
+            assert line(second) == "has 4"
+            print("", file=second.stdin, flush=True)
+            second.communicate(timeout=fresh.HANG_SECONDS)
+            out, err = third.communicate(timeout=fresh.HANG_SECONDS)
+            assert out.splitlines()[-2:] == ["cancelled", "1"], (out, err)
+            assert "no request for a slice waits" in command("queue", "--dir", str(cluster.dir)).stdout
+        finally:
+            for client in clients:
+                if client.poll() is None:
+                    client.kill()
+                    client.communicate()
+        until("nothing to be left", cluster.idle)
+
+
+def test_work_on_another_sessions_devices_fails():
+    with Cluster(1, 2) as cluster:
+        owner = cluster.start(
+            OWNER + 's = slices.add_slice(devices=2, exclusive=True)\nprint("has", flush=True)\ninput()\n'
+        )
+        try:
+            assert line(owner) == "has"
+            got = cluster.run(
+                """
+                import jax, numpy as np
+                for use in (lambda: jax.device_put(np.float32(1)), lambda: jax.jit(lambda: 1)()):
+                    try:
+                        use().block_until_ready()
+                    except jax.errors.JaxRuntimeError as error:
+                        print(error)
+                """
+            ).stdout.splitlines()
+            assert len(got) == 2 and all(
+                "FAILED_PRECONDITION" in text and "is in an exclusive slice of session 1" in text for text in got
+            ), got
+        finally:
+            owner.communicate("\n", timeout=fresh.HANG_SECONDS)

@@ -1,0 +1,91 @@
+"""Tenants that share a cluster, `pathways up --tenants`: whose a session is, what it gets, and what it may have."""
+
+import os
+import signal
+
+from processes import Cluster, command, until
+
+# Always has more queued than a device is given ahead, which is 50 ms.
+BUSY = """
+import collections, jax, jax.numpy as jnp
+f = jax.jit(lambda x: x @ x / 512)
+x = jnp.ones((512, 512), jnp.float32)
+runs = collections.deque([f(x) for _ in range(64)])
+print("runs", flush=True)
+while True:
+    runs.append(f(x))
+    jax.block_until_ready(runs.popleft())
+"""
+
+ONCE = "import jax; print(jax.numpy.ones(3).sum())"
+
+FILE = """
+[tenants.research]
+token-file = "research.token"
+weight = 3
+
+[tenants.students]
+token-file = "students.token"
+sessions = 1
+"""
+
+
+def test_tenants_share_devices_by_their_weights(tmp_path):
+    tokens = {name: tmp_path / f"{name}.token" for name in ("research", "students")}
+    for path in tokens.values():
+        path.touch(mode=0o600)
+        path.write_text(command("token", "new").stdout)
+    file = tmp_path / "tenants.toml"
+    file.write_text(FILE)
+    file.chmod(0o644)
+
+    with Cluster(1, 1, "--tenants", str(file)) as cluster:
+
+        def tenants() -> dict[str, dict]:
+            return {tenant["name"]: tenant for tenant in cluster.report()["tenants"]}
+
+        def once(tenant: str) -> str:
+            env = {"PATHWAYS_TOKEN_FILE": str(tokens[tenant])} if tenant else {}
+            done = cluster.run(ONCE, check=False, PATHWAYS_WAIT="0", **env)
+            return "ran" if done.returncode == 0 else done.stderr
+
+        clients = {name: cluster.start(BUSY, PATHWAYS_TOKEN_FILE=str(path)) for name, path in tokens.items()}
+        try:
+            for client in clients.values():
+                assert client.stdout.readline() == "runs\n", client.stderr.read()
+            before = tenants()
+
+            def used(name: str) -> float:
+                return (tenants()[name]["device_ns"] - before[name]["device_ns"]) / 1e9
+
+            until("two seconds of device time are used", lambda: used("research") + used("students") > 2)
+            after = tenants()
+            got = {name: after[name]["device_ns"] - before[name]["device_ns"] for name in tokens}
+            assert 2 < got["research"] / got["students"] < 4.5, got
+            assert {name: (t["sessions"], t["promised"]) for name, t in after.items()} == {
+                "research": (1, 0.75),
+                "students": (1, 0.25),
+            }
+            assert {session["tenant"] for session in cluster.report()["sessions"]} == set(tokens)
+            assert "tenant students has 1 session, which is its quota" in once("students")
+            assert "the credential names none" in once("")
+
+            # The file is read again on demand: a mistake changes nothing.
+            file.write_text(FILE.replace("sessions = 1", "sessions = 0"))
+            refused = command("tenants", "apply", "--dir", str(cluster.dir), check=False)
+            assert refused.returncode == 1 and "line 8: tenants.students.sessions is 0" in refused.stderr
+            assert tenants()["students"]["max_sessions"] == 1
+            file.write_text(FILE.replace("sessions = 1", "sessions = 2"))
+            command("tenants", "apply", "--dir", str(cluster.dir))
+            assert once("students") == "ran"
+            file.write_text(FILE)
+            os.kill(cluster.processes["controller"], signal.SIGHUP)
+            until("the controller has read the file", lambda: tenants()["students"]["max_sessions"] == 1)
+            text = command("tenants", "--dir", str(cluster.dir)).stdout.splitlines()
+            assert [line.split()[:3] for line in text[1:]] == [["research", "normal", "3"], ["students", "normal", "1"]]
+            events = command("events", "--dir", str(cluster.dir)).stdout
+            assert "the file of tenants cannot be used" in events and "of tenant research" in events
+        finally:
+            for client in clients.values():
+                client.kill()
+                client.communicate()
