@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,8 +31,17 @@ func (st *State) Check() error {
 		a.session(s)
 	}
 	for name, t := range st.tenants {
-		if n := len(st.sessionsOf(t)); t.terms.Name != name || t.sessions != n || t.removed && n == 0 {
-			a.say("tenant %s is called %s and has %d sessions, %d by its count", name, t.terms.Name, n, t.sessions)
+		n := 0
+		for _, s := range st.sessions {
+			if s.tenant == t {
+				n++
+			}
+		}
+		if t.terms.Name != name || len(t.sessions) != n || t.removed && n == 0 {
+			a.say("tenant %s is called %s and has %d sessions, %d by its list", name, t.terms.Name, n, len(t.sessions))
+		}
+		if !slices.IsSortedFunc(t.sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) }) {
+			a.say("the sessions of tenant %s are not in their order", name)
 		}
 	}
 	for _, id := range st.layout.Holders() {

@@ -1,9 +1,7 @@
 package controller
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/openpathways/pathways/core/ledger"
@@ -15,17 +13,6 @@ import (
 // would take its tenant beyond it is held until others of the tenant have freed enough, or fails, as admission.go says
 // of devices. It stands in front of gangs of its own tenant only. Sessions and devices in slices beyond a quota are
 // refused, since a client may ask again.
-
-// sessionsOf returns a tenant's sessions, by number.
-func (st *State) sessionsOf(t *tenancy) (all []*session) {
-	for _, s := range st.sessions {
-		if s.tenant == t {
-			all = append(all, s)
-		}
-	}
-	slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
-	return all
-}
 
 // namesOf lists sessions for messages.
 func namesOf(all []*session) string {
@@ -42,9 +29,9 @@ func namesOf(all []*session) string {
 
 // maySession returns why a tenant may not have another session, nil if it may.
 func (st *State) maySession(t *tenancy) error {
-	if most := t.terms.Sessions; most > 0 && t.sessions >= most {
+	if most := t.terms.Sessions; most > 0 && len(t.sessions) >= most {
 		return status.New(status.ResourceExhausted, "tenant %s has %s, which is its quota: %s; end one, or ask the "+
-			"cluster's operator for more", t.terms.Name, status.Count(t.sessions, "session"), namesOf(st.sessionsOf(t)))
+			"cluster's operator for more", t.terms.Name, status.Count(len(t.sessions), "session"), namesOf(t.sessions))
 	}
 	return nil
 }
@@ -56,7 +43,7 @@ func (st *State) sliceDevices(t *tenancy) (devices int, holders []*session) {
 	for r, w := range st.asked {
 		wants[w.s] += r.Want.Devices
 	}
-	for _, s := range st.sessionsOf(t) {
+	for _, s := range t.sessions {
 		has := wants[s]
 		for _, slice := range st.layout.Slices(s.id) {
 			has += len(slice.Devices)
@@ -96,13 +83,9 @@ func (st *State) beyondQuota(g *gang, donated, later bool) (device int, has, nee
 	if t.terms.DeviceMemory == 0 || g.bytes == 0 {
 		return -1, 0, 0
 	}
-	var owners []ledger.Owner
-	for _, s := range st.sessionsOf(t) {
-		owners = append(owners, ledger.Owner(s.id))
-	}
 	specs := st.needOf(g, donated)
 	specs[0].ShardBytes = g.bytes // the quota is of arrays
-	return st.ledger.Beyond(owners, specs, t.terms.DeviceMemory, later)
+	return st.ledger.Beyond(&t.memory, specs, t.terms.DeviceMemory, later)
 }
 
 // isInQuota reports whether a gang leaves its tenant within its quota.
@@ -128,10 +111,13 @@ func (st *State) quotaProspect(g *gang) ([]*session, prospect) {
 }
 
 // inTheWay returns the other sessions of a gang's tenant that have memory on a device.
-func (st *State) inTheWay(g *gang, device int) []*session {
-	return slices.DeleteFunc(st.sessionsOf(g.s.tenant), func(s *session) bool {
-		return s == g.s || st.ledger.On(ledger.Owner(s.id), device) == 0
-	})
+func (st *State) inTheWay(g *gang, device int) (all []*session) {
+	for _, s := range g.s.tenant.sessions {
+		if s != g.s && st.ledger.On(ledger.Owner(s.id), device) > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // quotaText says what a gang that is held for its tenant's quota needs, and who has what it may have.
@@ -142,7 +128,7 @@ func (st *State) quotaText(g *gang) (text string, device int) {
 		return "", on
 	}
 	var parts []string
-	for _, s := range st.sessionsOf(t) {
+	for _, s := range t.sessions {
 		if bytes := st.ledger.On(ledger.Owner(s.id), on); bytes > 0 {
 			parts = append(parts, fmt.Sprintf("%s of %s", shape.BytesText(bytes), s.owner()))
 		}

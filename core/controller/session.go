@@ -141,8 +141,10 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
 		return err
 	}
+	if err := st.joins(owner, s); err != nil {
+		return err
+	}
 	st.sessions[s.id] = s
-	owner.sessions++
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, complete: complete})
 	text := s.owner() + " began"
@@ -265,7 +267,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
-	st.leaves(s.tenant)
+	st.leaves(s.tenant, s)
 	reason := why
 	if errors.Is(why, errLeft) { // as clients do
 		reason = nil

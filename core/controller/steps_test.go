@@ -18,8 +18,9 @@ import (
 // what around it.
 type stepCase struct {
 	name             string
-	workers, devices int // devices of each
-	sessions         int // beside the client's own
+	workers, devices int    // devices of each
+	sessions         int    // beside the client's own
+	memory           string // quota of the tenant that all belong to; "" is none
 	begin            func(b *bed)
 	again            func(b *bed, i int) // makes the events that are measured
 }
@@ -56,7 +57,10 @@ func (b *bed) loads(program uint64, kept bool) {
 
 var scalar = &wire.Array{Dtype: uint32(shape.F32)}
 
-var square = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{1024, 1024}}
+var (
+	square  = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{1024, 1024}} // 4 MiB
+	square2 = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{2, 1024, 1024}}
+)
 
 // plays plays graph 1, of so many nodes, on an input.
 func (b *bed) plays(nodes int, input uint64) {
@@ -206,6 +210,32 @@ var stepCases = []stepCase{
 			b.say(b.client, wire.KindGraph, chainOf(1, 4096, 8*8, 8))
 		},
 		again: func(b *bed, i int) { b.plays(4096, 1) }},
+	{name: "run, quota, 4,096 placements", workers: 512, devices: 8, memory: "9MiB",
+		begin: func(b *bed) {
+			b.loads(1, false)
+			b.puts(onAll(b))
+			for _, d := range onAll(b) {
+				b.puts([]uint32{d})
+			}
+		},
+		again: func(b *bed, i int) {
+			b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: b.next(), Inputs: []uint64{1}})
+			b.reportAll()
+		}},
+	{name: "free, 255 held for a quota", workers: 512, devices: 8, sessions: 255, memory: "1030MiB",
+		begin: func(b *bed) { b.puts(onAll(b)); b.holdsAll() },
+		again: func(b *bed, i int) { b.putsAndFrees() }},
+	{name: "free, 255 held for memory", workers: 512, devices: 8, sessions: 255,
+		begin: func(b *bed) {
+			for d := range b.st.numbered {
+				if err := b.st.ledger.SetLimit(d, 1030<<20); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+			b.puts(onAll(b))
+			b.holdsAll()
+		},
+		again: func(b *bed, i int) { b.putsAndFrees() }},
 	{name: "artifact to 2,048 workers", workers: 2048, devices: 1, begin: func(b *bed) {
 		b.loads(1, true)
 		for _, w := range b.workers[1:] {
@@ -220,6 +250,47 @@ var stepCases = []stepCase{
 	}},
 }
 
+func (c *stepCase) config(t testing.TB) Config {
+	made := Config{Limits: Limits{Sessions: 300}, MemoryWait: 3600e9}
+	if c.memory != "" {
+		made.Tenants = tableOf(t, fmt.Sprintf("[tenants.default]\ndevice-memory = %q", c.memory))
+	}
+	return made
+}
+
+// holdsAll has each other session put an array on all devices, and then one of twice its size, which is held.
+func (b *bed) holdsAll() {
+	on := onAll(b)
+	for _, s := range b.others() {
+		b.say(s.conn, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: square, Devices: on})
+		b.reportAll()
+	}
+	for _, s := range b.others() {
+		b.say(s.conn, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: square2, Devices: on})
+	}
+	if len(b.st.held) != len(b.st.sessions)-1 {
+		b.t.Fatalf("%d gangs are held", len(b.st.held))
+	}
+}
+
+// others returns the sessions beside the client's, by number.
+func (b *bed) others() (all []*session) {
+	for id := uint32(2); b.st.sessions[id] != nil; id++ {
+		all = append(all, b.st.sessions[id])
+	}
+	return all
+}
+
+// putsAndFrees has the client put an array on all devices, and free it.
+func (b *bed) putsAndFrees() {
+	object := b.puts(onAll(b))
+	if b.st.sessions[1].waiting != nil {
+		b.t.Fatal("the client's put is held")
+	}
+	b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{object}})
+	b.step(Event{Kind: Flush})
+}
+
 // BenchmarkSteps tells how long one Step takes for each kind of event, on large clusters: all gangs wait meanwhile.
 // longest-µs is the longest of all, in processor time, with the collector's part; usual-µs is the median of the longest
 // of each repetition.
@@ -228,7 +299,7 @@ func BenchmarkSteps(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			runtime.LockOSThread() // for processorTime
 			defer runtime.UnlockOSThread()
-			d := newBed(b, Config{Limits: Limits{Sessions: 300}}, c.workers, c.devices)
+			d := newBed(b, c.config(b), c.workers, c.devices)
 			d.st.Weigh(stepWeight)
 			for range c.sessions {
 				d.joinClient()
@@ -292,7 +363,7 @@ func TestStepsTakeLittleMemory(t *testing.T) {
 		if most[c.name] == 0 {
 			continue
 		}
-		b := newBed(t, Config{}, c.workers/smaller, c.devices)
+		b := newBed(t, c.config(t), c.workers/smaller, c.devices)
 		b.st.room(maxScratch) // which is used again
 		for range c.sessions / smaller {
 			b.joinClient()

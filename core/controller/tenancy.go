@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
@@ -15,8 +16,9 @@ import (
 // session has one of its own.
 type tenancy struct {
 	terms    tenant.Tenant
-	removed  bool // it is no longer in the file
-	sessions int
+	removed  bool             // it is no longer in the file
+	sessions []*session       // by number
+	memory   ledger.Group     // what they have; of no use without a file
 	share    *schedule.Tenant // nil: as the schedule takes a session without a tenant
 	spent    uint64           // device time of gangs that have ended, in nanoseconds
 	recent   lately           // the same, of the last seconds
@@ -52,7 +54,7 @@ func (st *State) apply(table *tenant.Table) {
 	st.table = table
 	for name, t := range st.tenants {
 		if _, named := table.Named(name); !named {
-			if t.removed = true; t.sessions == 0 {
+			if t.removed = true; len(t.sessions) == 0 {
 				delete(st.tenants, name)
 			}
 		}
@@ -94,9 +96,22 @@ func (st *State) tenantOf(name string) (*tenancy, error) {
 	return t, st.maySession(t)
 }
 
-// leaves takes note that a session of a tenant has ended.
-func (st *State) leaves(t *tenancy) {
-	if t.sessions--; t.removed && t.sessions == 0 {
+// joins takes note that a session of a tenant begins, which has nothing in the ledger yet. It is the one with the
+// highest number.
+//
+// Errors: those of ledger.Join.
+func (st *State) joins(t *tenancy, s *session) error {
+	t.sessions = append(t.sessions, s)
+	if st.table == nil {
+		return nil
+	}
+	return st.ledger.Join(ledger.Owner(s.id), &t.memory)
+}
+
+// leaves takes note that a session of a tenant has ended. What it has in the ledger counts until its gangs have ended.
+func (st *State) leaves(t *tenancy, s *session) {
+	t.sessions = slices.DeleteFunc(t.sessions, func(other *session) bool { return other == s })
+	if t.removed && len(t.sessions) == 0 {
 		delete(st.tenants, t.terms.Name)
 	}
 }
@@ -143,7 +158,7 @@ func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 	names := slices.Sorted(maps.Keys(st.tenants))
 	var present []*schedule.Tenant
 	for _, name := range names {
-		if t := st.tenants[name]; t.sessions > 0 {
+		if t := st.tenants[name]; len(t.sessions) > 0 {
 			present = append(present, t.share)
 		}
 	}
@@ -152,14 +167,14 @@ func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 		t := st.tenants[name]
 		recent := t.recent.sum(st.now)
 		r := &wire.Report_Tenant{Name: name, Weight: t.terms.Weight, Class: t.terms.Class.String(),
-			Guaranteed: t.terms.Guaranteed, AtMost: t.terms.AtMost, Removed: t.removed, Sessions: uint32(t.sessions),
+			Guaranteed: t.terms.Guaranteed, AtMost: t.terms.AtMost, Removed: t.removed, Sessions: uint32(len(t.sessions)),
 			MaxSessions: uint32(t.terms.Sessions), DeviceNs: int64(t.spent), RecentNs: int64(recent),
 			DeviceMemory: t.terms.DeviceMemory, MaxSliceDevices: uint32(t.terms.SliceDevices)}
 		if t.terms.SliceDevices > 0 {
 			n, _ := st.sliceDevices(t)
 			r.SliceDevices = uint32(n)
 		}
-		if t.sessions > 0 {
+		if len(t.sessions) > 0 {
 			r.Promised, promised = promised[0], promised[1:]
 		}
 		if st.devices > 0 {

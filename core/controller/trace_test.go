@@ -52,7 +52,7 @@ func TestTraces(t *testing.T) {
 	})
 }
 
-func tableOf(t *testing.T, text string) *tenant.Table {
+func tableOf(t testing.TB, text string) *tenant.Table {
 	table, err := tenant.Parse("tenants.toml", text, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -158,15 +159,13 @@ func TestStreamsOfOthersDoNotStarveALargeGang(tt *testing.T) {
 func TestOthersStopForAMomentWhereThatIsInVain(tt *testing.T) {
 	rapid.Check(tt, func(t *rapid.T) {
 		c := newCrowd(tt, t, 24)
-		idle, x, big := c.join(), c.join(), c.join()
 		if rapid.Bool().Draw(t, "quota") {
 			if err := c.b.st.ledger.SetLimit(0, 100*arrayBytes); err != nil {
 				t.Fatal(err)
 			}
-			tenant := c.b.st.conns[idle.conn].s.tenant
-			tenant.terms.DeviceMemory = 24 * arrayBytes
-			c.b.st.conns[x.conn].s.tenant, c.b.st.conns[big.conn].s.tenant = tenant, tenant
+			c.b.st.apply(tableOf(tt, fmt.Sprintf("[tenants.default]\ndevice-memory = \"%dB\"", 24*arrayBytes)))
 		}
+		idle, x, big := c.join(), c.join(), c.join()
 		c.put(idle, 12)
 		c.put(x, 1)
 		c.put(big, 16)

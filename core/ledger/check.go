@@ -58,8 +58,16 @@ func (l *Ledger) check() {
 		}
 	}
 	rise := int64(0)
+	rises := map[*Group]int64{}
 	for _, e := range l.space.dirty {
-		rise += max(0, e.bytes-e.folded) + max(0, e.temp-e.foldedTemp)
+		more := max(0, e.bytes-e.folded)
+		rise += more + max(0, e.temp-e.foldedTemp)
+		rises[e.owner.group] += more
+	}
+	for _, a := range l.owners {
+		if g := a.group; g != nil && g.rise != rises[g] {
+			panic(fmt.Sprintf("ledger: a rise of %d bytes is counted in a group, there is one of %d", g.rise, rises[g]))
+		}
 	}
 	if rise != l.space.rise {
 		panic(fmt.Sprintf("ledger: a rise of %d bytes is counted, there is one of %d", l.space.rise, rise))

@@ -61,6 +61,7 @@ type object struct {
 // account is what an owner has.
 type account struct {
 	name  string
+	group *Group // nil: it is in none
 	first uint32 // of its objects that are not retired
 	// Retired objects, in the order of their horizons.
 	retired, lastRetired uint32
@@ -84,7 +85,6 @@ type Ledger struct {
 	owners map[Owner]*account
 	space  space
 	needs  []int64 // scratch: bytes by device, zero between calls
-	leaves []int64 // the same, of what is retired
 }
 
 // New returns an empty ledger without limits.
@@ -100,6 +100,22 @@ func (l *Ledger) AddOwner(o Owner, name string) error {
 		return status.New(status.AlreadyExists, "owner %d (%s) exists already; take another number", o, a.name)
 	}
 	l.owners[o] = &account{name: name, first: none, retired: none, lastRetired: none}
+	return nil
+}
+
+// Join has an owner that has nothing yet be of a group.
+//
+// Errors: NOT_FOUND, FAILED_PRECONDITION where it has something.
+func (l *Ledger) Join(o Owner, g *Group) error {
+	a := l.owners[o]
+	switch {
+	case a == nil:
+		return status.New(status.NotFound, "owner %d is not there: it was dropped or never added", o)
+	case a.extents != nil || a.group != nil:
+		return status.New(status.FailedPrecondition,
+			"owner %d (%s) has objects or a group already; have it join before it makes any", o, a.name)
+	}
+	a.group = g
 	return nil
 }
 
@@ -197,7 +213,7 @@ func (l *Ledger) Retire(id ID, horizon uint64) {
 		l.slot(a.lastRetired).next = i
 	}
 	a.lastRetired = i
-	s.extent.leaving += s.bytes
+	l.space.leave(s.extent, s.bytes)
 	l.verify()
 }
 
@@ -282,7 +298,7 @@ func (l *Ledger) unretire(a *account) uint32 {
 	if a.retired = s.next; a.retired == none {
 		a.lastRetired = none
 	}
-	s.extent.leaving -= s.bytes
+	l.space.leave(s.extent, -s.bytes)
 	s.horizon, s.refs = 0, -1 // in no list
 	return i
 }

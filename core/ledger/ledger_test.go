@@ -267,8 +267,8 @@ func TestDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Beyond counts what some owners have together, with and without what leaves, and what a request takes over.
-func TestBeyondCountsOwnersTogether(t *testing.T) {
+// Beyond counts what the owners of a group have together, with and without what leaves, and what a request takes over.
+func TestBeyondCountsGroupsTogether(t *testing.T) {
 	l := New()
 	place := func(o Owner, devices ...int) Placement {
 		p, err := l.Place(o, devices)
@@ -277,9 +277,15 @@ func TestBeyondCountsOwnersTogether(t *testing.T) {
 		}
 		return p
 	}
+	var group Group
 	for o := range Owner(3) {
 		if err := l.AddOwner(o+1, "an owner"); err != nil {
 			t.Fatal(err)
+		}
+		if o < 2 {
+			if err := l.Join(o+1, &group); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	l.Charge(Spec{ShardBytes: 5, Placement: place(1, 0, 1)})
@@ -288,7 +294,6 @@ func TestBeyondCountsOwnersTogether(t *testing.T) {
 	l.Retire(leaves, 1)
 	wide := place(1, 0, 1, 2)
 	for _, c := range []struct {
-		owners      []Owner
 		specs       []Spec
 		limit       int64
 		later       bool
@@ -296,18 +301,25 @@ func TestBeyondCountsOwnersTogether(t *testing.T) {
 		has, need   int64
 		description string
 	}{
-		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 10, false, -1, 0, 0, "all fits"},
-		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 9, false, 1, 8, 2, "the fullest device"},
-		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}}, 6, true, 0, 5, 2, "without what leaves"},
-		{[]Owner{1, 2}, []Spec{{ShardBytes: 2, Placement: wide}, {ShardBytes: -2, Placement: place(1, 1)}}, 6, false, 0, 5, 2,
+		{[]Spec{{ShardBytes: 2, Placement: wide}}, 10, false, -1, 0, 0, "all fits"},
+		{[]Spec{{ShardBytes: 2, Placement: wide}}, 9, false, 1, 8, 2, "the fullest device"},
+		{[]Spec{{ShardBytes: 2, Placement: wide}}, 6, true, 0, 5, 2, "without what leaves"},
+		{[]Spec{{ShardBytes: 2, Placement: wide}, {ShardBytes: -2, Placement: place(1, 1)}}, 6, false, 0, 5, 2,
 			"one takes over"},
-		{[]Owner{2}, []Spec{{ShardBytes: 0, Placement: wide}}, 1, false, -1, 0, 0, "nothing is wanted"},
+		{[]Spec{{ShardBytes: 0, Placement: wide}}, 1, false, -1, 0, 0, "nothing is wanted"},
 	} {
-		device, has, need := l.Beyond(c.owners, c.specs, c.limit, c.later)
+		device, has, need := l.Beyond(&group, c.specs, c.limit, c.later)
 		if device != c.device || has != c.has || need != c.need {
 			t.Errorf("%s: device %d with %d and %d more, expected %d, %d, %d", c.description, device, has, need, c.device, c.has,
 				c.need)
 		}
+	}
+	if err := l.Join(2, new(Group)); status.CodeOf(err) != status.FailedPrecondition {
+		t.Errorf("an owner joins two groups: %v", err)
+	}
+	l.DropOwner(1)
+	if device, _, _ := l.Beyond(&group, []Spec{{ShardBytes: 1, Placement: place(2, 0)}}, 1, false); device != -1 {
+		t.Error("an owner that has gone counts")
 	}
 }
 

@@ -112,18 +112,7 @@ func (l *Ledger) lacks(specs []Spec, temp int64, later bool) (device int, need i
 func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device int, need int64) bool) {
 	sp := &l.space
 	sp.fold()
-	for len(l.needs) < len(sp.limits) {
-		l.needs = append(l.needs, 0)
-	}
-	for i := range specs {
-		for _, d := range specs[i].Placement.devices {
-			l.needs[d] += specs[i].ShardBytes
-		}
-	}
-	if later {
-		l.addLeaving(1)
-		defer l.addLeaving(-1)
-	}
+	l.addNeeds(specs)
 	more := true
 	for i := range specs {
 		for _, d := range specs[i].Placement.devices {
@@ -134,7 +123,7 @@ func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device in
 				beside = temp
 			}
 			if later {
-				used -= l.leaves[d]
+				used -= sp.leaves[d]
 			} else {
 				used += sp.temps[d]
 				beside = max(0, beside-sp.temps[d])
@@ -146,20 +135,13 @@ func (l *Ledger) look(specs []Spec, temp int64, later bool, found func(device in
 	}
 }
 
-// addLeaving adds what is retired to leaves, by device, times sign.
-func (l *Ledger) addLeaving(sign int64) {
-	for len(l.leaves) < len(l.space.limits) {
-		l.leaves = append(l.leaves, 0)
+// addNeeds adds what a request needs to needs.
+func (l *Ledger) addNeeds(specs []Spec) {
+	for len(l.needs) < len(l.space.limits) {
+		l.needs = append(l.needs, 0)
 	}
-	for _, a := range l.owners {
-		for e := a.extents; e != nil; e = e.next {
-			if e.leaving == 0 {
-				continue
-			}
-			for _, d := range e.devices {
-				l.leaves[d] += sign * e.leaving
-			}
-		}
+	for i := range specs {
+		addTo(l.needs, specs[i].Placement.devices, specs[i].ShardBytes)
 	}
 }
 
@@ -282,55 +264,4 @@ func (l *Ledger) HoldersText(d int) string {
 			h.Owner))
 	}
 	return strings.Join(all, ", ")
-}
-
-// Beyond returns the device on which some owners together would have most objects if a request was granted, if that is
-// more than limit: with the bytes there that they have, and that the request needs. Otherwise the device is -1. With
-// later, what leaves by itself does not count. It takes time in proportion to the owners' placements that have
-// something on them, and to the devices of these only where their sum is beyond the limit.
-func (l *Ledger) Beyond(owners []Owner, specs []Spec, limit int64, later bool) (device int, has, need int64) {
-	most := int64(0)
-	for i := range specs {
-		most += max(0, specs[i].ShardBytes)
-	}
-	bytesOf := func(e *extent) int64 {
-		if later {
-			return e.bytes - e.leaving
-		}
-		return e.bytes
-	}
-	for _, o := range owners {
-		if a := l.owners[o]; a != nil {
-			for e := a.extents; e != nil; e = e.next {
-				most += bytesOf(e)
-			}
-		}
-	}
-	if device = -1; most <= limit {
-		return device, 0, 0
-	}
-	needs, used := map[int32]int64{}, map[int32]int64{}
-	for i := range specs {
-		for _, d := range specs[i].Placement.devices {
-			needs[d] += specs[i].ShardBytes
-		}
-	}
-	for _, o := range owners {
-		a := l.owners[o]
-		if a == nil {
-			continue
-		}
-		for e := a.extents; e != nil; e = e.next {
-			for _, d := range e.devices {
-				used[d] += bytesOf(e)
-			}
-		}
-	}
-	most = limit
-	for d, n := range needs {
-		if all := used[d] + n; n > 0 && (all > most || all == most && device >= 0 && int(d) < device) {
-			device, has, need, most = int(d), used[d], n, all
-		}
-	}
-	return device, has, need
 }

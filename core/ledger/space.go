@@ -18,6 +18,9 @@ import (
 // there is room, the differences are folded into used, which takes time in proportion to the devices of the placements
 // that have changed, and each device of the request is looked at.
 
+// The owners of a group have the same sums beside: what they have together on a device, and how much that may have
+// risen. What leaves by itself is folded, too, though nothing is decided by it before a fold.
+
 // MaxDevices bounds the numbers of devices: those of 10,000 hosts with some dozens each.
 const MaxDevices = 1 << 20
 
@@ -33,11 +36,16 @@ type extent struct {
 	temp    int64  // on each device: the most that one of the computations under way takes beside
 	temps   []temp // of the computations under way, ascending by bytes
 
-	folded, foldedTemp int64 // bytes and temp at the last fold
-	dirty              bool  // in space.dirty
-	busy               bool  // in space.busy
-	room               int64 // the least of its devices at fold number round; noLimit where none has a limit
-	round              uint64
+	// bytes, leaving and temp at the last fold.
+	folded, foldedLeaving, foldedTemp int64
+
+	dirty bool   // in space.dirty
+	busy  bool   // in space.busy
+	room  int64  // the least of its devices at fold number round; noLimit where none has a limit
+	most  int64  // that the owner's group had on one of its devices at fold number mostAt
+	round uint64 // 0: room was never looked for
+	// The same of most.
+	mostAt uint64
 
 	linked     bool // in the owner's list
 	prev, next *extent
@@ -60,6 +68,7 @@ type space struct {
 	limits []int64 // by device; 0 is none
 	limit  int     // devices that have one
 	used   []int64 // by device, as at the last fold
+	leaves []int64 // of that, what leaves by itself
 	temps  []int64 // the same of computations
 	total  int64   // on all devices
 
@@ -118,6 +127,7 @@ func (l *Ledger) SetLimit(device int, bytes int64) error {
 func (sp *space) grow(device int) {
 	for len(sp.limits) <= device {
 		sp.limits, sp.used, sp.temps = append(sp.limits, 0), append(sp.used, 0), append(sp.temps, 0)
+		sp.leaves = append(sp.leaves, 0)
 	}
 }
 
@@ -141,9 +151,21 @@ func (sp *space) charge(e *extent, bytes int64) {
 	}
 	before := max(0, e.bytes-e.folded)
 	e.bytes += bytes
-	sp.rise += max(0, e.bytes-e.folded) - before
+	more := max(0, e.bytes-e.folded) - before
+	sp.rise += more
+	if g := e.owner.group; g != nil {
+		g.rise += more
+	}
 	sp.total += bytes * int64(len(e.devices))
 	sp.changed(e)
+}
+
+// leave adds bytes to those of a placement that leave by themselves, or takes them off.
+func (sp *space) leave(e *extent, bytes int64) {
+	if bytes != 0 {
+		e.leaving += bytes
+		sp.changed(e)
+	}
 }
 
 // Begin tells that a computation is under way on a placement, which takes so many bytes beside what it reads and
@@ -223,13 +245,18 @@ func (sp *space) fold() {
 	sp.rise = 0
 	busy := false // computations have begun or ended
 	for _, e := range sp.dirty {
+		g := e.owner.group
 		if more := e.bytes - e.folded; more != 0 {
-			for _, d := range e.devices {
-				sp.used[d] += more
-			}
+			addTo(sp.used, e.devices, more)
+			g.addUsed(e.devices, more)
 		}
+		if more := e.leaving - e.foldedLeaving; more != 0 {
+			addTo(sp.leaves, e.devices, more)
+			g.addLeaves(e.devices, more)
+		}
+		g.folded()
 		busy = busy || e.temp != e.foldedTemp
-		e.folded, e.dirty = e.bytes, false
+		e.folded, e.foldedLeaving, e.dirty = e.bytes, e.leaving, false
 		if e.temp > 0 && !e.busy {
 			e.busy = true
 			sp.busy = append(sp.busy, e)
@@ -258,6 +285,12 @@ func (sp *space) fold() {
 	}
 	clear(sp.busy[len(kept):])
 	sp.busy = kept
+}
+
+func addTo(sums []int64, devices Devices, bytes int64) {
+	for _, d := range devices {
+		sums[d] += bytes
+	}
 }
 
 // leastRoom returns the least room that a device of the placement had at the last fold.

@@ -19,6 +19,7 @@ type twin struct {
 	temps   []twinTemp
 	limits  [4]int64
 	ended   map[Owner]uint64 // of the gangs
+	group   Group            // of owners 1 and 2
 }
 
 type twinPlace struct {
@@ -71,6 +72,29 @@ func (w *twin) blocked(specs []Spec, temp int64, later bool) (all []int) {
 		}
 	}
 	return all
+}
+
+// beyond is Ledger.Beyond for the group.
+func (w *twin) beyond(specs []Spec, limit int64, later bool) (device int, has, need int64) {
+	device = -1
+	for d := range w.limits {
+		var used, more int64
+		for _, x := range w.objects {
+			p := w.places[x.spec.Placement]
+			if p.owner < 3 && slices.Contains(p.devices, d) && (!later || x.refs > 0) {
+				used += x.spec.ShardBytes
+			}
+		}
+		for _, s := range specs {
+			if slices.Contains(w.places[s.Placement].devices, d) {
+				more += s.ShardBytes
+			}
+		}
+		if more > 0 && used+more > max(limit, has+need) {
+			device, has, need = d, used, more
+		}
+	}
+	return device, has, need
 }
 
 // has returns the bytes on a device that an owner has and that do not leave.
@@ -153,6 +177,9 @@ func twinProperty(t *rapid.T) {
 	var places []Placement // of owners that are there
 	begin := func(o Owner) {
 		code("add owner", l.AddOwner(o, "session"), status.OK)
+		if o < 3 {
+			code("join", l.Join(o, &w.group), status.OK)
+		}
 		w.open[o] = true
 		for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
 			p, err := l.Place(o, devices)
@@ -266,6 +293,17 @@ func twinProperty(t *rapid.T) {
 			}
 			if got, want := l.Possible(specs, temp), w.possible(specs, temp); got != want {
 				t.Fatalf("%+v and %d are possible: %t, want %t", specs, temp, got, want)
+			}
+			limit, later := rapid.Int64Range(1, 60).Draw(t, "quota"), rapid.Bool().Draw(t, "later")
+			type answer struct {
+				device    int
+				has, need int64
+			}
+			var got, expected answer
+			got.device, got.has, got.need = l.Beyond(&w.group, specs, limit, later)
+			expected.device, expected.has, expected.need = w.beyond(specs, limit, later)
+			if got != expected {
+				t.Fatalf("%+v with a quota of %d, later: %t: %+v, want %+v", specs, limit, later, got, expected)
 			}
 			o := drawOwner()
 			if got, want := l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o); got != want {
