@@ -62,7 +62,7 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server
 	}
 	own := watch.Config{Source: source, Open: local, Log: c.Log, Operator: c.Secret.Token}
 	if tenantOf != nil {
-		own.IsTenant = func(token string) bool { _, is := tenantOf([]byte(token)); return is }
+		own.TenantOf = func(token string) (string, bool) { return tenantOf([]byte(token)) }
 	}
 	if own.Operator != "" {
 		own.Tenant = transport.Tenant.Token(own.Operator)

@@ -72,7 +72,7 @@ func TestWebPage(t *testing.T) {
 		return cluster.Connect(t.Context(), cluster.ClientConfig{
 			Address: address, Name: "notebook", Heartbeat: 100 * time.Millisecond}, n)
 	})
-	x := s.vector([]int{0, 1}, ramp)
+	x, began := s.vector([]int{0, 1}, ramp), time.Now()
 	s.expect(x, 1, ramp(1)...)
 	for path, parts := range map[string][]string{
 		"":            {"<title>Open Pathways</title>"},
@@ -88,6 +88,13 @@ func TestWebPage(t *testing.T) {
 			if got := get(path); !strings.Contains(got, part) {
 				t.Errorf("/%s lacks %s:\n%s", path, part, got)
 			}
+		}
+	}
+	add := s.program(addOne, 0, 1)
+	for !strings.Contains(get("api/timeline"), `"bars":[[1,0,`) { // once the worker has heard that somebody looks
+		s.adds(add, 0, 1)
+		if t.Context().Err() != nil || time.Since(began) > 20*time.Second {
+			t.Fatalf("what devices do is not shown: %s", get("api/timeline"))
 		}
 	}
 	s.Close()

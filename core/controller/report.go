@@ -246,10 +246,7 @@ func (a *Answer) Report() *wire.Report {
 		e.AgeMs = (a.now - happened.at) / 1e6
 		r.Events = append(r.Events, e)
 	}
-	slices.SortFunc(a.facts.workers, func(x, y workerFacts) int {
-		return cmp.Or(cmp.Compare(x.w.island.index, y.w.island.index), placement.CompareNames(x.w.name, y.w.name),
-			cmp.Compare(x.w.process.Number, y.w.process.Number))
-	})
+	slices.SortFunc(a.facts.workers, func(x, y workerFacts) int { return compareWorkers(x.w, y.w) })
 	host := map[uint32]int64{} // by session
 	gone := map[int]bool{}     // slots whose workers' arrays are lost
 	for i := range a.facts.sessions {

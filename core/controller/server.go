@@ -340,6 +340,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Profile)
 	case wire.KindProfiled:
 		m = new(wire.Profiled)
+	case wire.KindDoing:
+		m = new(wire.Doing)
 	case wire.KindSliceRequest:
 		m = new(wire.SliceRequest)
 	case wire.KindSliceRelease:

@@ -106,6 +106,7 @@ const (
 	Closing                   // the controller stops
 	Continue                  // nothing has happened: see More
 	Tenants                   // the file of tenants says Table now, or cannot be used for the reason Err
+	Look                      // somebody looks at what the devices of Rows do
 )
 
 // Event is one input of Step. Now is the time in nanoseconds on a clock that does
@@ -122,6 +123,7 @@ type Event struct {
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
 	Of      string // of Join: the name of the tenant that its credential is of; "" names none
 	Table   *tenant.Table
+	Rows    []Row // of Look
 	Err     error
 	sketch  *sketch  // of a Graph's Message: what was drawn of it; nil: Step does it
 	report  *late    // of an Ask's: the answer; nil: Step makes it
@@ -197,6 +199,8 @@ type State struct {
 	kept      int64                // bytes of these
 	keptAway  int64                // of these bytes, those that are with workers
 
+	looked   int64  // until when somebody looks at what devices do; 0: nobody does
+	told     uint64 // of what workers have told of it, see keepDoing
 	spent    uint64 // device time of all sessions so far
 	table    *tenant.Table
 	tenants  map[string]*tenancy // those of the table, and others that still have sessions
@@ -308,6 +312,8 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		st.flush()
 	case Tenants:
 		st.setTable(ev.Table, ev.Err, ev.Conn)
+	case Look:
+		st.look(ev.Rows)
 	case Closing:
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
@@ -477,6 +483,7 @@ func (st *State) tick() {
 			st.feed(is, schedule.Event{Kind: schedule.Resume})
 		}
 	}
+	st.lookAway()
 	st.tellSlow()
 	st.tellHeld()
 	st.stir()

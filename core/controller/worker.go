@@ -32,6 +32,7 @@ type worker struct {
 	knows    set   // slots of workers that it was told of, and that were told of it
 	spot     spot
 	last     *wire.Heartbeat
+	doing    doing // while somebody looks at it
 	heard    int64
 	base     int      // number of its first device in the ledger
 	refused  uint64   // gangs that were admitted and for which it had no memory all the same
@@ -330,6 +331,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		st.loadedBy(w, m)
 	case *wire.Profiled:
 		return st.profiled(w, m, ev)
+	case *wire.Doing:
+		st.keepDoing(w, m)
 	case *wire.HostCall:
 		// Where the client is not there, its end is the run's.
 		if s := st.sessions[m.Session]; s != nil {

@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"regexp"
@@ -29,9 +31,48 @@ func (everything) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	r.Sessions[0].Held = &wire.Report_Held{Operations: 2, What: "jit_held", WaitsFor: "work", WorkerName: "w0"}
 	r.SliceWaits = []*wire.Report_SliceWait{{Session: 3, Devices: 4, Exclusive: true, LeftMs: -1,
 		Holders: []*wire.Report_Holder{{Session: 3, Devices: 2, How: wire.HasUse}}}}
-	r.Tenants = []*wire.Report_Tenant{{Name: "research", Weight: 3}}
+	r.Tenants = []*wire.Report_Tenant{{Name: "research", Weight: 3}, {Name: "students", Weight: 1}}
+	r.Sessions[0].Tenant = "research"
+	r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: 4, Name: "other", Tenant: "students"})
 	return r
 }
+
+// Timeline has a computation of each session, one behind the other: of 4 s on device 0 and of 2 s on device 1.
+func (everything) Timeline(look *wire.Look) *wire.Timeline {
+	lane := func(local, session uint32, gap, took uint64) *wire.Doing_Lane {
+		return &wire.Doing_Lane{Local: local, Sessions: []uint32{session}, Programs: []uint32{session - 3},
+			Runs: []uint32{1}, GapNs: []uint64{gap}, Ns: []uint64{took}}
+	}
+	row := &wire.Timeline_Row{Island: "default", Process: &wire.Process{Name: "w0", Number: 1}, Count: 2}
+	if look.After == 0 {
+		row.Doing = []*wire.Doing{{Programs: []string{"jit_own", "jit_theirs"}, AheadNs: 10e9,
+			Lanes: []*wire.Doing_Lane{lane(0, 3, 1e9, 4e9), lane(1, 4, 5e9, 2e9)}}}
+	}
+	return &wire.Timeline{NowNs: 20e9, Newest: 1, Devices: 2, Shared: true, Rows: []*wire.Timeline_Row{row},
+		Owners: []*wire.Timeline_Owner{{Session: 3, Tenant: "research"}, {Session: 4, Tenant: "students"}}}
+}
+
+// tried is a script that points at the timeline everywhere, as a user's mouse does, and writes down what the page says
+// of these places, and the colours of each lane's pixels.
+const tried = `setTimeout(() => {
+  const canvas = document.getElementById("timeline"), at = canvas.getBoundingClientRect(), said = new Set();
+  for (const row of [9, 27]) for (let x = 0; x < at.width; x += 5) {
+    canvas.dispatchEvent(new MouseEvent("mousemove", { clientX: at.left + x, clientY: at.top + row }));
+    const tip = document.getElementById("timeline-tip");
+    if (!tip.hidden) said.add("device " + (row - 9) / 18 + " says " + [...tip.children].map(e => e.textContent).join("; "));
+  }
+  const painted = [9, 27].map(row => {
+    const all = new Map(), dots = devicePixelRatio;
+    const { data } = canvas.getContext("2d").getImageData(120 * dots, row * dots, canvas.width - 120 * dots, 1);
+    for (let i = 0; i < data.length; i += 4) {
+      const key = [data[i], data[i + 1], data[i + 2], data[i + 3]].join(" ");
+      all.set(key, (all.get(key) ?? 0) + 4 / data.length);
+    }
+    return [...all].filter(([key, part]) => part > 0.02 && key.endsWith(" 255")).map(([key, part]) =>
+      "lane " + (row - 9) / 18 + " is " + key + " for " + part.toFixed(1)).join(", ");
+  });
+  document.body.append([...said, ...painted].join(". "));
+}, 2000);`
 
 // browser is a headless Chromium, or the test is skipped.
 func browser(t *testing.T) string {
@@ -47,15 +88,32 @@ func browser(t *testing.T) string {
 // A browser shows all that a report has, as text.
 func TestPageInABrowser(t *testing.T) {
 	chromium := browser(t)
-	site := New(Config{Source: everything{}, Open: true, Log: slog.New(slog.DiscardHandler)})
+	site := New(Config{Source: everything{}, Log: slog.New(slog.DiscardHandler),
+		TenantOf: func(token string) (string, bool) { return "research", token == "theirs" }})
 	defer site.Close()
-	s := httptest.NewServer(site)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer theirs")
+		if r.URL.Path == "/tried.js" {
+			w.Header().Set("Content-Type", "text/javascript")
+			_, _ = w.Write([]byte(tried))
+			return
+		}
+		if r.URL.Path != "/" {
+			site.ServeHTTP(w, r)
+			return
+		}
+		page := httptest.NewRecorder()
+		site.ServeHTTP(page, r)
+		maps.Copy(w.Header(), page.Header())
+		w.Header().Del("Content-Length")
+		_, _ = w.Write(append(page.Body.Bytes(), `<script src="tried.js"></script>`...))
+	}))
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(),
-		"--virtual-time-budget=3000", "--dump-dom", s.URL).Output()
+		"--virtual-time-budget=5000", "--dump-dom", s.URL).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +123,21 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	text := strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")), " ")
 	for _, want := range []string{"cluster c", "w0 2 × cpu", "&lt;img src=x onerror=", "jit_f", "w0/0-1 (exclusive)",
-		"4 devices, exclusive", "2 of session 3 (in use)", "device 0 has waited for 7s", "it began", "research", "jit_held"} {
+		"4 devices, exclusive", "2 of session 3 (in use)", "device 0 has waited for 7s", "it began", "research", "jit_held",
+		"slice 1 of session 3, &lt;img src=x onerror=",
+		"&gt; of research: 20.0 % of these devices, 1 computation",
+		"session 4, other of students: 10.0 % of these devices, 1 computation",
+		"device 0 says jit_own; session 3", "4000.0 ms on w0/0",
+		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
+		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)
 		}
 	}
-	if n := strings.Count(page, "<canvas"); n == 0 {
+	if strings.Contains(text, "jit_theirs") {
+		t.Error("the page shows the name of another tenant's program")
+	}
+	if n := strings.Count(page, "<canvas"); n < 2 {
 		t.Error("nothing is drawn")
 	}
 	if t.Failed() {

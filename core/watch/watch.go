@@ -8,6 +8,7 @@
 //
 // A request with the token of an operator sees everything. One with a tenant's token, or without a token where that is
 // allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions, and no lines of code.
+// Where the cluster has a file of tenants, timelines show it the names of its own tenant's programs alone.
 // /healthz and /readyz need no token, and tell nothing else.
 package watch
 
@@ -36,6 +37,9 @@ import (
 type Source interface {
 	// Answer returns what an operator is told, or a tenant.
 	Answer(ask *wire.Ask, tenant bool) *wire.Report
+	// Timeline returns what some devices did in the last seconds, as far as it is known, and begins to find out more: it
+	// knows something some heartbeats later.
+	Timeline(look *wire.Look) *wire.Timeline
 }
 
 // Config is what a Site is made from.
@@ -43,8 +47,9 @@ type Config struct {
 	Source Source
 	// Operator and Tenant are the tokens that open the site; "" is none.
 	Operator, Tenant string
-	// IsTenant reports whether a token is that of a tenant with a name, which opens what Tenant does; nil knows none.
-	IsTenant func(token string) bool
+	// TenantOf returns the name of the tenant that a token is of, which opens what Tenant does, and the names of that
+	// tenant's programs in timelines; nil knows none.
+	TenantOf func(token string) (name string, is bool)
 	// Open lets requests without a token see what a tenant sees, if they name this machine as their host. It is meant
 	// for loopback addresses.
 	Open bool
@@ -72,6 +77,7 @@ func New(c Config) *Site {
 	s.mux.HandleFunc("GET /api/status", s.status)
 	s.mux.HandleFunc("GET /api/events", s.events)
 	s.mux.HandleFunc("GET /api/history", s.past)
+	s.mux.HandleFunc("GET /api/timeline", s.timeline)
 	s.mux.Handle("GET /", http.FileServerFS(files()))
 	s.running.Go(s.sample)
 	return s
@@ -119,21 +125,21 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	token := r.URL.Query().Get("token")
-	view := s.viewOf(r)
+	view, keeps := s.viewOf(r), ""
 	if token != "" {
-		if view = s.opens(token, same); view == nothing && s.isTenant(token) {
-			// What the browser keeps is the same for all tenants, as the view is.
-			view, token = tenants, s.config.Tenant
+		view, keeps = s.opens(token, same), forPages(token)
+		if name, is := s.tenantOf(token); is && view.role == nothing {
+			view, keeps = viewer{tenants, name}, s.named(name)
 		}
 	}
-	if view == nothing {
+	if view.role == nothing {
 		h.Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "Open this page with ?token= and a token of the cluster (pathways token tenant, or operator), or "+
 			"send it as Authorization: Bearer.", http.StatusUnauthorized)
 		return
 	}
 	if token != "" { // from here on the browser has a cookie, and its address bar does not show the token
-		http.SetCookie(w, &http.Cookie{Name: cookie, Value: forPages(token), Path: "/", HttpOnly: true,
+		http.SetCookie(w, &http.Cookie{Name: cookie, Value: keeps, Path: "/", HttpOnly: true,
 			Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
@@ -141,11 +147,17 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), viewKey{}, view)))
 }
 
-// view is what a request may see.
-type view int
+// viewer is who a request comes from.
+type viewer struct {
+	role   role
+	tenant string // its name, "" if it has none
+}
+
+// role is what a request may see.
+type role int
 
 const (
-	nothing view = iota
+	nothing role = iota
 	tenants
 	operators
 )
@@ -162,42 +174,65 @@ func forPages(token string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
+// named returns what the browser of a tenant with a name keeps: the name, and a proof that its token was shown to
+// somebody who has the operator's.
+func (s *Site) named(name string) string {
+	return hex.EncodeToString([]byte(name)) + "." + forPages(s.config.Operator+" "+name)
+}
+
+// ofNamed returns the tenant whose browser keeps a text.
+func (s *Site) ofNamed(kept string) (name string, is bool) {
+	first, _, _ := strings.Cut(kept, ".")
+	b, err := hex.DecodeString(first)
+	if err != nil || s.config.TenantOf == nil || s.config.Operator == "" {
+		return "", false
+	}
+	return string(b), subtle.ConstantTimeCompare([]byte(kept), []byte(s.named(string(b)))) == 1
+}
+
 func same(token string) string { return token }
 
-// viewOf says what a request may see.
-func (s *Site) viewOf(r *http.Request) view {
+// viewOf says who a request comes from.
+func (s *Site) viewOf(r *http.Request) viewer {
 	if token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); given {
-		if v := s.opens(token, same); v != nothing || !s.isTenant(token) {
-			return v
+		v := s.opens(token, same)
+		if name, is := s.tenantOf(token); is && v.role == nothing {
+			return viewer{tenants, name}
 		}
-		return tenants
+		return v
 	}
 	if c, err := r.Cookie(cookie); err == nil {
-		if v := s.opens(c.Value, forPages); v != nothing {
+		if name, is := s.ofNamed(c.Value); is {
+			return viewer{tenants, name}
+		}
+		if v := s.opens(c.Value, forPages); v.role != nothing {
 			return v
 		} // else it is that of another cluster
 	}
 	// A page of elsewhere can have a name of its own stand for this machine, and so ask from the user's browser; but it
 	// cannot change the name that the browser sends.
 	if s.config.Open && isThisMachine(r.Host) {
-		return tenants
+		return viewer{role: tenants}
 	}
-	return nothing
+	return viewer{}
 }
 
 // opens says what somebody may see who shows a text that is made of a token.
-func (s *Site) opens(shown string, made func(token string) string) view {
-	v := nothing
-	for of, token := range map[view]string{tenants: s.config.Tenant, operators: s.config.Operator} {
+func (s *Site) opens(shown string, made func(token string) string) viewer {
+	v := viewer{}
+	for of, token := range map[role]string{tenants: s.config.Tenant, operators: s.config.Operator} {
 		if token != "" && subtle.ConstantTimeCompare([]byte(shown), []byte(made(token))) == 1 {
-			v = of
+			v.role = of
 		}
 	}
 	return v
 }
 
-func (s *Site) isTenant(token string) bool {
-	return s.config.IsTenant != nil && s.config.IsTenant(token)
+func (s *Site) tenantOf(token string) (name string, is bool) {
+	if s.config.TenantOf == nil {
+		return "", false
+	}
+	return s.config.TenantOf(token)
 }
 
 // isThisMachine reports whether a request's host is a name of the machine that no other machine has.
@@ -211,7 +246,13 @@ func isThisMachine(host string) bool {
 
 // answer asks the controller for what a request may see.
 func (s *Site) answer(r *http.Request, ask *wire.Ask) *wire.Report {
-	return s.config.Source.Answer(ask, r.Context().Value(viewKey{}) != operators)
+	return s.config.Source.Answer(ask, viewing(r).role != operators)
+}
+
+// viewing returns who a request comes from, once that is known.
+func viewing(r *http.Request) viewer {
+	v, _ := r.Context().Value(viewKey{}).(viewer)
+	return v
 }
 
 func (s *Site) healthy(w http.ResponseWriter, r *http.Request) {

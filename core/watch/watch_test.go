@@ -40,6 +40,11 @@ func (f fixed) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 			Bytes: []int64{4}}}}
 }
 
+func (f fixed) Timeline(*wire.Look) *wire.Timeline {
+	return &wire.Timeline{NowNs: 20e9, Newest: 1, Devices: uint64(f.devices), Rows: []*wire.Timeline_Row{{
+		Island: "default", Process: &wire.Process{Name: "w0"}, Count: uint32(f.devices)}}}
+}
+
 // serve returns a function that asks a site at a host, with a token if there is one.
 func serve(t *testing.T, c Config) func(host, path, token string) (int, string) {
 	t.Helper()
@@ -66,7 +71,7 @@ func serve(t *testing.T, c Config) func(host, path, token string) (int, string) 
 // code.
 func TestWhoSeesWhat(t *testing.T) {
 	get := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team", Open: true,
-		IsTenant: func(token string) bool { return token == "ada's" }})
+		TenantOf: func(token string) (string, bool) { return "ada", token == "ada's" }})
 	closed := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team"})
 	without := serve(t, Config{Source: fixed{1}})
 	for _, c := range []struct {
@@ -87,7 +92,8 @@ func TestWhoSeesWhat(t *testing.T) {
 		{"an operator, where others can connect", closed, "127.0.0.1", "own", 200, true},
 		{"no token, where the cluster has none", without, "127.0.0.1", "", 401, false},
 	} {
-		for _, path := range []string{"/", "/page.js", "/api/status", "/api/events", "/api/history", "/metrics"} {
+		for _, path := range []string{
+			"/", "/page.js", "/api/status", "/api/events", "/api/history", "/api/timeline", "/metrics"} {
 			code, body := c.get(c.host, path, c.token)
 			if code != c.code {
 				t.Errorf("%s: %s answers %d, want %d", c.name, path, code, c.code)
@@ -102,7 +108,7 @@ func TestWhoSeesWhat(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/nothing", "/api/events?after=x"} {
+	for _, path := range []string{"/nothing", "/api/events?after=x", "/api/timeline?first=-1"} {
 		if code, _ := get("localhost", path, ""); code != 404 && code != 400 {
 			t.Errorf("%s answers %d", path, code)
 		}

@@ -92,6 +92,8 @@ const (
 
 	KindProfile  Kind = 45
 	KindProfiled Kind = 46
+	KindWatch    Kind = 47
+	KindDoing    Kind = 48
 
 	KindEpoch      Kind = 50
 	KindKeyRequest Kind = 51

@@ -6049,6 +6049,308 @@ func (x *Executed) GetEnd() uint64 {
 	return 0
 }
 
+// Controller to worker: tell with each heartbeat what these devices do, for so long from now on.
+type Watch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
+	Bars          uint32                 `protobuf:"varint,2,opt,name=bars,proto3" json:"bars,omitempty"`              // of each device, between two heartbeats: the newest so many
+	Ms            int64                  `protobuf:"varint,3,opt,name=ms,proto3" json:"ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Watch) Reset() {
+	*x = Watch{}
+	mi := &file_wire_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Watch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Watch) ProtoMessage() {}
+
+func (x *Watch) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Watch.ProtoReflect.Descriptor instead.
+func (*Watch) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *Watch) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *Watch) GetBars() uint32 {
+	if x != nil {
+		return x.Bars
+	}
+	return 0
+}
+
+func (x *Watch) GetMs() int64 {
+	if x != nil {
+		return x.Ms
+	}
+	return 0
+}
+
+// Worker to controller: what watched devices have done since the last heartbeat.
+type Doing struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	NowNs    int64                  `protobuf:"varint,1,opt,name=now_ns,json=nowNs,proto3" json:"now_ns,omitempty"` // by the worker's clock, which bars go by, too
+	Programs []string               `protobuf:"bytes,2,rep,name=programs,proto3" json:"programs,omitempty"`         // names, which bars refer to by index
+	Lanes    []*Doing_Lane          `protobuf:"bytes,3,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	// Filled in by the controller: what to add to the clock of bars to have the controller's.
+	AheadNs       int64  `protobuf:"varint,4,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
+	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // 1, 2, 3 … of all that came to the controller
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Doing) Reset() {
+	*x = Doing{}
+	mi := &file_wire_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Doing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Doing) ProtoMessage() {}
+
+func (x *Doing) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Doing.ProtoReflect.Descriptor instead.
+func (*Doing) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *Doing) GetNowNs() int64 {
+	if x != nil {
+		return x.NowNs
+	}
+	return 0
+}
+
+func (x *Doing) GetPrograms() []string {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Doing) GetLanes() []*Doing_Lane {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
+}
+
+func (x *Doing) GetAheadNs() int64 {
+	if x != nil {
+		return x.AheadNs
+	}
+	return 0
+}
+
+func (x *Doing) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// Which devices somebody looks at: of an island unless it is "", of a worker unless it is 0; of those, in the order of
+// reports, some from a number on. It is not sent.
+type Look struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Island        string                 `protobuf:"bytes,1,opt,name=island,proto3" json:"island,omitempty"`
+	Worker        uint64                 `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"` // process number
+	First         uint32                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
+	Most          uint32                 `protobuf:"varint,4,opt,name=most,proto3" json:"most,omitempty"`   // at most 64
+	After         uint64                 `protobuf:"varint,5,opt,name=after,proto3" json:"after,omitempty"` // what workers told before this number is known already
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Look) Reset() {
+	*x = Look{}
+	mi := &file_wire_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Look) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Look) ProtoMessage() {}
+
+func (x *Look) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Look.ProtoReflect.Descriptor instead.
+func (*Look) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *Look) GetIsland() string {
+	if x != nil {
+		return x.Island
+	}
+	return ""
+}
+
+func (x *Look) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Look) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Look) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *Look) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+// The answer to a Look: what these devices did in the last seconds. It is not sent.
+type Timeline struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NowNs         int64                  `protobuf:"varint,1,opt,name=now_ns,json=nowNs,proto3" json:"now_ns,omitempty"` // by the controller's clock
+	Newest        uint64                 `protobuf:"varint,2,opt,name=newest,proto3" json:"newest,omitempty"`            // the highest number of a Doing that has come
+	Shared        bool                   `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"`            // the cluster has a file of tenants
+	Devices       uint64                 `protobuf:"varint,4,opt,name=devices,proto3" json:"devices,omitempty"`          // that could be shown, from which these were chosen
+	Rows          []*Timeline_Row        `protobuf:"bytes,5,rep,name=rows,proto3" json:"rows,omitempty"`
+	Owners        []*Timeline_Owner      `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // of the sessions that are there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Timeline) Reset() {
+	*x = Timeline{}
+	mi := &file_wire_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Timeline) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Timeline) ProtoMessage() {}
+
+func (x *Timeline) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
+func (*Timeline) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *Timeline) GetNowNs() int64 {
+	if x != nil {
+		return x.NowNs
+	}
+	return 0
+}
+
+func (x *Timeline) GetNewest() uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+func (x *Timeline) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *Timeline) GetDevices() uint64 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *Timeline) GetRows() []*Timeline_Row {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *Timeline) GetOwners() []*Timeline_Owner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
 type Ask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`                                     // also stop the cluster
@@ -6062,7 +6364,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6074,7 +6376,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6087,7 +6389,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Ask) GetStop() bool {
@@ -6150,7 +6452,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6162,7 +6464,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6175,7 +6477,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Report) GetCluster() string {
@@ -6290,6 +6592,228 @@ func (x *Report) GetSupervisor() *Report_Supervisor {
 	return nil
 }
 
+// A device. Its bars are columns of equal length, oldest first: a bar is a computation, or several short ones of a
+// session and program that followed each other.
+type Doing_Lane struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Local         uint32                 `protobuf:"varint,1,opt,name=local,proto3" json:"local,omitempty"`
+	Sessions      []uint32               `protobuf:"varint,2,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
+	Programs      []uint32               `protobuf:"varint,3,rep,packed,name=programs,proto3" json:"programs,omitempty"`        // by bar
+	Runs          []uint32               `protobuf:"varint,4,rep,packed,name=runs,proto3" json:"runs,omitempty"`                // computations
+	GapNs         []uint64               `protobuf:"varint,5,rep,packed,name=gap_ns,json=gapNs,proto3" json:"gap_ns,omitempty"` // since the end of the bar before; of the first one, since the clock's zero
+	Ns            []uint64               `protobuf:"varint,6,rep,packed,name=ns,proto3" json:"ns,omitempty"`                    // from begin to end
+	Dropped       uint64                 `protobuf:"varint,7,opt,name=dropped,proto3" json:"dropped,omitempty"`                 // computations before the first bar that did not fit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Doing_Lane) Reset() {
+	*x = Doing_Lane{}
+	mi := &file_wire_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Doing_Lane) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Doing_Lane) ProtoMessage() {}
+
+func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
+func (*Doing_Lane) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75, 0}
+}
+
+func (x *Doing_Lane) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Doing_Lane) GetSessions() []uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+func (x *Doing_Lane) GetPrograms() []uint32 {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Doing_Lane) GetRuns() []uint32 {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *Doing_Lane) GetGapNs() []uint64 {
+	if x != nil {
+		return x.GapNs
+	}
+	return nil
+}
+
+func (x *Doing_Lane) GetNs() []uint64 {
+	if x != nil {
+		return x.Ns
+	}
+	return nil
+}
+
+func (x *Doing_Lane) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+type Timeline_Row struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Island        string                 `protobuf:"bytes,1,opt,name=island,proto3" json:"island,omitempty"`
+	Process       *Process               `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	First         uint32                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"` // local
+	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	Doing         []*Doing               `protobuf:"bytes,5,rep,name=doing,proto3" json:"doing,omitempty"` // oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Timeline_Row) Reset() {
+	*x = Timeline_Row{}
+	mi := &file_wire_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Timeline_Row) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Timeline_Row) ProtoMessage() {}
+
+func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
+func (*Timeline_Row) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{77, 0}
+}
+
+func (x *Timeline_Row) GetIsland() string {
+	if x != nil {
+		return x.Island
+	}
+	return ""
+}
+
+func (x *Timeline_Row) GetProcess() *Process {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+func (x *Timeline_Row) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Timeline_Row) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Timeline_Row) GetDoing() []*Doing {
+	if x != nil {
+		return x.Doing
+	}
+	return nil
+}
+
+type Timeline_Owner struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Timeline_Owner) Reset() {
+	*x = Timeline_Owner{}
+	mi := &file_wire_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Timeline_Owner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Timeline_Owner) ProtoMessage() {}
+
+func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
+func (*Timeline_Owner) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{77, 1}
+}
+
+func (x *Timeline_Owner) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Timeline_Owner) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 type Report_Island struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -6301,7 +6825,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6313,7 +6837,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6326,7 +6850,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 0}
+	return file_wire_proto_rawDescGZIP(), []int{79, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -6369,7 +6893,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6381,7 +6905,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6394,7 +6918,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 1}
+	return file_wire_proto_rawDescGZIP(), []int{79, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -6481,7 +7005,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6493,7 +7017,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6506,7 +7030,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 2}
+	return file_wire_proto_rawDescGZIP(), []int{79, 2}
 }
 
 func (x *Report_Program) GetName() string {
@@ -6560,7 +7084,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6572,7 +7096,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6585,7 +7109,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 3}
+	return file_wire_proto_rawDescGZIP(), []int{79, 3}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -6659,7 +7183,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6671,7 +7195,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6684,7 +7208,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 4}
+	return file_wire_proto_rawDescGZIP(), []int{79, 4}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -6812,7 +7336,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6824,7 +7348,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6837,7 +7361,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 5}
+	return file_wire_proto_rawDescGZIP(), []int{79, 5}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -6982,7 +7506,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6994,7 +7518,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7007,7 +7531,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 6}
+	return file_wire_proto_rawDescGZIP(), []int{79, 6}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -7096,7 +7620,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7108,7 +7632,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7121,7 +7645,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 7}
+	return file_wire_proto_rawDescGZIP(), []int{79, 7}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -7184,7 +7708,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7196,7 +7720,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7209,7 +7733,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 8}
+	return file_wire_proto_rawDescGZIP(), []int{79, 8}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -7253,7 +7777,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7265,7 +7789,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7278,7 +7802,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 9}
+	return file_wire_proto_rawDescGZIP(), []int{79, 9}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -7375,7 +7899,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7387,7 +7911,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7400,7 +7924,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 10}
+	return file_wire_proto_rawDescGZIP(), []int{79, 10}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -7470,7 +7994,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7482,7 +8006,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7495,7 +8019,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 11}
+	return file_wire_proto_rawDescGZIP(), []int{79, 11}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -7525,7 +8049,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7537,7 +8061,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7550,7 +8074,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 12}
+	return file_wire_proto_rawDescGZIP(), []int{79, 12}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -8116,7 +8640,47 @@ const file_wire_proto_rawDesc = "" +
 	"\x05local\x18\x04 \x01(\rR\x05local\x12\x1c\n" +
 	"\tsubmitted\x18\x05 \x01(\x06R\tsubmitted\x12\x1a\n" +
 	"\blaunched\x18\x06 \x01(\x04R\blaunched\x12\x10\n" +
-	"\x03end\x18\a \x01(\x04R\x03end\"\x8d\x01\n" +
+	"\x03end\x18\a \x01(\x04R\x03end\"E\n" +
+	"\x05Watch\x12\x18\n" +
+	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
+	"\x04bars\x18\x02 \x01(\rR\x04bars\x12\x0e\n" +
+	"\x02ms\x18\x03 \x01(\x03R\x02ms\"\xca\x02\n" +
+	"\x05Doing\x12\x15\n" +
+	"\x06now_ns\x18\x01 \x01(\x03R\x05nowNs\x12\x1a\n" +
+	"\bprograms\x18\x02 \x03(\tR\bprograms\x12/\n" +
+	"\x05lanes\x18\x03 \x03(\v2\x19.pathways.wire.Doing.LaneR\x05lanes\x12\x19\n" +
+	"\bahead_ns\x18\x04 \x01(\x03R\aaheadNs\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x1a\xa9\x01\n" +
+	"\x04Lane\x12\x14\n" +
+	"\x05local\x18\x01 \x01(\rR\x05local\x12\x1a\n" +
+	"\bsessions\x18\x02 \x03(\rR\bsessions\x12\x1a\n" +
+	"\bprograms\x18\x03 \x03(\rR\bprograms\x12\x12\n" +
+	"\x04runs\x18\x04 \x03(\rR\x04runs\x12\x15\n" +
+	"\x06gap_ns\x18\x05 \x03(\x04R\x05gapNs\x12\x0e\n" +
+	"\x02ns\x18\x06 \x03(\x04R\x02ns\x12\x18\n" +
+	"\adropped\x18\a \x01(\x04R\adropped\"v\n" +
+	"\x04Look\x12\x16\n" +
+	"\x06island\x18\x01 \x01(\tR\x06island\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\x04R\x06worker\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\rR\x05first\x12\x12\n" +
+	"\x04most\x18\x04 \x01(\rR\x04most\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\x04R\x05after\"\xb8\x03\n" +
+	"\bTimeline\x12\x15\n" +
+	"\x06now_ns\x18\x01 \x01(\x03R\x05nowNs\x12\x16\n" +
+	"\x06newest\x18\x02 \x01(\x04R\x06newest\x12\x16\n" +
+	"\x06shared\x18\x03 \x01(\bR\x06shared\x12\x18\n" +
+	"\adevices\x18\x04 \x01(\x04R\adevices\x12/\n" +
+	"\x04rows\x18\x05 \x03(\v2\x1b.pathways.wire.Timeline.RowR\x04rows\x125\n" +
+	"\x06owners\x18\x06 \x03(\v2\x1d.pathways.wire.Timeline.OwnerR\x06owners\x1a\xa7\x01\n" +
+	"\x03Row\x12\x16\n" +
+	"\x06island\x18\x01 \x01(\tR\x06island\x120\n" +
+	"\aprocess\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\rR\x05first\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\x12*\n" +
+	"\x05doing\x18\x05 \x03(\v2\x14.pathways.wire.DoingR\x05doing\x1a9\n" +
+	"\x05Owner\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"\x8d\x01\n" +
 	"\x03Ask\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
@@ -8299,7 +8863,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 101)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -8378,124 +8942,136 @@ var file_wire_proto_goTypes = []any{
 	(*Profiled)(nil),             // 74: pathways.wire.Profiled
 	(*Recorded)(nil),             // 75: pathways.wire.Recorded
 	(*Executed)(nil),             // 76: pathways.wire.Executed
-	(*Ask)(nil),                  // 77: pathways.wire.Ask
-	(*Report)(nil),               // 78: pathways.wire.Report
-	nil,                          // 79: pathways.wire.Hello.VersionsEntry
-	nil,                          // 80: pathways.wire.Platform.StringsEntry
-	nil,                          // 81: pathways.wire.Platform.IntsEntry
-	nil,                          // 82: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 83: pathways.wire.DeviceKind.IntsEntry
-	(*Report_Island)(nil),        // 84: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 85: pathways.wire.Report.Worker
-	(*Report_Program)(nil),       // 86: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 87: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 88: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 89: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 90: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 91: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 92: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 93: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 94: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 95: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 96: pathways.wire.Report.Supervised
+	(*Watch)(nil),                // 77: pathways.wire.Watch
+	(*Doing)(nil),                // 78: pathways.wire.Doing
+	(*Look)(nil),                 // 79: pathways.wire.Look
+	(*Timeline)(nil),             // 80: pathways.wire.Timeline
+	(*Ask)(nil),                  // 81: pathways.wire.Ask
+	(*Report)(nil),               // 82: pathways.wire.Report
+	nil,                          // 83: pathways.wire.Hello.VersionsEntry
+	nil,                          // 84: pathways.wire.Platform.StringsEntry
+	nil,                          // 85: pathways.wire.Platform.IntsEntry
+	nil,                          // 86: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 87: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 88: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 89: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 90: pathways.wire.Timeline.Owner
+	(*Report_Island)(nil),        // 91: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 92: pathways.wire.Report.Worker
+	(*Report_Program)(nil),       // 93: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 94: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 95: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 96: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 97: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 98: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 99: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 100: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 101: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 102: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 103: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
-	0,  // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
-	12, // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	79, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	21, // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
-	6,  // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
-	14, // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
-	7,  // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
-	8,  // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	5,  // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	80, // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	81, // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	11, // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	10, // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
-	9,  // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	82, // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	83, // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
-	13, // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	8,  // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	19, // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	20, // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	17, // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	16, // 21: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
-	18, // 22: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	6,  // 23: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,  // 24: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,  // 25: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	34, // 26: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	31, // 27: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	26, // 28: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	6,  // 29: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	26, // 30: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	33, // 31: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	32, // 32: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	33, // 33: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	33, // 34: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,  // 35: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	38, // 36: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	41, // 37: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	90, // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
-	39, // 39: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	39, // 40: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	40, // 41: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,  // 42: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	31, // 43: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	41, // 44: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	34, // 45: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	39, // 46: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,  // 47: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	49, // 48: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	50, // 49: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	39, // 50: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	39, // 51: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	53, // 52: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	39, // 53: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	56, // 54: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	50, // 55: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	59, // 56: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	48, // 57: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	52, // 58: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	64, // 59: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,  // 60: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	66, // 61: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	66, // 62: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,  // 63: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,  // 64: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14, // 65: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,  // 66: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,  // 67: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	70, // 68: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,  // 69: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,  // 70: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,  // 71: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	76, // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	84, // 73: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	88, // 74: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	94, // 75: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	86, // 76: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	89, // 77: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	93, // 78: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	95, // 79: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	85, // 80: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,  // 81: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13, // 82: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15, // 83: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	87, // 84: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	92, // 85: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	90, // 86: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	91, // 87: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	70, // 88: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	91, // 89: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	96, // 90: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	91, // [91:91] is the sub-list for method output_type
-	91, // [91:91] is the sub-list for method input_type
-	91, // [91:91] is the sub-list for extension type_name
-	91, // [91:91] is the sub-list for extension extendee
-	0,  // [0:91] is the sub-list for field type_name
+	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
+	12,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
+	83,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	21,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	6,   // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
+	14,  // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
+	7,   // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
+	8,   // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
+	5,   // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
+	84,  // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	85,  // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	11,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	10,  // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
+	9,   // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
+	86,  // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	87,  // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	13,  // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	8,   // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	19,  // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	20,  // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	17,  // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	16,  // 21: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	18,  // 22: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	6,   // 23: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,   // 24: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	6,   // 25: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	34,  // 26: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	31,  // 27: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	26,  // 28: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	6,   // 29: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	26,  // 30: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	33,  // 31: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	32,  // 32: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	33,  // 33: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	33,  // 34: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	6,   // 35: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	38,  // 36: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	41,  // 37: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	97,  // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	39,  // 39: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	39,  // 40: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	40,  // 41: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,   // 42: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	31,  // 43: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	41,  // 44: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	34,  // 45: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	39,  // 46: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	6,   // 47: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	49,  // 48: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	50,  // 49: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	39,  // 50: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	39,  // 51: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	53,  // 52: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	39,  // 53: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	56,  // 54: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	50,  // 55: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	59,  // 56: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	48,  // 57: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	52,  // 58: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	64,  // 59: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	6,   // 60: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	66,  // 61: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	66,  // 62: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	6,   // 63: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	7,   // 64: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	14,  // 65: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	6,   // 66: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	7,   // 67: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	70,  // 68: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	6,   // 69: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	6,   // 70: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	6,   // 71: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	76,  // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	88,  // 73: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	89,  // 74: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	90,  // 75: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	91,  // 76: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	95,  // 77: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	101, // 78: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	93,  // 79: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	96,  // 80: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	100, // 81: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	102, // 82: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	7,   // 83: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	78,  // 84: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	92,  // 85: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,   // 86: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13,  // 87: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15,  // 88: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	94,  // 89: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	99,  // 90: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	97,  // 91: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	98,  // 92: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	70,  // 93: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	98,  // 94: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	103, // 95: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	96,  // [96:96] is the sub-list for method output_type
+	96,  // [96:96] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -8509,7 +9085,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   94,
+			NumMessages:   101,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -49,15 +49,20 @@ func (engine) End(uint64)            {}
 // What a run of one device costs the worker: from the controller's message to
 // the end of the gang, with the Free of what it made. Under way at once: 64.
 func BenchmarkRun(b *testing.B) {
-	benchmarkRun(b, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
+	benchmarkRun(b, false, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
+}
+
+// The same while somebody looks at what the device does.
+func BenchmarkRunWatched(b *testing.B) {
+	benchmarkRun(b, true, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
 }
 
 // The same where the gang has a device on another worker.
 func BenchmarkRunWithOthers(b *testing.B) {
-	benchmarkRun(b, wire.Loadable_PORTABLE, &wire.Place{Worker: firstWorker}, &wire.Place{Worker: firstWorker + 1})
+	benchmarkRun(b, false, wire.Loadable_PORTABLE, &wire.Place{Worker: firstWorker}, &wire.Place{Worker: firstWorker + 1})
 }
 
-func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) {
+func benchmarkRun(b *testing.B, watched bool, form wire.Loadable_Form, places ...*wire.Place) {
 	near, remote := inproc.Pair("controller", "worker")
 	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
 	if err != nil {
@@ -83,6 +88,9 @@ func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) 
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 	send(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Name: "tiny", Places: places, Outputs: []*wire.Array{array},
 		Loadable: &wire.Loadable{Form: form, Serialized: []byte("it")}})
+	if watched {
+		send(wire.KindWatch, &wire.Watch{Devices: []uint32{0}, Bars: 4096, Ms: 60e3})
+	}
 	var run, free, dispatch []byte
 	gang := uint64(0)
 	dispatched := func(kind wire.Kind, operation []byte) {

@@ -236,14 +236,14 @@ func (q *queue) launched(
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
-		g.spent.Add(q.charge(begun, q.w.elapsed()))
+		g.spent.Add(q.charge(g, r, begun, q.w.elapsed()))
 		q.ended(g, r, f, done.Wait(background))
 		return
 	}
 	done.Then(func(err error) {
 		end := q.w.elapsed()
 		q.soon(func() {
-			g.spent.Add(q.charge(begun, end))
+			g.spent.Add(q.charge(g, r, begun, end))
 			q.ended(g, r, f, err)
 		})
 	})
@@ -255,13 +255,16 @@ func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 // charge returns the device time of a computation that the driver was given at begun and was through
 // with at end. A device computes in the order of its launches, so what was given to it while another
 // was under way begins when that one ends: no time is counted twice.
-func (q *queue) charge(begun, end time.Duration) time.Duration {
+func (q *queue) charge(g *gang, r *run, begun, end time.Duration) time.Duration {
 	begun = max(begun, q.chargedTo)
 	if end <= begun {
 		return 0
 	}
 	q.chargedTo = end
 	q.charged.Add(int64(end - begun))
+	if l := q.lane.Load(); l != nil {
+		l.add(g.Session, r.program.Name, begun, end)
+	}
 	return end - begun
 }
 

@@ -57,6 +57,7 @@ type script struct {
 	goodbye  []error // by worker
 	wanted   int     // Wants
 	had      []*wire.Have
+	doing    []*wire.Doing // of all workers
 }
 
 // start makes workers, each with its devices, and session 1 on all of them.
@@ -167,6 +168,12 @@ func (s *script) listen(i int) {
 				s.t.Error(err)
 			}
 			s.waits[i], s.running[i] = m.Waits, m.Running
+		case wire.KindDoing:
+			m := new(wire.Doing)
+			if err := wire.Decode(kind, payload, m); err != nil {
+				s.t.Error(err)
+			}
+			s.doing = append(s.doing, m)
 		case wire.KindWant:
 			s.wanted++
 		case wire.KindHave:

@@ -430,6 +430,8 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		})
 	case wire.KindProfile:
 		return wire.Decoded(kind, payload, new(wire.Profile), w.profile)
+	case wire.KindWatch:
+		return wire.Decoded(kind, payload, new(wire.Watch), w.watch)
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), w.peers)
 	case wire.KindDrop:
@@ -508,6 +510,11 @@ func (w *Worker) heartbeats() {
 		}
 		if w.conn.Send(wire.KindHeartbeat, payload) != nil {
 			return // the reader learns why
+		}
+		if m := w.doing(); m != nil {
+			if payload, err := proto.Marshal(m); err == nil {
+				_ = w.conn.Send(wire.KindDoing, payload) // the next heartbeat learns why
+			}
 		}
 		if r := overdue(running, w.config.EvictAfter); r != nil && w.config.Evict != nil {
 			w.evict(r)

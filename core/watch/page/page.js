@@ -2,7 +2,27 @@
 // The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as HTML.
 
 const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f", "#7c9c34", "#8c5a3c"];
-const colour = session => colours[session % colours.length];
+const tenantOf = new Map();  // names of tenants, by session; empty where the cluster has no file of them
+const hues = new Map(), shades = new Map();  // places in the order of coming: of tenants, and of sessions within theirs
+
+// colour returns a session's colour: one of its own or, where there are tenants, its tenant's, lighter for some.
+function colour(session) {
+  if (!hues.size) return colours[session % colours.length];
+  if (!tenantOf.has(session)) return "#888888";  // it ended before this page came
+  const base = colours[hues.get(tenantOf.get(session)) % colours.length], lighter = shades.get(session) % 4 * 0.16;
+  return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16))
+    .map(v => Math.round(v + (255 - v) * lighter).toString(16).padStart(2, "0")).join("");
+}
+
+// assignColours gives the tenants and sessions of a report their colours. Those that have ended keep theirs.
+function assignColours(report) {
+  for (const t of report.tenants) if (!hues.has(t.name)) hues.set(t.name, hues.size);
+  if (hues.size) for (const s of report.sessions) {
+    if (tenantOf.has(s.session) || !hues.has(s.tenant)) continue;
+    shades.set(s.session, [...tenantOf.values()].filter(t => t === s.tenant).length);
+    tenantOf.set(s.session, s.tenant);
+  }
+}
 
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -151,7 +171,7 @@ function plot(id, at, series, least) {
   const axis = { stroke: getComputedStyle(document.body).color, grid: { stroke: "#8883" } };
   const clock = (u, splits) => splits.map(at => new Date(at * 1e3).toLocaleTimeString("en-GB"));
   plots[id] = { key, chart: new uPlot({
-    width: into.clientWidth, height: 200, axes: [{ ...axis, values: clock }, { ...axis, size: 60 }],
+    width: into.clientWidth, height: 200, axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 60 }],
     scales: { y: { range: (u, low, high) => [0, Math.max(high, least) || 1] } },
     series: [{ value: (u, at) => at == null ? "–" : clock(u, [at])[0] }, ...series.map(s => ({
       label: s.label, stroke: s.colour, fill: s.colour, width: 1, points: { show: false },
@@ -194,7 +214,10 @@ async function look() {
       newest = events.newest_event;
       showEvents(events);
     }
+    assignColours(report);
     showNow(report, past);
+    await showTimeline(report);
+    showTopology(report);
     showTables(report);
     showPlots(past);
     state.textContent = "";
@@ -205,4 +228,4 @@ async function look() {
   }
   setTimeout(look, document.hidden ? 10000 : 1000);
 }
-look();
+addEventListener("DOMContentLoaded", look);

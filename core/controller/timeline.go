@@ -1,0 +1,186 @@
+package controller
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// This file knows what devices did in the last seconds, for those that look at it. Workers know when each computation
+// of theirs began and ended. Those that are looked at tell it with their heartbeats (wire.Watch, wire.Doing); the
+// others tell nothing, so the way of a gang is the same whether somebody looks or not. What comes is kept as it is and
+// forgotten soon, and a look asks for few devices. So it costs the controller one message a second of each worker that
+// is looked at, however many gangs there are.
+
+const (
+	lookFor   = 5e9 // ns that workers tell what devices do after a look
+	lookAgain = 1e9 // ns after which a look has it told longer
+	// What a worker told that is older is forgotten, in ns. It bounds what is kept, too: see keepDoing.
+	keepsDoing = 12e9
+)
+
+// How much of a timeline there is for all devices that one look asks for, in bars a heartbeat, and what each gets of
+// it.
+const (
+	barsOfAll = 32 << 10
+	leastBars = 256
+	mostBars  = 4 << 10
+)
+
+// mostLanes is how many devices a look asks for at most.
+const mostLanes = 64
+
+// doing is what a worker told of what its devices do.
+type doing struct {
+	all   []*wire.Doing // that came lately, oldest first
+	asked []int64       // until when it tells, by local device; nil: of none
+	ahead int64         // what the controller's clock is ahead of its own, in nanoseconds
+}
+
+// Row is some devices of a worker, with local numbers from First.
+type Row struct {
+	w            *worker
+	First, Count int
+}
+
+// workersHere returns the workers that are there.
+func (st *State) workersHere() []*worker {
+	all := make([]*worker, 0, len(st.present))
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// choose returns the rows of the devices that a look is for, and how many there are to choose from. It may be called
+// beside Step: what it reads of a worker does not change.
+func choose(look *wire.Look, all []*worker) (rows []Row, devices int) {
+	all = slices.DeleteFunc(all, func(w *worker) bool {
+		return look.Island != "" && w.island.name != look.Island || look.Worker != 0 && w.process.Number != look.Worker
+	})
+	slices.SortFunc(all, compareWorkers)
+	skip, left := int(look.First), int(min(look.Most, mostLanes))
+	for _, w := range all {
+		n := len(w.offer.Devices)
+		devices += n
+		first := min(skip, n)
+		skip -= first
+		if count := min(n-first, left); count > 0 {
+			rows, left = append(rows, Row{w, first, count}), left-count
+		}
+	}
+	return rows, devices
+}
+
+// compareWorkers is the order of workers in reports.
+func compareWorkers(x, y *worker) int {
+	return cmp.Or(cmp.Compare(x.island.index, y.island.index), placement.CompareNames(x.name, y.name),
+		cmp.Compare(x.process.Number, y.process.Number))
+}
+
+// look has workers tell what devices do, from now on.
+func (st *State) look(rows []Row) {
+	lanes := 0
+	for _, r := range rows {
+		lanes += r.Count
+	}
+	st.looked = st.now + lookFor
+	for _, r := range rows {
+		if r.w.gone != nil {
+			continue
+		}
+		d := &r.w.doing
+		if d.asked == nil {
+			*d = doing{asked: make([]int64, len(r.w.offer.Devices))}
+		}
+		m := &wire.Watch{Ms: lookFor / 1e6, Bars: uint32(min(max(barsOfAll/lanes, leastBars), mostBars))}
+		for i := range r.Count {
+			if until := &d.asked[r.First+i]; *until < st.now+lookFor-lookAgain {
+				*until = st.now + lookFor
+				m.Devices = append(m.Devices, uint32(r.First+i))
+			}
+		}
+		if len(m.Devices) > 0 {
+			st.send(r.w.to[:], wire.KindWatch, m)
+		}
+	}
+}
+
+// lookAway forgets what devices did when nobody looks any more.
+func (st *State) lookAway() {
+	if st.looked == 0 || st.now < st.looked {
+		return
+	}
+	st.looked = 0
+	for _, w := range st.workers {
+		if w != nil {
+			w.doing = doing{}
+		}
+	}
+}
+
+// clockSlack is how much later each message of a worker may seem to have come than the fastest so far, in nanoseconds:
+// what the two clocks drift apart in a second at most.
+const clockSlack = 100e3
+
+// keepDoing keeps what a worker tells, and forgets what is old. A worker that tells without being asked, or more often
+// than with its heartbeats, is not listened to.
+func (st *State) keepDoing(w *worker, m *wire.Doing) {
+	d := &w.doing
+	for len(d.all) > 0 && (st.now-d.all[0].NowNs-d.all[0].AheadNs > keepsDoing || len(d.all) >= mostDoing) {
+		d.all = d.all[1:]
+	}
+	if d.asked == nil || st.looked == 0 {
+		return
+	}
+	// A message that was under way for long seems to come from a clock that is behind. The fastest is nearest.
+	if ahead := st.now - m.NowNs; len(d.all) == 0 || ahead < d.ahead+clockSlack {
+		d.ahead = ahead
+	} else {
+		d.ahead += clockSlack
+	}
+	st.told++
+	m.AheadNs, m.Number = d.ahead, st.told
+	d.all = append(d.all, m)
+}
+
+// mostDoing bounds what is kept of a worker, in messages: as many as come while they are kept, at ten a second.
+const mostDoing = 120
+
+// timeline returns what devices did that is known, of what came after a number.
+func (st *State) timeline(rows []Row, after uint64) *wire.Timeline {
+	t := &wire.Timeline{NowNs: st.now, Newest: st.told, Shared: st.table != nil}
+	for _, r := range rows {
+		row := &wire.Timeline_Row{Island: r.w.island.name, Process: r.w.process, First: uint32(r.First),
+			Count: uint32(r.Count)}
+		for _, m := range r.w.doing.all {
+			if m.Number > after {
+				row.Doing = append(row.Doing, m)
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	for _, s := range st.sessions {
+		t.Owners = append(t.Owners, &wire.Timeline_Owner{Session: s.id, Tenant: s.tenant.terms.Name})
+	}
+	return t
+}
+
+// Timeline returns what some devices did in the last seconds, and has their workers tell more. The first look finds
+// nothing yet.
+func (s *Server) Timeline(look *wire.Look) *wire.Timeline {
+	s.mu.Lock()
+	all := s.state.workersHere()
+	s.mu.Unlock()
+	rows, devices := choose(look, all)
+	s.step(nil, Event{Kind: Look, Rows: rows}, true)
+	s.mu.Lock()
+	t := s.state.timeline(rows, look.After)
+	s.mu.Unlock()
+	t.Devices = uint64(devices)
+	return t
+}
