@@ -24,15 +24,18 @@ def read(path):
     assert set(trace) == {"displayTimeUnit", "traceEvents", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")  # the two that the format has
     assert trace["otherData"] == {"dropped": "0"}
-    processes, tracks, gangs = [], {}, collections.defaultdict(list)
+    processes, tracks, gangs = {}, {}, collections.defaultdict(list)
     for event in trace["traceEvents"]:
-        assert event["pid"] == os.getpid()
         match event["ph"], event["name"]:
             case "M", "process_name":
-                processes.append(event["args"]["name"])
+                assert event["pid"] not in processes, "a process is named once"
+                processes[event["pid"]] = event["args"]["name"]
             case "M", "thread_name":
-                assert event["tid"] not in tracks, "a track is named once"
+                assert event["tid"] not in tracks and event["pid"] in processes, "a track is named once"
                 tracks[event["tid"]] = event["args"]["name"]
+            case (("X" | "s" | "f"), str(name)) if event["cat"] != "gang":
+                assert name and event["tid"] in tracks and event["ts"] > 0
+                assert event["cat"] in ("call", "controller", "move", "collective", "operation")
             case "X", str(name):
                 assert name and event["cat"] == "gang" and event["tid"] in tracks
                 assert isinstance(event["ts"], NUMBER) and event["ts"] > 0
@@ -42,9 +45,12 @@ def read(path):
                 gangs[event["tid"]].append(event)
             case other:
                 pytest.fail(f"an event {other}")
-    assert processes == ["Open Pathways"]
     workers = {device.id: getattr(device, "worker", "") for device in jax.devices()}
-    assert tracks == {n: f"device {n} on {workers[n]}" if workers[n] else f"device {n}" for n in tracks}
+    assert processes.pop(os.getpid()) == "Open Pathways"
+    assert set(processes.values()) <= {"controller", *workers.values()}
+    of_devices = {n: name for n, name in tracks.items() if n in gangs}
+    assert of_devices == {n: f"device {n} on {workers[n]}" if workers[n] else f"device {n}" for n in gangs}
+    assert of_devices == tracks or any(workers.values()), "other tracks are those of clusters"
     for track in gangs.values():
         for earlier, later in zip(track, track[1:], strict=False):
             # Slices of a track that overlap without one being inside the other are drawn wrong. Times are whole ns.

@@ -35,8 +35,9 @@ type Source func() (stop func() Profile, err error)
 type Profile struct {
 	Devices  []observe.Device
 	Spans    []observe.Span
-	Dropped  uint64   // computations that are missing
-	Warnings []string // what else is missing, for people
+	Events   []observe.Event // pathways.trace shows them
+	Dropped  uint64          // computations and events that are missing
+	Warnings []string        // what else is missing, for people
 }
 
 var (
@@ -117,7 +118,7 @@ func missing(profiles []Profile) (warnings []string) {
 		warnings = append(warnings, p.Warnings...)
 		if p.Dropped > 0 {
 			warnings = append(warnings, fmt.Sprintf(
-				"%d computations did not fit, or still ran %v after the end", p.Dropped, Patience))
+				"%d computations and other events did not fit, or had not ended %v after the end", p.Dropped, Patience))
 		}
 	}
 	for i, w := range warnings {

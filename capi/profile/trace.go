@@ -51,7 +51,7 @@ func StopTrace() error {
 	missing(profiles)
 	for _, p := range profiles {
 		all.Spans, all.Dropped = append(all.Spans, p.Spans...), all.Dropped+p.Dropped
-		all.Devices = append(all.Devices, p.Devices...)
+		all.Devices, all.Events = append(all.Devices, p.Devices...), append(all.Events, p.Events...)
 	}
 	err := observe.WritePerfetto(file, os.Getpid(), all)
 	if e := file.Close(); err == nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/grant"
+	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -59,6 +60,7 @@ type remote struct {
 	notify   Notify
 	hurry    func() bool // Config.Hurry; may be nil
 	held     func(*wire.Held)
+	recorder observe.Recorder // of calls
 	running  sync.WaitGroup
 	stop     chan struct{}
 
@@ -206,6 +208,8 @@ func (r *remote) Close() error {
 
 // Compile implements Cluster.
 func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
+	begun := r.clock()
+	defer func() { r.called(begun, "compile", 0, int64(len(c.Code))) }()
 	m := &wire.Compile{Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers}
 	var text []byte
 	if len(c.Code) > content.MaxSize {

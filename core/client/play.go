@@ -86,8 +86,11 @@ func (r *remote) Play(s *PlaySpec) error {
 // play sends the sections of a graph. If one of them cannot be sent after others were, it
 // returns the ends of the nodes that were not sent.
 func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
+	begun := r.clock()
 	r.order.Lock()
 	defer r.order.Unlock()
+	first := r.op + 1
+	defer func() { r.called(begun, "play", first, 0) }()
 	g, err := r.playable(s)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ type Profile struct {
 	Devices []observe.Device // all of the session's
 	// Spans have virtual devices, and times of this process's clock.
 	Spans   []observe.Span
+	Events  []observe.Event // by the same clock; the calls are this process's
 	Dropped uint64
 	Missing []string // for people: workers whose spans are missing, and why
 }
@@ -101,14 +102,18 @@ func (r *remote) StartProfile(ctx context.Context) (StopProfile, error) {
 	if err != nil {
 		return nil, err
 	}
+	calls := r.recorder.Start(0, observe.MaxSpans)
 	return func(ctx context.Context) Profile {
 		r.settle(ctx)
+		called := calls.Stop(0)
 		ended, err := r.askWorkers(ctx, id, true)
 		if err != nil {
 			ended = new(round)
 			ended.missing = []string{err.Error()}
 		}
-		return r.gather(begun, ended)
+		p := r.gather(begun, ended)
+		p.Events, p.Dropped = append(p.Events, called.Events...), p.Dropped+called.Dropped
+		return p
 	}, nil
 }
 
@@ -243,6 +248,7 @@ func (r *remote) gather(begun, ended *round) Profile {
 			c = first
 		}
 		out.Dropped += m.Dropped
+		out.Events = append(out.Events, events(m, cmp.Or(names[worker], fmt.Sprint(worker)), numbers[worker], c.ahead)...)
 		for _, e := range m.Spans {
 			device, ok := numbers[worker][e.Local]
 			if !ok || uint64(e.Program) >= uint64(len(m.Programs)) {

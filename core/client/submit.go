@@ -120,6 +120,7 @@ func (r *remote) takeBack(op uint64, err error) error {
 
 // Run implements Cluster.
 func (r *remote) Run(s *RunSpec) error {
+	begun := r.clock()
 	r.order.Lock()
 	defer r.order.Unlock()
 	p := pending{token: s.Token}
@@ -138,7 +139,9 @@ func (r *remote) Run(s *RunSpec) error {
 		r.assemble(&run)
 	}
 	r.buf = run.Append(r.buf[:0])
-	return r.send(wire.KindRun, op)
+	err = r.send(wire.KindRun, op)
+	r.called(begun, "run", op, 0)
+	return err
 }
 
 // submit numbers an operation and sends the message that set returns for it.
@@ -184,6 +187,7 @@ func (r *remote) Put(s *PutSpec) error {
 				len(r.welcome.Devices)-1)
 		}
 	}
+	begun := r.clock()
 	put := &putting{left: 1, unsent: s.gathers()}
 	if s.Lend == nil {
 		put.left += len(s.Devices)
@@ -230,6 +234,7 @@ func (r *remote) Put(s *PutSpec) error {
 	if failed != nil {
 		r.exchange.Fail(r.space, op, failed)
 	}
+	r.called(begun, "put", op, size*int64(len(s.Devices)))
 	return nil
 }
 
@@ -332,10 +337,12 @@ const alignment = 64
 
 // Transfer implements Cluster. It sets t.Op.
 func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
-	_, err := r.submit(pending{token: token}, wire.KindTransfer, func(op uint64) proto.Message {
+	begun := r.clock()
+	op, err := r.submit(pending{token: token}, wire.KindTransfer, func(op uint64) proto.Message {
 		t.Op = op
 		return t
 	})
+	r.called(begun, "transfer", op, 0)
 	return err
 }
 
@@ -372,6 +379,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
 			len(r.welcome.Devices)-1)
 	}
+	begun := r.clock()
 	f := new(fetching)
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
 		return &wire.Fetch{Op: op, Object: object, Device: device}
@@ -400,6 +408,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	if failed != nil {
 		r.exchange.Fail(r.space, op, failed)
 	}
+	r.called(begun, "fetch", op, size)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -155,5 +156,56 @@ func TestSpansAreAsLongAsComputations(t *testing.T) {
 	p := stop(t.Context())
 	if len(p.Spans) != 1 || p.Spans[0].End-p.Spans[0].Submitted < 20e6 {
 		t.Errorf("%+v, of a computation of 20 ms", p.Spans)
+	}
+}
+
+// A profile has the way of each operation, by its number: its call, its arrival at each of its workers, and the bytes
+// that it moves there.
+func TestProfileHasTheWayOfEachOperation(t *testing.T) {
+	l, _ := open(t, 2, 2)
+	s, other := connect(t, l, "client"), connect(t, l, "other")
+	all := clustertest.UpTo(4)
+	sum := s.program(sumAll, all...)
+	foreign := other.vector(all, ramp)
+	stop := s.profile()
+	x := s.vector(all, ramp)
+	token, _ := s.Start(sum, x)
+	if err := s.Wait(token); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = s.read(x, 3)
+	_, _ = other.read(foreign, 3)
+	p := stop(t.Context())
+	ops := map[string]uint64{}
+	for _, e := range p.Events {
+		if e.Kind == observe.Call {
+			ops[e.Name] = e.Op
+		}
+		if e.End < e.Begin || (e.Kind == observe.Call) != (e.Worker == "") || e.Op == 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	var got []string
+	for _, e := range p.Events {
+		for name, op := range ops {
+			if e.Op == op && e.Kind != observe.Call {
+				what := map[observe.Kind]string{observe.Arrival: "arrives at", observe.Move: e.Name + " at"}[e.Kind]
+				got = append(got, fmt.Sprintf("%s: %s %s, %d bytes", name, what, e.Worker, e.Bytes))
+			}
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"fetch: arrives at worker-1, 0 bytes",
+		"fetch: fetch at worker-1, 16 bytes",
+		"put: arrives at worker-0, 0 bytes",
+		"put: arrives at worker-1, 0 bytes",
+		"put: put at worker-0, 32 bytes",
+		"put: put at worker-1, 32 bytes",
+		"run: arrives at worker-0, 0 bytes",
+		"run: arrives at worker-1, 0 bytes",
+	}
+	if !slices.Equal(want, got) {
+		t.Errorf("%q\nexpected %q", got, want)
 	}
 }

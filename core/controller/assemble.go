@@ -63,7 +63,7 @@ func (st *State) assemble(s *session, m *wire.Assemble) {
 	st.gang++
 	own := ownPieces(s, p.place.rows, m)
 	p.place.workers.each(func(slot int) {
-		st.deliverDispatch(st.workers[slot].to[:], st.gang, s, wire.KindAssemble, true, encoded(own[slot]))
+		st.deliverDispatch(st.workers[slot].to[:], st.gang, 0, s, wire.KindAssemble, true, encoded(own[slot]))
 	})
 }
 

@@ -47,6 +47,6 @@ func (st *State) letGo(s *session, kept []uint64, workers set) {
 	}
 	for some := range slices.Chunk(kept, maxFreed) {
 		st.gang++
-		st.deliverDispatch(to, st.gang, s, wire.KindFree, true, (&wire.Free{Objects: some}).Append(nil))
+		st.deliverDispatch(to, st.gang, 0, s, wire.KindFree, true, (&wire.Free{Objects: some}).Append(nil))
 	}
 }

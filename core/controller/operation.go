@@ -47,8 +47,9 @@ type gang struct {
 	number uint64 // 0 while it waits
 	s      *session
 	op     uint64
-	err    error // the first failure; the client was told
-	began  int64
+	err    error  // the first failure; the client was told
+	began  int64  // when it came, and from its dispatch on, when that was
+	waited uint64 // nanoseconds from the one to the other, while its session is profiled
 	waits  set    // slots of the workers that have yet to report
 	left   int    // their number
 	spent  uint64 // device time on those that have, in nanoseconds
@@ -94,7 +95,7 @@ func (st *State) newGang(s *session, op uint64) *gang {
 		g = st.freeOps[n-1]
 		st.freeOps = st.freeOps[:n-1]
 	}
-	g.s, g.op = s, op
+	g.s, g.op, g.began = s, op, st.now
 	return g
 }
 
@@ -393,15 +394,16 @@ func (st *State) refused(g *gang, err error) {
 func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) {
 	st.tell(g.s, workers)
 	st.enter(g, workers, conns)
-	st.deliverDispatch(conns, g.number, g.s, kind, g.kept, g.payload)
+	st.deliverDispatch(conns, g.number, g.waited, g.s, kind, g.kept, g.payload)
 	g.payload = nil
 }
 
 // deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. Where kept
 // says that they do not change any more, and that they are long, they are copied when they leave.
-func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wire.Kind, kept bool,
+func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation ...[]byte) {
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term}
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term,
+		Waited: waited}
 	size := 0
 	for _, piece := range operation {
 		size += len(piece)
@@ -413,13 +415,14 @@ func (st *State) deliverDispatch(to []uint64, number uint64, s *session, kind wi
 		st.deliver(to, wire.KindDispatch, st.buffer[from:])
 		return
 	}
-	st.deliverDispatchLate(to, number, s, kind, kept, slices.Clone(operation))
+	st.deliverDispatchLate(to, number, waited, s, kind, kept, slices.Clone(operation))
 }
 
 // deliverDispatchLate is deliverDispatch of long operations: a function of its own, since its closure takes memory.
-func (st *State) deliverDispatchLate(to []uint64, number uint64, s *session, kind wire.Kind, kept bool,
+func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation [][]byte) {
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term}
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term,
+		Waited: waited}
 	if !kept {
 		operation = [][]byte{slices.Concat(operation...)}
 	}
@@ -435,6 +438,9 @@ func (st *State) deliverDispatchLate(to []uint64, number uint64, s *session, kin
 // enter gives an operation its number; it is under way.
 func (st *State) enter(g *gang, workers set, conns []uint64) {
 	st.gang++
+	if g.s.profiles > 0 {
+		g.waited = uint64(st.now - g.began)
+	}
 	g.number, g.began = st.gang, st.now
 	g.waits.copyOf(workers)
 	g.left = len(conns)

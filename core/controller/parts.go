@@ -39,10 +39,10 @@ func (st *State) dispatchParts(g *gang) {
 			whole = append(whole, w.to[0])
 			return
 		}
-		st.deliverDispatch(w.to[:], g.number, g.s, g.kind, true, head, own[slot])
+		st.deliverDispatch(w.to[:], g.number, g.waited, g.s, g.kind, true, head, own[slot])
 	})
 	if len(whole) > 0 {
-		st.deliverDispatch(whole, g.number, g.s, g.kind, g.kept, g.payload)
+		st.deliverDispatch(whole, g.number, g.waited, g.s, g.kind, g.kept, g.payload)
 	}
 	g.message, g.payload, g.cut = nil, nil, nil
 }

@@ -30,6 +30,11 @@ func (st *State) profile(s *session, m *wire.Profile) {
 		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number,
 			Status: wire.Of(err)})
 	}
+	if !m.Stop {
+		s.profiles++
+	} else if s.profiles > 0 {
+		s.profiles--
+	}
 	st.tell(s, here)
 	st.send(st.connsOf(here), wire.KindProfile,
 		&wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})

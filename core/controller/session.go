@@ -27,6 +27,7 @@ type session struct {
 	parted   bool   // workers know that its process is no more
 	deadline int64  // then
 	begun    int64
+	profiles int // that have begun, and not ended
 	address  [1]uint64
 
 	tenant  *tenancy

@@ -43,7 +43,7 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 		worker.add(slot)
 		if to := st.connsOf(worker); len(to) > 0 {
 			st.gang++
-			st.deliverDispatch(to, st.gang, s, wire.KindFree, true, (&wire.Free{Rows: by[slot]}).Append(nil))
+			st.deliverDispatch(to, st.gang, 0, s, wire.KindFree, true, (&wire.Free{Rows: by[slot]}).Append(nil))
 		}
 	}
 }

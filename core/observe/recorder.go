@@ -31,7 +31,8 @@ type Span struct {
 type Recorded struct {
 	Began   int64 // nanoseconds since the Unix epoch
 	Spans   []Span
-	Dropped uint64   // number of spans that were launched and are missing from Spans
+	Events  []Event
+	Dropped uint64   // number of spans and events that are missing
 	Devices []Device // names for WritePerfetto; it shows other devices by number
 }
 
@@ -51,19 +52,21 @@ type Recording struct {
 	mu      sync.Mutex // guards the rest
 	settled sync.Cond  // signalled when running becomes 0 or Stop's patience ends
 	spans   []Span
+	events  []Event
 	running int // spans that have not ended
 	dropped uint64
 	stopped bool
 }
 
-// MaxSpans is the number of spans that a recording keeps by default, about 70 MB;
-// further spans are only counted.
+// MaxSpans is the number of spans that a recording keeps by default, about 70 MB; further
+// spans are only counted. It keeps as many events.
 const MaxSpans = 1 << 20
 
 // On reports whether there is any recording.
 func (r *Recorder) On() bool { return r.recordings.Load() != nil }
 
-// Start begins to record the computations of a session, and keeps at most limit spans.
+// Start begins to record the computations of a session, and keeps at most limit spans and
+// limit events.
 // The caller must call Stop or Drop.
 func (r *Recorder) Start(session uint32, limit int) *Recording {
 	rec := &Recording{recorder: r, session: session, limit: limit, began: time.Now().UnixNano()}
@@ -165,6 +168,7 @@ func (rec *Recording) Stop(patience time.Duration) Recorded {
 	}
 	rec.stopped = true
 	spans := slices.DeleteFunc(rec.spans, func(s Span) bool { return s.End == 0 })
-	rec.spans = nil
-	return Recorded{Began: rec.began, Spans: spans, Dropped: rec.dropped + uint64(rec.running)}
+	events := rec.events
+	rec.spans, rec.events = nil, nil
+	return Recorded{Began: rec.began, Spans: spans, Events: events, Dropped: rec.dropped + uint64(rec.running)}
 }

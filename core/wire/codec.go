@@ -157,12 +157,13 @@ func (m *Dispatch) AppendAround(b []byte, operation ...[]byte) []byte {
 		}
 	}
 	b = appendNumber(b, 5, m.Client)
-	return appendNumber(b, 6, m.Term)
+	b = appendNumber(b, 6, m.Term)
+	return appendNumber(b, 7, m.Waited)
 }
 
 // Parse reads an encoded message. Operation is memory of b.
 func (m *Dispatch) Parse(b []byte) error {
-	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Term = 0, 0, 0, nil, 0, 0
+	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Term, m.Waited = 0, 0, 0, nil, 0, 0, 0
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		b = rest
@@ -182,6 +183,8 @@ func (m *Dispatch) Parse(b []byte) error {
 			m.Client = f.value
 		case f.number == 6:
 			m.Term = f.value
+		case f.number == 7:
+			m.Waited = f.value
 		}
 	}
 	return nil

@@ -4999,6 +4999,7 @@ type Dispatch struct {
 	Operation     []byte `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
 	Client        uint64 `protobuf:"varint,5,opt,name=client,proto3" json:"client,omitempty"` // process number: where fetched bytes go
 	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	Waited        uint64 `protobuf:"varint,7,opt,name=waited,proto3" json:"waited,omitempty"` // ns that the controller had it, while its session is profiled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5071,6 +5072,13 @@ func (x *Dispatch) GetClient() uint64 {
 func (x *Dispatch) GetTerm() uint64 {
 	if x != nil {
 		return x.Term
+	}
+	return 0
+}
+
+func (x *Dispatch) GetWaited() uint64 {
+	if x != nil {
+		return x.Waited
 	}
 	return 0
 }
@@ -5899,7 +5907,8 @@ type Recorded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Programs      []string               `protobuf:"bytes,1,rep,name=programs,proto3" json:"programs,omitempty"` // names, which spans refer to by index
 	Spans         []*Executed            `protobuf:"bytes,2,rep,name=spans,proto3" json:"spans,omitempty"`
-	Dropped       uint64                 `protobuf:"varint,3,opt,name=dropped,proto3" json:"dropped,omitempty"` // spans that did not fit
+	Dropped       uint64                 `protobuf:"varint,3,opt,name=dropped,proto3" json:"dropped,omitempty"` // spans and events that did not fit
+	Events        []*Happened            `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5955,6 +5964,122 @@ func (x *Recorded) GetDropped() uint64 {
 	return 0
 }
 
+func (x *Recorded) GetEvents() []*Happened {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// What became of an operation on a worker, see observe.Event.
+type Happened struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          uint32                 `protobuf:"varint,2,opt,name=name,proto3" json:"name,omitempty"` // index in programs
+	Op            uint64                 `protobuf:"varint,3,opt,name=op,proto3" json:"op,omitempty"`
+	Gang          uint64                 `protobuf:"varint,4,opt,name=gang,proto3" json:"gang,omitempty"`
+	Local         uint32                 `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"` // device
+	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Waited        uint64                 `protobuf:"varint,7,opt,name=waited,proto3" json:"waited,omitempty"` // ns
+	Begin         uint64                 `protobuf:"fixed64,8,opt,name=begin,proto3" json:"begin,omitempty"`
+	End           uint64                 `protobuf:"varint,9,opt,name=end,proto3" json:"end,omitempty"` // after begin
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Happened) Reset() {
+	*x = Happened{}
+	mi := &file_wire_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Happened) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Happened) ProtoMessage() {}
+
+func (x *Happened) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Happened.ProtoReflect.Descriptor instead.
+func (*Happened) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *Happened) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *Happened) GetName() uint32 {
+	if x != nil {
+		return x.Name
+	}
+	return 0
+}
+
+func (x *Happened) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *Happened) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Happened) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Happened) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Happened) GetWaited() uint64 {
+	if x != nil {
+		return x.Waited
+	}
+	return 0
+}
+
+func (x *Happened) GetBegin() uint64 {
+	if x != nil {
+		return x.Begin
+	}
+	return 0
+}
+
+func (x *Happened) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 // One computation on one device. Times are ns since the Unix epoch, by the worker's
 // clock, but for differences.
 type Executed struct {
@@ -5972,7 +6097,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5984,7 +6109,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5997,7 +6122,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -6061,7 +6186,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6073,7 +6198,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6086,7 +6211,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -6125,7 +6250,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6262,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6275,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -6203,7 +6328,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6215,7 +6340,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6228,7 +6353,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Look) GetIsland() string {
@@ -6281,7 +6406,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6293,7 +6418,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6306,7 +6431,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -6364,7 +6489,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6376,7 +6501,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6389,7 +6514,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Ask) GetStop() bool {
@@ -6452,7 +6577,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6464,7 +6589,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6477,7 +6602,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Report) GetCluster() string {
@@ -6609,7 +6734,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6621,7 +6746,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6634,7 +6759,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75, 0}
+	return file_wire_proto_rawDescGZIP(), []int{76, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -6699,7 +6824,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6711,7 +6836,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6724,7 +6849,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77, 0}
+	return file_wire_proto_rawDescGZIP(), []int{78, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -6772,7 +6897,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6784,7 +6909,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6797,7 +6922,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77, 1}
+	return file_wire_proto_rawDescGZIP(), []int{78, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -6825,7 +6950,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6837,7 +6962,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6850,7 +6975,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 0}
+	return file_wire_proto_rawDescGZIP(), []int{80, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -6893,7 +7018,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6905,7 +7030,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6918,7 +7043,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 1}
+	return file_wire_proto_rawDescGZIP(), []int{80, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -7005,7 +7130,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7017,7 +7142,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7030,7 +7155,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 2}
+	return file_wire_proto_rawDescGZIP(), []int{80, 2}
 }
 
 func (x *Report_Program) GetName() string {
@@ -7084,7 +7209,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7096,7 +7221,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7109,7 +7234,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 3}
+	return file_wire_proto_rawDescGZIP(), []int{80, 3}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -7183,7 +7308,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7195,7 +7320,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7208,7 +7333,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 4}
+	return file_wire_proto_rawDescGZIP(), []int{80, 4}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -7336,7 +7461,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7348,7 +7473,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7361,7 +7486,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 5}
+	return file_wire_proto_rawDescGZIP(), []int{80, 5}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -7506,7 +7631,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7518,7 +7643,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7531,7 +7656,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 6}
+	return file_wire_proto_rawDescGZIP(), []int{80, 6}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -7620,7 +7745,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7632,7 +7757,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7645,7 +7770,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 7}
+	return file_wire_proto_rawDescGZIP(), []int{80, 7}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -7708,7 +7833,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7720,7 +7845,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7733,7 +7858,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 8}
+	return file_wire_proto_rawDescGZIP(), []int{80, 8}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -7777,7 +7902,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7789,7 +7914,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7802,7 +7927,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 9}
+	return file_wire_proto_rawDescGZIP(), []int{80, 9}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -7899,7 +8024,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7911,7 +8036,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7924,7 +8049,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 10}
+	return file_wire_proto_rawDescGZIP(), []int{80, 10}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -7994,7 +8119,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8006,7 +8131,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8019,7 +8144,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 11}
+	return file_wire_proto_rawDescGZIP(), []int{80, 11}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -8049,7 +8174,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8061,7 +8186,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8074,7 +8199,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 12}
+	return file_wire_proto_rawDescGZIP(), []int{80, 12}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -8564,14 +8689,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x06inputs\x18\b \x03(\x04R\x06inputs\x12\x16\n" +
 	"\x06client\x18\t \x01(\x04R\x06client\x12\x12\n" +
 	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"\x96\x01\n" +
+	" \x01(\x04R\x04term\"\xae\x01\n" +
 	"\bDispatch\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x18\n" +
 	"\asession\x18\x02 \x01(\rR\asession\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\rR\x04kind\x12\x1c\n" +
 	"\toperation\x18\x04 \x01(\fR\toperation\x12\x16\n" +
 	"\x06client\x18\x05 \x01(\x04R\x06client\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"w\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x16\n" +
+	"\x06waited\x18\a \x01(\x04R\x06waited\"w\n" +
 	"\tCompleted\x12\x0e\n" +
 	"\x02ok\x18\x01 \x03(\x04R\x02ok\x12.\n" +
 	"\x06failed\x18\x02 \x03(\v2\x16.pathways.wire.FailureR\x06failed\x12\x16\n" +
@@ -8628,11 +8754,22 @@ const file_wire_proto_rawDesc = "" +
 	"\x06worker\x18\x04 \x01(\x04R\x06worker\x12-\n" +
 	"\x06status\x18\x05 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x15\n" +
 	"\x06now_ns\x18\x06 \x01(\x03R\x05nowNs\x12\x14\n" +
-	"\x05bytes\x18\a \x01(\x03R\x05bytes\"o\n" +
+	"\x05bytes\x18\a \x01(\x03R\x05bytes\"\xa0\x01\n" +
 	"\bRecorded\x12\x1a\n" +
 	"\bprograms\x18\x01 \x03(\tR\bprograms\x12-\n" +
 	"\x05spans\x18\x02 \x03(\v2\x17.pathways.wire.ExecutedR\x05spans\x12\x18\n" +
-	"\adropped\x18\x03 \x01(\x04R\adropped\"\xb2\x01\n" +
+	"\adropped\x18\x03 \x01(\x04R\adropped\x12/\n" +
+	"\x06events\x18\x04 \x03(\v2\x17.pathways.wire.HappenedR\x06events\"\xc2\x01\n" +
+	"\bHappened\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\rR\x04name\x12\x0e\n" +
+	"\x02op\x18\x03 \x01(\x04R\x02op\x12\x12\n" +
+	"\x04gang\x18\x04 \x01(\x04R\x04gang\x12\x14\n" +
+	"\x05local\x18\x05 \x01(\rR\x05local\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06waited\x18\a \x01(\x04R\x06waited\x12\x14\n" +
+	"\x05begin\x18\b \x01(\x06R\x05begin\x12\x10\n" +
+	"\x03end\x18\t \x01(\x04R\x03end\"\xb2\x01\n" +
 	"\bExecuted\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\rR\aprogram\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
@@ -8863,7 +9000,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 101)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -8941,52 +9078,53 @@ var file_wire_proto_goTypes = []any{
 	(*Profile)(nil),              // 73: pathways.wire.Profile
 	(*Profiled)(nil),             // 74: pathways.wire.Profiled
 	(*Recorded)(nil),             // 75: pathways.wire.Recorded
-	(*Executed)(nil),             // 76: pathways.wire.Executed
-	(*Watch)(nil),                // 77: pathways.wire.Watch
-	(*Doing)(nil),                // 78: pathways.wire.Doing
-	(*Look)(nil),                 // 79: pathways.wire.Look
-	(*Timeline)(nil),             // 80: pathways.wire.Timeline
-	(*Ask)(nil),                  // 81: pathways.wire.Ask
-	(*Report)(nil),               // 82: pathways.wire.Report
-	nil,                          // 83: pathways.wire.Hello.VersionsEntry
-	nil,                          // 84: pathways.wire.Platform.StringsEntry
-	nil,                          // 85: pathways.wire.Platform.IntsEntry
-	nil,                          // 86: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 87: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 88: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 89: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 90: pathways.wire.Timeline.Owner
-	(*Report_Island)(nil),        // 91: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 92: pathways.wire.Report.Worker
-	(*Report_Program)(nil),       // 93: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 94: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 95: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 96: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 97: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 98: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 99: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 100: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 101: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 102: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 103: pathways.wire.Report.Supervised
+	(*Happened)(nil),             // 76: pathways.wire.Happened
+	(*Executed)(nil),             // 77: pathways.wire.Executed
+	(*Watch)(nil),                // 78: pathways.wire.Watch
+	(*Doing)(nil),                // 79: pathways.wire.Doing
+	(*Look)(nil),                 // 80: pathways.wire.Look
+	(*Timeline)(nil),             // 81: pathways.wire.Timeline
+	(*Ask)(nil),                  // 82: pathways.wire.Ask
+	(*Report)(nil),               // 83: pathways.wire.Report
+	nil,                          // 84: pathways.wire.Hello.VersionsEntry
+	nil,                          // 85: pathways.wire.Platform.StringsEntry
+	nil,                          // 86: pathways.wire.Platform.IntsEntry
+	nil,                          // 87: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 88: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 89: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 90: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 91: pathways.wire.Timeline.Owner
+	(*Report_Island)(nil),        // 92: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 93: pathways.wire.Report.Worker
+	(*Report_Program)(nil),       // 94: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 95: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 96: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 97: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 98: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 99: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 100: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 101: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 102: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 103: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 104: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	12,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	83,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	84,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	21,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	6,   // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	14,  // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	7,   // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	8,   // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	5,   // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	84,  // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	85,  // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	85,  // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	86,  // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	11,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	10,  // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	9,   // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	86,  // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	87,  // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	87,  // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	88,  // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	13,  // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	8,   // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	19,  // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -9009,7 +9147,7 @@ var file_wire_proto_depIdxs = []int32{
 	6,   // 35: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	38,  // 36: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	41,  // 37: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	97,  // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	98,  // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	39,  // 39: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	39,  // 40: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	40,  // 41: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -9043,35 +9181,36 @@ var file_wire_proto_depIdxs = []int32{
 	6,   // 69: pathways.wire.Drop.status:type_name -> pathways.wire.Status
 	6,   // 70: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
 	6,   // 71: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	76,  // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	88,  // 73: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	89,  // 74: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	90,  // 75: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	91,  // 76: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	95,  // 77: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	101, // 78: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	93,  // 79: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	96,  // 80: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	100, // 81: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	102, // 82: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	7,   // 83: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	78,  // 84: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	92,  // 85: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,   // 86: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13,  // 87: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15,  // 88: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	94,  // 89: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	99,  // 90: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	97,  // 91: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	98,  // 92: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	70,  // 93: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	98,  // 94: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	103, // 95: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	96,  // [96:96] is the sub-list for method output_type
-	96,  // [96:96] is the sub-list for method input_type
-	96,  // [96:96] is the sub-list for extension type_name
-	96,  // [96:96] is the sub-list for extension extendee
-	0,   // [0:96] is the sub-list for field type_name
+	77,  // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	76,  // 73: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	89,  // 74: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	90,  // 75: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	91,  // 76: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	92,  // 77: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	96,  // 78: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	102, // 79: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	94,  // 80: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	97,  // 81: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	101, // 82: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	103, // 83: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	7,   // 84: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	79,  // 85: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	93,  // 86: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	7,   // 87: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	13,  // 88: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	15,  // 89: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	95,  // 90: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	100, // 91: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	98,  // 92: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	99,  // 93: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	70,  // 94: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	99,  // 95: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	104, // 96: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	97,  // [97:97] is the sub-list for method output_type
+	97,  // [97:97] is the sub-list for method input_type
+	97,  // [97:97] is the sub-list for extension type_name
+	97,  // [97:97] is the sub-list for extension extendee
+	0,   // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -9085,7 +9224,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   101,
+			NumMessages:   102,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

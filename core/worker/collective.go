@@ -17,7 +17,7 @@ func (w *Worker) collective(c *device.CollectiveCall) {
 		return
 	}
 	w.config.Engine.Enter(collective.Call{Launch: c.Launch, Local: c.Local, Spec: spec, Operands: c.Operands,
-		Results: c.Results, Done: c.Done})
+		Results: c.Results, Done: w.observed(c, spec)})
 }
 
 // specs are the collectives that programs call, each read once.

@@ -41,6 +41,7 @@ type gang struct {
 	failed  uberatomic.Error    // the first error
 	watched atomic.Bool         // by giveUp
 	lacked  atomic.Bool         // a part of it got no memory here
+	seen    *seen               // nil unless somebody records; set before it is enlisted
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -139,6 +140,7 @@ func (w *Worker) through(g *gang) {
 		r.program.release()
 	}
 	err := g.failure()
+	w.note(g)
 	w.report.add(g.ID, g.spent.Load(), err, g.lacked.Load() && status.CodeOf(err) == status.ResourceExhausted)
 	w.mu.Lock()
 	delete(w.gangs, g.ID)
@@ -155,6 +157,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
 		g, r := newRun(w, d.Gang, 0, d.Session, d.Client)
+		w.see(g, d.Waited)
 		w.post(g, w.beginRun(g, r, d.Operation))
 		w.posts.leave(!w.conn.Buffered())
 		return nil
@@ -179,6 +182,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		return w.assemble(d.Session, &m)
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
+	w.see(g, d.Waited)
 	var err error
 	switch wire.Kind(d.Kind) {
 	case wire.KindPut:

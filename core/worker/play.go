@@ -212,10 +212,12 @@ func (w *Worker) playNode(d *wire.Played, n *node, i uint32) {
 	id, op := d.Gang+uint64(i), d.Op+uint64(d.From+i)
 	if n.run != nil {
 		g, r := newRun(w, id, op, d.Session, d.Client)
+		w.see(g, 0)
 		n.play(g, r, d)
 		w.post(g, w.arrange(g, r))
 	} else {
 		g := newGang(w, id, op, d.Session, d.Client)
+		w.see(g, 0)
 		w.post(g, n.playTransfer(g, d))
 	}
 	for _, f := range n.frees {

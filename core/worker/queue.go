@@ -155,6 +155,7 @@ func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 // begin begins a part. What the part does from now on comes back as tasks; its end, as gang.end.
 func (q *queue) begin(f *devicequeue.Flight) {
 	g := gangOf(f.Part)
+	g.begins(f)
 	switch work := g.work.(type) {
 	case *run:
 		q.run(g, work, f)

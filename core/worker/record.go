@@ -16,7 +16,7 @@ import (
 // session's, from its launch to the end that the driver tells. Where nobody records, a
 // launch costs one load more.
 
-// maxSpans bounds what a session's recording keeps: some 20 MB.
+// maxSpans bounds what a session's recording keeps, of spans and of events: some 20 MB each.
 const maxSpans = 1 << 18
 
 // recordingKey is a profile of a session.
@@ -106,19 +106,27 @@ func (w *Worker) answer(m *wire.Profiled) {
 func pack(r observe.Recorded) *wire.Recorded {
 	m := &wire.Recorded{Dropped: r.Dropped, Spans: make([]*wire.Executed, len(r.Spans))}
 	names := map[string]uint32{}
+	name := func(text string) uint32 {
+		n, ok := names[text]
+		if !ok {
+			n = uint32(len(m.Programs))
+			names[text] = n
+			m.Programs = append(m.Programs, text)
+		}
+		return n
+	}
 	all := make([]wire.Executed, len(r.Spans))
 	for i, s := range r.Spans {
-		name, ok := names[s.Program]
-		if !ok {
-			name = uint32(len(m.Programs))
-			names[s.Program] = name
-			m.Programs = append(m.Programs, s.Program)
-		}
 		e := &all[i]
-		e.Program, e.Number, e.Gang, e.Local = name, s.ProgramID, s.Gang, uint32(s.Device)
+		e.Program, e.Number, e.Gang, e.Local = name(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
 		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)),
 			uint64(s.End-s.Submitted)
 		m.Spans[i] = e
+	}
+	for _, e := range r.Events {
+		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: name(e.Name), Op: e.Op, Gang: e.Gang,
+			Local: uint32(e.Device), Bytes: uint64(e.Bytes), Waited: uint64(e.Waited), Begin: uint64(e.Begin),
+			End: uint64(e.End - e.Begin)})
 	}
 	return m
 }

@@ -346,7 +346,8 @@ def status(address: str | None = None) -> Status:
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
     """Records what the devices of this process or its cluster run inside the ``with`` block, into a file that
-    https://ui.perfetto.dev opens. `jax.profiler.trace` records the same for xprof.
+    https://ui.perfetto.dev opens. On a cluster it has calls, the controller's queue, moves of bytes and collectives,
+    too. `jax.profiler.trace` records the computations for xprof.
 
         with pathways.trace("step.json") as timeline:
             jax.block_until_ready(step(x))

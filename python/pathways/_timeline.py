@@ -49,7 +49,7 @@ class Timeline:
 
     def _read(self) -> None:
         """Reads the file once it is complete."""
-        events = [e for e in json.loads(self.path.read_text(encoding="utf-8"))["traceEvents"] if e["ph"] == "X"]
+        events = [e for e in json.loads(self.path.read_text(encoding="utf-8"))["traceEvents"] if e.get("cat") == "gang"]
         start = min((e["ts"] for e in events), default=0.0)
         spans = (
             Span(e["tid"], e["name"].removeprefix("jit_"), e["args"]["gang"], (e["ts"] - start) / 1e6, e["dur"] / 1e6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import fresh
@@ -30,6 +31,44 @@ for directory in first, second:
             lines = {line.name: [event.name for event in line.events] for line in plane.lines}
             print(plane.name.removeprefix("/device:CUSTOM:"), lines.get("XLA Ops", []), lines.get("Warnings", []))
 """
+
+TRACE = """
+import jax, numpy as np, pathways
+
+d = jax.NamedSharding(jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P("d"))
+step = jax.jit(lambda x: x + x.sum())
+x = np.ones(256, np.float32)
+np.asarray(step(jax.device_put(x, d)))
+with pathways.trace("trace.json"):
+    np.asarray(step(jax.device_put(x, d)))
+"""
+
+
+def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Cluster(2, 2) as cluster:
+        cluster.run(TRACE)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    bars = {(e["tid"], e["ts"]): e for e in events if e["ph"] == "X"}
+
+    def at(event):
+        bar = bars[event["tid"], event["ts"]]
+        return f"{bar['cat']} {bar['name']} in {processes[bar['pid']]}"
+
+    begins = {e["id"]: at(e) for e in events if e["ph"] == "s"}
+    arrows = sorted(f"{begins[e['id']]} -> {at(e)}" for e in events if e["ph"] == "f")
+    call, queued = "call {0} in Open Pathways -> controller {0} in controller", "controller {0} in controller -> "
+    run = queued.format("jit__lambda") + "gang jit__lambda in worker-{}"
+    put = queued.format("put") + "move put in worker-{}"
+    assert set(arrows) >= {call.format("jit__lambda"), call.format("put"), call.format("fetch")}
+    assert [a for a in arrows if " gang " in a] == [run.format(0)] * 2 + [run.format(1)] * 2
+    assert [a for a in arrows if " move put " in a] == [put.format(0), put.format(1)]
+    moved = [(e["name"], e["args"]["bytes"]) for e in bars.values() if e["cat"] == "move"]
+    assert [n for name, n in moved if name == "put"] == [512, 512]
+    assert sum(n for name, n in moved if name == "fetch") == 1024
+    sums = [e for e in bars.values() if e["cat"] == "collective"]
+    assert [e["name"] for e in sums] == ["all-reduce"] * 4 and all(e["args"]["bytes"] == 4 for e in sums)
 
 
 def test_planes_of_workers_and_what_is_said_of_one_that_is_lost(tmp_path, monkeypatch):
