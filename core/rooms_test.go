@@ -40,6 +40,7 @@ var rooms = []room{
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
+		"core/chain",
 		"core/controller", "core/client", "core/epoch", "core/watch", "core/worker", "core/cluster", "core/command",
 		"core/sharded", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
 
@@ -50,6 +51,7 @@ var rooms = []room{
 	{"core/reshard", []string{"core/sharded", "capi/export", "capi/embedded", "capi/cluster"}},
 	{"core/ledger", []string{"core/embedded", "core/controller"}},
 	{"core/tenant", []string{"core/controller", "core/cluster"}},
+	{"core/chain", []string{"core/controller", "core/command"}},
 	{"core/worker/devicequeue", []string{"core/worker"}},
 	{"core/worker/assembly", []string{"core/worker"}},
 	{"core/tracetest", nil},

@@ -71,9 +71,9 @@ func showQueue(w io.Writer, r *wire.Report, before string) {
 		}
 		left := "no limit"
 		if q.LeftMs >= 0 {
-			left = fmt.Sprint(age(q.SinceMs + q.LeftMs))
+			left = fmt.Sprint(wire.Age(q.SinceMs + q.LeftMs))
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\t%s\t%s\n", i+1, names[q.Session], what, q.Priority, age(q.SinceMs), left,
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\t%s\t%s\n", i+1, names[q.Session], what, q.Priority, wire.Age(q.SinceMs), left,
 			wire.LacksText(q.Holders))
 	}
 }

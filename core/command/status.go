@@ -83,7 +83,7 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 }
 
 func (p *program) show(r *wire.Report, address string) error {
-	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, age(r.UptimeMs),
+	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, wire.Age(r.UptimeMs),
 		status.Count(r.Gangs, "gang"))
 	w := p.table()
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
@@ -94,7 +94,7 @@ func (p *program) show(r *wire.Report, address string) error {
 		}
 		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices),
 			kind,
-			size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, age(k.SilentMs))
+			size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, wire.Age(k.SilentMs))
 	}
 	if len(r.Islands) == 0 {
 		fmt.Fprintln(w, "no workers yet")
@@ -118,7 +118,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	for _, s := range r.Sessions {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
 			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), size(s.HostBytes), s.Programs, s.UnderWay,
-			age(s.DeviceNs/1e6), age(s.AgeMs), tenant(s))
+			wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
 	}
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
@@ -146,7 +146,7 @@ func showPrograms(w io.Writer, r *wire.Report) {
 	}
 	fmt.Fprintln(w, "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME")
 	for _, p := range r.Programs[:min(shownPrograms, len(r.Programs))] {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), age(p.DeviceNs/1e6))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), wire.Age(p.DeviceNs/1e6))
 	}
 }
 
@@ -205,7 +205,7 @@ func memoryOfDevices(k *wire.Report_Worker) string {
 		for first := d; d < len(inUse) && said(d) == said(first); d++ {
 			same = append(same, uint32(d))
 		}
-		parts = append(parts, numbers(same)+": "+said(d-1))
+		parts = append(parts, wire.Numbers(same)+": "+said(d-1))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -238,7 +238,7 @@ func showHeld(w io.Writer, r *wire.Report) {
 			what += ", called at " + h.Line
 		}
 		fmt.Fprintf(w, "%s%d\t%s\t%s\t%s\t%v\t%s\n", head, s.Session, status.Count(h.Operations, "operation"),
-			what, NeedOf(h), age(h.SinceMs), WaitOf(h))
+			what, NeedOf(h), wire.Age(h.SinceMs), WaitOf(h))
 		head = ""
 	}
 }
@@ -286,7 +286,7 @@ func showRefused(w io.Writer, r *wire.Report) {
 		last := k.LastRefused
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), status.Count(k.Refused, "operation"),
 			last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
-			age(last.GetSinceMs()))
+			wire.Age(last.GetSinceMs()))
 		head = ""
 	}
 }
@@ -297,7 +297,7 @@ func showApart(w io.Writer, r *wire.Report) {
 	for _, k := range r.EachWorker() {
 		for _, a := range k.Last.GetApart() {
 			fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
-				age(a.SinceMs), a.Why)
+				wire.Age(a.SinceMs), a.Why)
 			head = ""
 		}
 	}
@@ -319,32 +319,14 @@ func showRunning(w io.Writer, r *wire.Report) {
 			if c.Gone {
 				of += ", which has ended"
 			}
-			since := fmt.Sprint(age(c.SinceMs))
+			since := fmt.Sprint(wire.Age(c.SinceMs))
 			if c.UsualMs > 0 {
-				since += fmt.Sprintf(" (usually %v)", age(c.UsualMs))
+				since += fmt.Sprintf(" (usually %v)", wire.Age(c.UsualMs))
 			}
-			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), numbers(c.Devices), program, of, since)
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), wire.Numbers(c.Devices), program, of, since)
 			head = ""
 		}
 	}
-}
-
-// numbers writes rising numbers for people, such as 0-3, 7.
-func numbers(all []uint32) string {
-	var parts []string
-	for i := 0; i < len(all); {
-		end := i
-		for end+1 < len(all) && all[end+1] == all[end]+1 {
-			end++
-		}
-		part := fmt.Sprint(all[i])
-		if end > i {
-			part += fmt.Sprintf("-%d", all[end])
-		}
-		parts = append(parts, part)
-		i = end + 1
-	}
-	return strings.Join(parts, ", ")
 }
 
 // showWaits prints what devices have been waiting for for long, if anything.
@@ -385,14 +367,6 @@ func showSlices(w io.Writer, r *wire.Report) {
 			head = ""
 		}
 	}
-}
-
-func age(ms int64) time.Duration {
-	d := time.Duration(ms) * time.Millisecond
-	if d > time.Minute {
-		return d.Round(time.Second)
-	}
-	return d.Round(100 * time.Millisecond)
 }
 
 func sum(all []int64) (total int64) {

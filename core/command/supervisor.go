@@ -245,9 +245,10 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 		if q.Restarts == 0 && q.Failed == "" {
 			continue
 		}
-		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%s, last %v ago", status.Count(q.Restarts, "time"), age(q.RestartedMs))
+		pid, times := fmt.Sprint(q.Pid), fmt.Sprintf("%s, last %v ago", status.Count(q.Restarts, "time"),
+			wire.Age(q.RestartedMs))
 		if q.Restarts == 1 {
-			times = fmt.Sprintf("once, %v ago", age(q.RestartedMs))
+			times = fmt.Sprintf("once, %v ago", wire.Age(q.RestartedMs))
 		}
 		if q.Pid == 0 {
 			pid = "-"

@@ -198,13 +198,13 @@ var sessionColumns = []column{
 	{"MEMORY", func(r row) float64 { return float64(sum(r.session.Bytes)) },
 		func(r row) string { return size(sum(r.session.Bytes)) }},
 	{"DEVICE TIME", func(r row) float64 { return float64(r.session.DeviceNs) },
-		func(r row) string { return age(r.session.DeviceNs / 1e6).String() }},
+		func(r row) string { return wire.Age(r.session.DeviceNs / 1e6).String() }},
 	{"UNDER WAY", func(r row) float64 { return float64(r.session.UnderWay) },
 		func(r row) string { return fmt.Sprint(r.session.UnderWay) }},
 	{"HELD", func(r row) float64 { return float64(r.session.Held.GetOperations()) },
 		func(r row) string { return fmt.Sprint(r.session.Held.GetOperations()) }},
 	{"AGE", func(r row) float64 { return float64(r.session.AgeMs) },
-		func(r row) string { return age(r.session.AgeMs).String() }},
+		func(r row) string { return wire.Age(r.session.AgeMs).String() }},
 	{"SESSION", nil, func(r row) string { return fmt.Sprintf("%d %s", r.session.Session, r.session.Name) }},
 	{"USER", nil, func(r row) string {
 		return fmt.Sprintf("%s on %s", cmp.Or(r.session.User, "?"), cmp.Or(r.session.Host, "?"))
@@ -221,7 +221,7 @@ var workerColumns = []column{
 	{"OBJECTS", func(r row) float64 { return float64(r.worker.Last.GetObjects()) },
 		func(r row) string { return fmt.Sprint(r.worker.Last.GetObjects()) }},
 	{"LAST HEARD", func(r row) float64 { return float64(r.worker.SilentMs) },
-		func(r row) string { return age(r.worker.SilentMs).String() + " ago" }},
+		func(r row) string { return wire.Age(r.worker.SilentMs).String() + " ago" }},
 	{"DEVICES", func(r row) float64 { return float64(len(r.worker.Devices)) },
 		func(r row) string { return fmt.Sprint(len(r.worker.Devices)) }},
 	{"WORKER", nil, func(r row) string { return r.worker.Process.GetName() }},
@@ -344,7 +344,7 @@ func (m *top) head() []string {
 		for _, w := range r.EachWorker() {
 			devices, workers, memory = devices+len(w.Devices), workers+1, memory+sum(w.Last.GetMemoryInUse())
 		}
-		lines[0] += fmt.Sprintf("   cluster %s, up %v   %s of %s   %s   %s", r.Cluster, age(r.UptimeMs),
+		lines[0] += fmt.Sprintf("   cluster %s, up %v   %s of %s   %s   %s", r.Cluster, wire.Age(r.UptimeMs),
 			status.Count(devices, "device"), status.Count(workers, "worker"), status.Count(len(r.Sessions), "session"),
 			size(memory))
 		if n := len(m.past.At); n > 0 {

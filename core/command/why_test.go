@@ -1,10 +1,10 @@
 package command
 
 import (
-	"context"
 	"strings"
 	"testing"
 
+	"github.com/openpathways/pathways/core/chain"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -12,10 +12,10 @@ import (
 // chains returns what `pathways why` prints of a report.
 func chains(t *testing.T, r *wire.Report, only uint32) string {
 	t.Helper()
-	w := &reasons{r: r, stack: func(context.Context, *wire.Report_SessionReport) []string {
+	w := &reasons{chain.Chain{Report: r, Stack: func(*wire.Report_SessionReport) []string {
 		return []string{"sleep (a.py:3)"}
-	}}
-	lines, err := w.all(t.Context(), only)
+	}}}
+	lines, err := w.all(only)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +43,9 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200},
 			"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
 				"reached\n"},
+		{"a worker that is late", inReduce(2),
+			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 5900},
+			"    w1 has not reached it\n"},
 		{"a worker that is busy", inReduce(2), working(2, "w1", &wire.Heartbeat{Running: []*wire.Running{
 			{Devices: []uint32{0}, Gang: 8, Session: 5, Client: "a client", Program: "jit_long", SinceMs: 30000}}}),
 			"    w1 has not reached it\n      w1 is busy with jit_long of session 5, a client for 30s\n"},
@@ -62,8 +65,9 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 				"(process 2)\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := chains(t, &wire.Report{Sessions: sessions, Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
-				working(1, "w0", &wire.Heartbeat{Standing: []*wire.Standing{c.first}}), c.other}}}}, 4)
+			workers := []*wire.Report_Worker{working(1, "w0", &wire.Heartbeat{Standing: []*wire.Standing{c.first}}), c.other}
+			got := chains(t, &wire.Report{HeartbeatMs: 2000, Sessions: sessions,
+				Islands: []*wire.Report_Island{{Workers: workers}}}, 4)
 			want := "session 4, node1:4711 of ada: 3 operations under way\n" +
 				"  jit_step (called at train.py:88) is in all-reduce 0 on devices 0-1 of w0 for 7s: it waits for worker-1 " +
 				"(process 2)\n" + c.want
@@ -102,7 +106,7 @@ session 4, d: 1 operation under way
 	if got := chains(t, r, 2); got != "session 2, notebook waits for nothing: no operation of it is under way\n" {
 		t.Errorf("of a session without work: %s", got)
 	}
-	if _, err := (&reasons{r: r}).all(t.Context(), 7); status.CodeOf(err) != status.NotFound {
+	if _, err := (&reasons{chain.Chain{Report: r}}).all(7); status.CodeOf(err) != status.NotFound {
 		t.Errorf("of a session that is not there: %v", err)
 	}
 	if got := chains(t, new(wire.Report), 0); got != "no session waits for anything\n" {

@@ -1479,6 +1479,8 @@ type Standing struct {
 	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"` // those that they wait for
 	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`     // local devices that they wait for
 	SinceMs       int64                  `protobuf:"varint,10,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"` // since they have stood there and no byte of what they wait for has come
+	Behind        bool                   `protobuf:"varint,12,opt,name=behind,proto3" json:"behind,omitempty"`                  // of an operation that they have yet to begin: it waits only for what came before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1581,6 +1583,20 @@ func (x *Standing) GetSinceMs() int64 {
 		return x.SinceMs
 	}
 	return 0
+}
+
+func (x *Standing) GetStillMs() int64 {
+	if x != nil {
+		return x.StillMs
+	}
+	return 0
+}
+
+func (x *Standing) GetBehind() bool {
+	if x != nil {
+		return x.Behind
+	}
+	return false
 }
 
 // What a worker has of its machine's memory, in bytes, for arrays and programs on their way.
@@ -6567,6 +6583,7 @@ type Report struct {
 	DeviceNs      int64                   `protobuf:"varint,11,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`               // device time that computations have taken, of all devices and sessions so far
 	Programs      []*Report_Program       `protobuf:"bytes,12,rep,name=programs,proto3" json:"programs,omitempty"`                                // those that have taken most device time, the most first; at most 64
 	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
+	HeartbeatMs   int64                   `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often workers are to be heard of
 	Tenants       []*Report_Tenant        `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                                  // by name; none where the controller has no file of tenants
 	SliceWaits    []*Report_SliceWait     `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`          // in the order of their turns
 	// Not sent: filled in by the command line, for a cluster that it started.
@@ -6692,6 +6709,13 @@ func (x *Report) GetPrograms() []*Report_Program {
 func (x *Report) GetDevices() uint64 {
 	if x != nil {
 		return x.Devices
+	}
+	return 0
+}
+
+func (x *Report) GetHeartbeatMs() int64 {
+	if x != nil {
+		return x.HeartbeatMs
 	}
 	return 0
 }
@@ -8379,7 +8403,7 @@ const file_wire_proto_rawDesc = "" +
 	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\x12-\n" +
 	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\x12\x1b\n" +
 	"\tdevice_ns\x18\b \x03(\x03R\bdeviceNs\x123\n" +
-	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\"\xfb\x01\n" +
+	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\"\xae\x02\n" +
 	"\bStanding\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -8391,7 +8415,9 @@ const file_wire_proto_rawDesc = "" +
 	"\tprocesses\x18\b \x03(\x04R\tprocesses\x12\x18\n" +
 	"\amissing\x18\t \x03(\rR\amissing\x12\x19\n" +
 	"\bsince_ms\x18\n" +
-	" \x01(\x03R\asinceMs\"\xf6\x01\n" +
+	" \x01(\x03R\asinceMs\x12\x19\n" +
+	"\bstill_ms\x18\v \x01(\x03R\astillMs\x12\x16\n" +
+	"\x06behind\x18\f \x01(\bR\x06behind\"\xf6\x01\n" +
 	"\n" +
 	"HostMemory\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\x03R\x06blocks\x12 \n" +
@@ -8824,7 +8850,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
 	"onlyEvents\x12#\n" +
-	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xa7\x1d\n" +
+	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xca\x1d\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -8839,7 +8865,8 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\x04R\vnewestEvent\x12\x1b\n" +
 	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x129\n" +
 	"\bprograms\x18\f \x03(\v2\x1d.pathways.wire.Report.ProgramR\bprograms\x12\x18\n" +
-	"\adevices\x18\r \x01(\x04R\adevices\x126\n" +
+	"\adevices\x18\r \x01(\x04R\adevices\x12!\n" +
+	"\fheartbeat_ms\x18\x0f \x01(\x03R\vheartbeatMs\x126\n" +
 	"\atenants\x18\x14 \x03(\v2\x1c.pathways.wire.Report.TenantR\atenants\x12@\n" +
 	"\vslice_waits\x18\x0e \x03(\v2\x1f.pathways.wire.Report.SliceWaitR\n" +
 	"sliceWaits\x12@\n" +

@@ -1,0 +1,182 @@
+// Package chain says what a gang waits for: on each worker where its devices stand, who has not come, and what that one
+// does itself, down to the cause. It goes by a report and changes nothing; `pathways why` prints its lines, and a gang
+// that is aborted because it stands still has them as its error.
+//
+// A Chain is for one goroutine. Commands and the controller import it.
+package chain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Chain is lines about what gangs of a report wait for.
+type Chain struct {
+	Report *wire.Report
+	Stack  func(*wire.Report_SessionReport) []string // of the session's client, or how to see it; nil: nothing is said
+	Ended  map[uint64]bool                           // processes that have reported the end of their part of the gang
+	Lines  []string
+
+	seen map[partOf]bool // what has been said of the gang
+}
+
+// partOf is a worker's part in a gang.
+type partOf struct{ worker, gang uint64 }
+
+// deepest bounds a chain.
+const deepest = 16
+
+// Quiet is how long a worker says nothing before that looks wrong, where it is to be heard of once a heartbeat: three
+// of them, but no shorter than a busy machine may keep a process waiting. Both are in milliseconds.
+func Quiet(heartbeat int64) int64 { return max(1000, 3*cmp.Or(heartbeat, 1000)) }
+
+// Say adds a line.
+func (c *Chain) Say(depth int, format string, args ...any) {
+	c.Lines = append(c.Lines, strings.Repeat("  ", depth)+wire.Clean(fmt.Sprintf(format, args...)))
+}
+
+// Gang says what a computation, or another operation, of a session does on each worker.
+func (c *Chain) Gang(s *wire.Report_SessionReport, gang uint64, depth int) {
+	c.seen = map[partOf]bool{}
+	for _, k := range c.Report.EachWorker() {
+		c.part(s, k, gang, depth)
+	}
+}
+
+// part says what a worker does with its part of a gang, and follows what it waits for.
+func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang uint64, depth int) {
+	at := partOf{k.Process.GetNumber(), gang}
+	if c.seen[at] || depth > deepest {
+		return
+	}
+	stands := slices.DeleteFunc(slices.Clone(k.Last.GetStanding()), func(m *wire.Standing) bool { return m.Gang != gang })
+	runs := slices.DeleteFunc(slices.Clone(k.Last.GetRunning()), func(r *wire.Running) bool { return r.Gang != gang })
+	if len(stands)+len(runs) == 0 {
+		return
+	}
+	c.seen[at] = true
+	if c.Silent(k, depth) {
+		depth++
+	}
+	for _, m := range stands {
+		what := Called(cmp.Or(m.Program, fmt.Sprintf("operation %d", m.Gang)), m.Line)
+		if m.At == "" {
+			c.Say(depth, "%s has not begun on %s of %s for %v: it waits for %s", what, DeviceList(m.Devices),
+				k.Process.GetName(), wire.Age(m.SinceMs), m.Awaits)
+		} else {
+			c.Say(depth, "%s is in %s on %s of %s for %v: it waits for %s", what, m.At, DeviceList(m.Devices),
+				k.Process.GetName(), wire.Age(m.SinceMs), m.Awaits)
+		}
+		for _, process := range m.Processes {
+			if m.At == wire.AtFunction {
+				c.client(s, depth+1)
+			} else {
+				c.process(s, process, gang, depth+1)
+			}
+		}
+		for _, d := range m.Missing {
+			c.device(k, gang, d, depth+1)
+		}
+	}
+	if len(stands) == 0 {
+		for _, r := range runs {
+			usually := ""
+			if r.UsualMs > 0 {
+				usually = fmt.Sprintf(", usually %v", wire.Age(r.UsualMs))
+			}
+			c.Say(depth, "%s computes on %s of %s for %v%s", Called(r.Program, r.Line), DeviceList(r.Devices),
+				k.Process.GetName(), wire.Age(r.SinceMs), usually)
+		}
+	}
+}
+
+// process says what another worker does that a part of a gang waits for.
+func (c *Chain) process(s *wire.Report_SessionReport, process, gang uint64, depth int) {
+	for _, k := range c.Report.EachWorker() {
+		if k.Process.GetNumber() != process {
+			continue
+		}
+		if c.seen[partOf{process, gang}] {
+			return // it is said of it
+		}
+		before := len(c.Lines)
+		c.part(s, k, gang, depth)
+		if len(c.Lines) > before {
+			return
+		}
+		c.seen[partOf{process, gang}] = true
+		switch {
+		case c.Silent(k, depth):
+		case c.Ended[process]:
+			c.Say(depth, "%s has ended its part without it: devices took different ways through the program",
+				k.Process.GetName())
+		default:
+			c.Say(depth, "%s has not reached it", k.Process.GetName())
+			c.busy(k, nil, depth+1)
+		}
+		return
+	}
+	c.Say(depth, "process %d is not there any more: the computation fails as soon as that is known everywhere", process)
+}
+
+// client says that the session's client has not returned from a function.
+func (c *Chain) client(s *wire.Report_SessionReport, depth int) {
+	c.Say(depth, "the client has not returned from a function that the computation called: a callback, or an input that "+
+		"it makes")
+	if c.Stack == nil {
+		return
+	}
+	for _, line := range c.Stack(s) {
+		c.Say(depth+1, "%s", line)
+	}
+}
+
+// device says what a device does that has not come to a collective.
+func (c *Chain) device(k *wire.Report_Worker, gang uint64, device uint32, depth int) {
+	if !c.busy(k, func(devices []uint32, g uint64) bool { return g != gang && slices.Contains(devices, device) }, depth) {
+		c.Say(depth, "device %d of %s has not reached it: its computation has failed there, or takes longer", device,
+			k.Process.GetName())
+	}
+}
+
+// busy says what a worker does otherwise, and reports whether it does anything.
+func (c *Chain) busy(k *wire.Report_Worker, only func(devices []uint32, gang uint64) bool, depth int) (is bool) {
+	for _, r := range k.Last.GetRunning() {
+		if only == nil || only(r.Devices, r.Gang) {
+			is = true
+			c.Say(depth, "%s is busy with %s of %s for %v", k.Process.GetName(), Called(r.Program, r.Line),
+				wire.Owner(r.Session, r.Client, r.User, r.Host), wire.Age(r.SinceMs))
+		}
+	}
+	return is
+}
+
+// Silent says that a worker has said nothing for long, and reports whether it has.
+func (c *Chain) Silent(k *wire.Report_Worker, depth int) bool {
+	if k.SilentMs < Quiet(c.Report.HeartbeatMs) {
+		return false
+	}
+	c.Say(depth, "%s has said nothing for %v: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be "+
+		"reached", k.Process.GetName(), wire.Age(k.SilentMs))
+	return true
+}
+
+// Called names a program, or another thing that was called, with the line that called it.
+func Called(what, line string) string {
+	if line == "" {
+		return what
+	}
+	return what + " (called at " + line + ")"
+}
+
+// DeviceList names devices of a worker.
+func DeviceList(devices []uint32) string {
+	if len(devices) == 1 {
+		return "device " + wire.Numbers(devices)
+	}
+	return "devices " + wire.Numbers(devices)
+}

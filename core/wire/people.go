@@ -1,0 +1,33 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Numbers writes rising numbers for people, such as 0-3, 7.
+func Numbers(all []uint32) string {
+	var parts []string
+	for i := 0; i < len(all); {
+		end := i
+		for end+1 < len(all) && all[end+1] == all[end]+1 {
+			end++
+		}
+		part := fmt.Sprint(all[i])
+		if end > i {
+			part += fmt.Sprintf("-%d", all[end])
+		}
+		parts = append(parts, part)
+		i = end + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+func Age(ms int64) time.Duration {
+	d := time.Duration(ms) * time.Millisecond
+	if d > time.Minute {
+		return d.Round(time.Second)
+	}
+	return d.Round(100 * time.Millisecond)
+}
