@@ -155,6 +155,7 @@ func (e *entry) config() worker.Config {
 		engine := collective.New(e.exchange, 0, e.board)
 		e.onClose(engine.Close)
 		config.Engine = engine
+		config.Moved = func(gang uint64) int64 { return e.exchange.Moved(transport.Collectives(0), gang) }
 	}
 	if e.board != nil {
 		e.board.Meet(e.welcome.Process, int(e.welcome.Board.Slot))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/transport/collective"
 )
 
@@ -38,6 +39,7 @@ type Wait struct {
 	At        string   // the collective, or the function; "" where the part has yet to begin
 	Processes []uint64 // for which it waits
 	Missing   []int    // local devices for which it waits
+	Behind    bool     // of a part that has yet to begin: only for what came before it, or for its other devices here
 }
 
 // Waits tells of the queues that wait, by device, and of the collectives and calls
@@ -46,7 +48,8 @@ func (w *Worker) Waits() []Wait {
 	var all []Wait
 	for _, q := range w.queues {
 		if s := q.stands.Load(); s != nil {
-			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since)})
+			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since),
+				Behind: s.reason != devicequeue.Loading && s.reason != devicequeue.Bytes})
 		}
 	}
 	var in []collective.Wait
@@ -86,14 +89,46 @@ func (w *Worker) Waits() []Wait {
 // and short enough that the one who looks learns of it at once.
 const standsFor = 2 * time.Second
 
-// tellWaits returns what devices stand at, for the controller.
-func tellWaits(all []Wait) (told []*wire.Standing) {
-	for _, s := range all {
+// moves remembers how many bytes had come for gangs that stand, and since when no more have. One goroutine owns it:
+// that of the heartbeats.
+type moves map[uint64]arrivals
+
+type arrivals struct {
+	bytes int64
+	since time.Time
+}
+
+// still returns how long a wait has lasted without a byte of what it waits for. Blocks that are there end their part of
+// the wait, so only long ones count: those whose bytes come for longer than a heartbeat.
+func (w *Worker) still(s *Wait, before, after moves, now time.Time) time.Duration {
+	if w.config.Moved == nil || len(s.Processes) == 0 || s.At == wire.AtFunction {
+		return s.Since
+	}
+	m, ok := after[s.Gang]
+	if !ok {
+		m = arrivals{bytes: w.config.Moved(s.Gang), since: now}
+		if b, ok := before[s.Gang]; !ok {
+			m.since = now.Add(-s.Since)
+		} else if b.bytes == m.bytes {
+			m.since = b.since
+		}
+		after[s.Gang] = m
+	}
+	return min(s.Since, now.Sub(m.since))
+}
+
+// tellWaits returns what devices stand at, for the controller, and remembers what has come.
+func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire.Standing) {
+	before := maps.Clone(moved)
+	clear(moved)
+	for i := range all {
+		s := &all[i]
 		if s.Since < standsFor || len(told) == mostWaits {
 			continue
 		}
 		m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
-			Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds()}
+			Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds(),
+			StillMs: w.still(s, before, moved, now).Milliseconds(), Behind: s.Behind}
 		for _, d := range s.Devices {
 			m.Devices = append(m.Devices, uint32(d))
 		}

@@ -116,6 +116,9 @@ type Config struct {
 	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is
 	// not known.
 	Apart func() []transport.Apart
+	// Moved returns how many bytes have come so far for a gang's collectives, of blocks that are on their way. nil: it is
+	// not known.
+	Moved func(gang uint64) int64
 	// Handler makes a handler of custom calls, which a client has registered, one of
 	// this process. nil: it has them all, or does without.
 	Handler func(*wire.Handler) error
@@ -479,7 +482,7 @@ func (w *Worker) peers(m *wire.Peers) {
 func (w *Worker) heartbeats() {
 	t := time.NewTicker(w.config.Heartbeat)
 	defer t.Stop()
-	logged, seen := journal{}, sightings{}
+	logged, seen, moved := journal{}, sightings{}, moves{}
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -497,7 +500,7 @@ func (w *Worker) heartbeats() {
 		m.Host = w.HostMemory()
 		m.HostBytes = m.Host.Blocks + m.Host.Collectives + m.Host.Assembling + m.Host.Programs
 		waits := w.Waits()
-		m.Standing = tellWaits(waits)
+		m.Standing = w.tellWaits(waits, moved, time.Now())
 		for _, s := range w.long(waits, logged) {
 			m.Waits = append(m.Waits, s.String())
 		}

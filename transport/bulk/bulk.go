@@ -317,6 +317,24 @@ func (x *Exchange) Apart() (apart []transport.Apart) {
 	return apart
 }
 
+// Moved returns how many bytes have come of blocks of a space and ID that are on their way. It is less with each
+// block that has come, and bytes that the peer writes into shared memory do not count. It looks at all blocks on
+// their way, so it is for callers that ask seldom.
+func (x *Exchange) Moved(space, id uint64) (bytes int64) {
+	for _, p := range x.all() {
+		p.mu.Lock()
+		for l := range p.links {
+			for _, t := range l.incoming {
+				if t.key.Space == space && t.key.ID == id {
+					bytes += t.got
+				}
+			}
+		}
+		p.mu.Unlock()
+	}
+	return bytes
+}
+
 func (x *Exchange) all() []*peer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
