@@ -30,6 +30,7 @@ type ControllerConfig struct {
 	Silence    time.Duration
 	Lease      time.Duration
 	Sequential bool
+	StuckAfter time.Duration
 	MemoryWait time.Duration
 	// Fair has runs come by their sessions' shares of device time, instead of first come, first served.
 	Fair bool
@@ -65,7 +66,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	defer cancel()
 	config := controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
-		MemoryWait: c.MemoryWait, Fair: c.Fair, Log: c.Log, Stopped: cancel,
+		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, Fair: c.Fair, Log: c.Log, Stopped: cancel,
 	}
 	if tenants != nil {
 		config.Tenants, config.Reload = tenants.table.Load(), tenants.read

@@ -68,6 +68,9 @@ var options = []option{
 		"their shares of device time; default: fair with --tenants, otherwise fifo"},
 	{"tenants", "", "TOML `file` of the tenants that share the cluster: their tokens, weights and quotas; default: each " +
 		"session is a tenant of its own"},
+	{"stuck-after", time.Minute,
+		"time that a computation may stand still, with no device computing and no data coming for its collectives, before " +
+			"it is aborted with what it waits for as its error; 0 means no limit"},
 	{"memory-wait", time.Minute,
 		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
 	{"http", "", "`address` of a web page that shows the cluster, and of metrics for Prometheus, such as " +

@@ -42,7 +42,7 @@ With --tenants, each session belongs to a tenant of that file, which says what i
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"heartbeat", "silence", "lease", "memory-wait", "order", "tenants", "dispatch", "http")
+		"heartbeat", "silence", "lease", "stuck-after", "memory-wait", "order", "tenants", "dispatch", "http")
 	return cmd
 }
 
@@ -96,8 +96,9 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	}
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
-		Lease: s.time("lease"), Sequential: dispatch == "sequential", MemoryWait: s.time("memory-wait"),
-		Fair: order == "fair", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
+		Lease: s.time("lease"), Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
+		MemoryWait: s.time("memory-wait"),
+		Fair:       order == "fair", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
 		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }

@@ -45,8 +45,8 @@ With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes t
 		},
 	}
 	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache",
-		"cache-bytes", "heartbeat", "silence", "lease", "memory-wait", "order", "tenants", "evict-after", "no-restart",
-		"dispatch", "wait", "http")
+		"cache-bytes", "heartbeat", "silence", "lease", "stuck-after", "memory-wait", "order", "tenants", "evict-after",
+		"no-restart", "dispatch", "wait", "http")
 	return cmd
 }
 
@@ -242,7 +242,8 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 		return c.keep(all)
 	}
 	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
-		"--memory-wait", s.time("memory-wait").String(), "--order", s.text("order"), "--tenants", tenants,
+		"--stuck-after", s.time("stuck-after").String(), "--memory-wait", s.time("memory-wait").String(),
+		"--order", s.text("order"), "--tenants", tenants,
 		"--dispatch", s.text("dispatch"), "--http", s.text("http"))
 	for i := 0; i < workers && err == nil; i++ {
 		name := fmt.Sprintf("worker-%d", i)

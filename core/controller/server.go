@@ -24,6 +24,7 @@ type ServerConfig struct {
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
 	Fair       bool          // as in Config
+	StuckAfter time.Duration // after which a gang that stands still is aborted, at least 4 heartbeats; 0 is never
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
 	Limits     Limits
 	Tenants    *tenant.Table                 // as in Config
@@ -84,6 +85,10 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if silence > 0 {
 		silence = max(silence, 4*c.Heartbeat)
 	}
+	stuckAfter := max(c.StuckAfter, 0)
+	if stuckAfter > 0 {
+		stuckAfter = max(stuckAfter, 4*c.Heartbeat)
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -95,7 +100,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
 		Heartbeat: int64(c.Heartbeat),
 		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential,
-		Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
+		StuckAfter: int64(stuckAfter), Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Limits: c.Limits, Tenants: c.Tenants})
 	s.state.Weigh(stepWeight)
 	s.running.Add(1)

@@ -86,7 +86,9 @@ type Config struct {
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
 	Sequential bool
-	Fair       bool  // runs come by their sessions' shares of device time, instead of first come, first served
+	Fair       bool // runs come by their sessions' shares of device time, instead of first come, first served
+	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0: for as long as it does.
+	StuckAfter int64
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
 	// Tenants are those that the file of tenants names; nil: there is none, and each session is a tenant of its own.
 	Tenants *tenant.Table
@@ -167,6 +169,8 @@ type State struct {
 	now    int64
 	begun  int64
 	ticked int64 // the last Tick
+	// resumed is when Ticks last came again after a time without: what workers said before that is old.
+	resumed int64
 
 	conns     map[uint64]*conn
 	process   uint64 // number given last
@@ -478,6 +482,7 @@ func (st *State) lost(c *conn, err error) {
 
 func (st *State) tick() {
 	st.listen()
+	st.endStuck()
 	for _, is := range st.islands {
 		if due := is.sched.Due(); due != 0 && due <= st.now {
 			st.feed(is, schedule.Event{Kind: schedule.Resume})
@@ -499,17 +504,21 @@ func (st *State) tick() {
 func (st *State) listen() {
 	silence, last := st.config.Silence, st.ticked
 	st.ticked = st.now
-	if silence <= 0 {
-		return
+	patience := silence // the shorter of the two that count
+	if stuck := st.config.StuckAfter; stuck > 0 && (patience <= 0 || stuck < patience) {
+		patience = stuck
 	}
 	// Where the controller itself did not run, workers may have spoken all the time.
-	paused := st.now-last > silence/2
+	paused := patience > 0 && st.now-last > patience/2
+	if paused {
+		st.resumed = st.now
+	}
 	for _, number := range slices.Clone(st.present) {
 		c := st.conns[number]
 		switch w := c.w; {
 		case paused:
 			w.heard = st.now
-		case st.now-w.heard >= silence:
+		case silence > 0 && st.now-w.heard >= silence:
 			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does",
 				w.name, float64(st.now-w.heard)/1e9))
 		}

@@ -21,7 +21,7 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event,
 // and below it stand the actions that follow. A number first is a connection.
 //
-//	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [wait=seconds]
+//	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [wait=seconds] [stuck=seconds]
 //	[the lines of a file of tenants]
 //	steps
 //	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c [of=tenant] | 3 admin [tenant]
@@ -34,6 +34,7 @@ import (
 //	2 profile 1 [stop] | 1 profiled 1 [of=1]
 //	2 slice 1 [devices=2 [topology=1,2] [island=x] [kind=k]] | 2 release 1
 //	1 done 1,2 [took=nanoseconds,nanoseconds] | 1 failed 1 [error=…] | lost 1 [error=…] | 2 goodbye | tick 10
+//	1 beat [computes:gang@devices] [collective:gang@devices/seconds[!devices][>process]] [behind:…] [bytes:…] [calls:…]
 //	flush | 3 ask [tenants] | tenants [of=3] [error=…] [lines of a file of tenants, with ; between them]
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
@@ -45,6 +46,8 @@ func TestTraces(t *testing.T) {
 		d.MaybeScanArgs(t, "store", &c.Limits.Store)
 		d.MaybeScanArgs(t, "wait", &c.MemoryWait)
 		c.MemoryWait *= 1e9
+		d.MaybeScanArgs(t, "stuck", &c.StuckAfter)
+		c.StuckAfter *= 1e9
 		if d.Input != "" {
 			c.Tenants = tableOf(t, d.Input)
 		}
@@ -257,6 +260,14 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Ok: numbers(words[2]), Busy: numbers(args["took"])}
 	case "failed":
 		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: op, Status: why}}}
+	case "beat":
+		m := new(wire.Heartbeat)
+		for _, what := range words[2:] {
+			if what != "" {
+				bad = cmp.Or(bad, stands(m, what))
+			}
+		}
+		ev.Wire, ev.Message = wire.KindHeartbeat, m
 	case "goodbye":
 		ev.Wire, ev.Message = wire.KindGoodbye, &wire.Goodbye{}
 	case "ask":
@@ -270,6 +281,47 @@ func (tr *tracer) parse(line string) (Event, error) {
 		ev.Payload = payload
 	}
 	return ev, bad
+}
+
+// stands adds to a heartbeat what devices compute, or stand at for so many seconds.
+func stands(m *wire.Heartbeat, text string) error {
+	list := func(s string) (devices []uint32) {
+		for f := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' }) {
+			d, _ := strconv.Atoi(f)
+			devices = append(devices, uint32(d))
+		}
+		return devices
+	}
+	what, rest, _ := strings.Cut(text, ":")
+	rest, process, _ := strings.Cut(rest, ">")
+	rest, missing, _ := strings.Cut(rest, "!")
+	rest, seconds, _ := strings.Cut(rest, "/")
+	number, devices, _ := strings.Cut(rest, "@")
+	gang, err := strconv.ParseUint(number, 10, 64)
+	if what == "computes" {
+		m.Running = append(m.Running, &wire.Running{Gang: gang, Session: 1, Program: "p", Devices: list(devices)})
+		return err
+	}
+	still, _ := strconv.ParseInt(cmp.Or(seconds, "0"), 10, 64)
+	s := &wire.Standing{Gang: gang, Session: 1, Program: "p", Devices: list(devices), Missing: list(missing),
+		SinceMs: 1000 * still, StillMs: 1000 * still, Awaits: "others"}
+	if process != "" {
+		n, _ := strconv.ParseUint(process, 10, 64)
+		s.Processes = []uint64{n}
+	}
+	switch what {
+	case "collective":
+		s.At = "all-reduce 0"
+	case "calls":
+		s.At = wire.AtFunction
+	case "behind":
+		s.Behind = true
+	case "bytes":
+	default:
+		return fmt.Errorf("no device can %s", what)
+	}
+	m.Standing = append(m.Standing, s)
+	return err
 }
 
 func said(s *wire.Status) string {

@@ -34,6 +34,7 @@ type worker struct {
 	last     *wire.Heartbeat
 	doing    doing // while somebody looks at it
 	heard    int64
+	beat     int64    // when last came
 	base     int      // number of its first device in the ledger
 	refused  uint64   // gangs that were admitted and for which it had no memory all the same
 	lacked   shortage // the last of them
@@ -289,7 +290,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
 		st.compareApart(w, m)
-		w.last = m
+		w.last, w.beat = m, st.now
 	case *wire.Completed:
 		for i, n := range m.Ok {
 			if g := st.gangs[n]; g != nil {

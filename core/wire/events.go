@@ -17,6 +17,7 @@ const (
 	EventDenied   = "denied"   // a session did not get a slice, or no memory
 	EventReleased = "released" // a session released a slice
 	EventFault    = "fault"    // a worker had no memory for what was admitted
+	EventStuck    = "stuck"    // a gang stood still and was aborted
 	EventTenants  = "tenants"  // the file of tenants was read, or cannot be used
 	EventCompiled = "compiled" // a program was compiled, or found in the cache
 )

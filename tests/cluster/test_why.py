@@ -22,6 +22,74 @@ slow(np.float32(1)).block_until_ready()
 print("done", flush=True)
 """
 
+FAILS = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()), ("d",))
+x = jax.device_put(np.arange(4, dtype=np.float32), NamedSharding(mesh, P("d")))
+total = jax.jit(lambda x: jnp.sum(x) + x)
+twice = lambda x: 2 * x
+parts = jax.jit(jax.shard_map(
+    lambda x: jax.lax.cond(jax.lax.axis_index("d") < 2, lambda x: jax.lax.psum(x, "d"), twice, x),
+    mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+
+def fails(y):
+    try:
+        y.block_until_ready()
+        print("ended", flush=True)
+    except jax.errors.JaxRuntimeError as error:
+        print(str(error).replace("\\n", " | "), flush=True)
+
+assert total(x).tolist() == [6, 7, 8, 9]
+print("ready", flush=True)
+input()
+fails(total(x))
+input()
+assert total(x).tolist() == [6, 7, 8, 9]
+fails(parts(x))
+assert total(x).tolist() == [6, 7, 8, 9]
+print("done", flush=True)
+"""
+
+
+def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
+    with Cluster(2, 2, "--silence", "300s", "--stuck-after", "5s") as cluster:
+        before = {name: worker["process"]["number"] for name, worker in cluster.workers().items()}
+        client = cluster.start(FAILS)
+        try:
+            assert client.stdout.readline() == "ready\n"
+            cluster.signal("worker-1", signal.SIGSTOP)
+            print("", file=client.stdin, flush=True)
+            error = client.stdout.readline()
+            for part in (
+                "DEADLINE_EXCEEDED: jit__lambda",
+                "in all-reduce 0 on devices 0-1 of worker-0",
+                "--stuck-after",
+                "it waits for worker-1",
+                "worker-1 has said nothing for",
+            ):
+                assert part in error, error
+            # Another session computes meanwhile.
+            other = cluster.run("import jax, jax.numpy as jnp\nprint(jnp.arange(3, device=jax.devices()[0]) + 1)")
+            assert other.stdout == "[1 2 3]\n"
+            cluster.signal("worker-1", signal.SIGCONT)
+            print("", file=client.stdin, flush=True)
+            error = client.stdout.readline()
+            for part in (
+                "DEADLINE_EXCEEDED: jit__lambda",
+                "in all-reduce 0 on devices 0-1 of worker-0",
+                "worker-1 has ended its part without it",
+            ):
+                assert part in error, error
+            assert client.stdout.readline() == "done\n"
+            client.communicate()
+            assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == before
+            until("nothing to be left", cluster.idle)
+        finally:
+            client.kill()
+            client.communicate()
+
 
 def test_why_names_a_stopped_worker_and_a_function_that_does_not_return():
     with Cluster(2, 2, "--silence", "60s") as cluster:

@@ -1,0 +1,261 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/chain"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A computation whose devices wait for each other in vain never ends by itself: a worker was stopped in the middle of
+// a collective, or devices took different ways through a program and stand in collectives that do not meet. Such a gang
+// is aborted on all its workers once it has stood still for Config.StuckAfter.
+//
+// A gang stands still while each of its parts that is under way does, by what its worker has reported last:
+//
+//	in a collective     for which no byte has come
+//	not begun           because of earlier gangs on its devices, which all stand still
+//	on a silent worker  one that was not heard of for some heartbeats
+//
+// Anything else goes on, above all a device that computes, a function of a client, a program that is being loaded, and
+// a part of which nothing is known. So what takes long is left alone, however long, and so is what waits for it.
+//
+// Of gangs that stand still only those are aborted that have a reason of their own: those that wait behind none, and
+// those with a part on a worker that was silent for so long and another part elsewhere. The others may go on when these
+// have gone. A gang is only ever behind gangs with lower numbers, so where some stand still, one has such a reason.
+//
+// The decision is made at a Tick from the reports alone. Nothing of it is kept, and runs pay nothing for it.
+
+// stillness looks at which gangs stand still at a Tick.
+type stillness struct {
+	st    *State
+	since map[uint64]standstill // what was found
+}
+
+// standstill is how long a gang has stood still.
+type standstill struct {
+	is     bool
+	since  int64
+	behind bool // some part of it waits behind another gang
+}
+
+// endStuck aborts the gangs that have stood still for too long.
+func (st *State) endStuck() {
+	after := st.config.StuckAfter
+	if after <= 0 {
+		return
+	}
+	look := &stillness{st: st, since: map[uint64]standstill{}}
+	var stuck []*gang
+	for _, n := range look.candidates() {
+		g := st.gangs[n]
+		if g == nil || g.err != nil || g.island == nil { // it is no run, and waits for bytes that have bounds of their own
+			continue
+		}
+		s := look.at(n)
+		if s.is && st.now-s.since >= after && (!s.behind || look.cut(g)) {
+			stuck = append(stuck, g)
+		}
+	}
+	for _, g := range stuck {
+		st.abortStuck(g)
+	}
+}
+
+// candidates returns the gangs that devices stand at, and those with parts on silent workers, by rising number.
+func (l *stillness) candidates() []uint64 {
+	found := map[uint64]bool{}
+	silent := false
+	for _, w := range l.st.workers {
+		if w == nil || w.gone != nil {
+			continue
+		}
+		silent = silent || l.silent(w)
+		for _, m := range w.last.GetStanding() {
+			found[m.GetGang()] = true
+		}
+	}
+	if silent {
+		for n, g := range l.st.gangs {
+			g.waits.each(func(slot int) {
+				if l.silent(l.st.workers[slot]) {
+					found[n] = true
+				}
+			})
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// silent reports whether a worker was not heard of for some heartbeats.
+func (l *stillness) silent(w *worker) bool {
+	return w != nil && l.st.now-w.heard >= chain.Quiet(l.st.config.Heartbeat/1e6)*1e6
+}
+
+// cut reports whether a gang has parts both on a worker that was silent for StuckAfter and elsewhere. A gang that is
+// all on one worker waits for nobody there: it may compute, as far as is known.
+func (l *stillness) cut(g *gang) bool {
+	gone, there := 0, 0
+	g.waits.each(func(slot int) {
+		if w := l.st.workers[slot]; l.silent(w) && l.st.now-w.heard >= l.st.config.StuckAfter {
+			gone++
+		} else {
+			there++
+		}
+	})
+	return gone > 0 && there > 0
+}
+
+// at returns whether a gang stands still.
+func (l *stillness) at(number uint64) standstill {
+	if s, ok := l.since[number]; ok {
+		return s
+	}
+	g := l.st.gangs[number]
+	if g == nil {
+		g = l.st.leaving[number]
+	}
+	if g == nil { // it has ended meanwhile
+		return standstill{}
+	}
+	s, some := standstill{is: true, since: max(g.began, l.st.resumed)}, false
+	g.waits.each(func(slot int) {
+		if s.is {
+			some = l.part(g, l.st.workers[slot], &s) || some
+		}
+	})
+	s.is = s.is && some
+	l.since[number] = s
+	return s
+}
+
+// part adds what a worker's part of a gang does. It reports whether the part is known to wait for something, so that
+// silent workers alone make no standstill.
+func (l *stillness) part(g *gang, w *worker, s *standstill) (waits bool) {
+	if w == nil || w.gone != nil {
+		s.is = false
+		return false
+	}
+	if l.silent(w) {
+		s.since = max(s.since, w.heard)
+		return false
+	}
+	stands := map[uint32]bool{}  // devices that do, for this gang
+	missing := map[uint32]bool{} // those that they wait for
+	for _, m := range w.last.GetStanding() {
+		if m.GetGang() != g.number {
+			continue
+		}
+		if m.At == wire.AtFunction || m.At == "" && !m.Behind {
+			s.is = false
+			return false
+		}
+		s.since = max(s.since, w.beat-m.StillMs*1e6)
+		for _, d := range m.Devices {
+			stands[d], missing[d] = true, missing[d] || m.At == ""
+		}
+		for _, d := range m.Missing {
+			missing[d] = true
+		}
+	}
+	for _, r := range w.last.GetRunning() {
+		if r.GetGang() != g.number {
+			continue
+		}
+		for _, d := range r.Devices {
+			if !stands[d] {
+				s.is = false // it computes
+				return false
+			}
+		}
+	}
+	waits = len(stands) > 0
+	if !waits && g.place == nil {
+		s.is = false
+		return false
+	}
+	concerns := func(devices []uint32) bool {
+		if !waits { // nothing of it has come to its turn
+			return slices.ContainsFunc(devices, func(d uint32) bool { return slices.Contains(g.place.numbers, w.base+int(d)) })
+		}
+		return slices.ContainsFunc(devices, func(d uint32) bool { return missing[d] })
+	}
+	behind := false
+	for n, devices := range w.under() {
+		if n >= g.number || !concerns(devices) {
+			continue
+		}
+		before := l.at(n)
+		s.is, behind = s.is && before.is, true
+	}
+	s.is, s.behind = s.is && (waits || behind), s.behind || behind
+	return waits || behind
+}
+
+// under yields what a worker's devices compute or stand at, by gang.
+func (w *worker) under() func(yield func(uint64, []uint32) bool) {
+	return func(yield func(uint64, []uint32) bool) {
+		for _, m := range w.last.GetStanding() {
+			if !yield(m.GetGang(), m.GetDevices()) {
+				return
+			}
+		}
+		for _, r := range w.last.GetRunning() {
+			if !yield(r.GetGang(), r.GetDevices()) {
+				return
+			}
+		}
+	}
+}
+
+// abortStuck ends a gang on all its workers, with what it waits for as its error.
+func (st *State) abortStuck(g *gang) {
+	err := status.New(status.DeadlineExceeded,
+		"%s stood still for %v and was aborted (--stuck-after): none of its devices computed, and no byte came that they "+
+			"waited for\n%s", g.name(), time.Duration(st.config.StuckAfter), strings.Join(st.chain(g), "\n"))
+	st.warn(about{kind: wire.EventStuck, session: g.s.id}, "aborted "+g.name()+" of "+g.s.owner()+", which stood still",
+		err)
+	st.fail(g, err)
+}
+
+// chain returns what a gang waits for, for its own session: it names no lines of other sessions.
+func (st *State) chain(g *gang) []string {
+	c := &chain.Chain{Report: &wire.Report{HeartbeatMs: st.config.Heartbeat / 1e6}, Ended: map[uint64]bool{}}
+	all := new(wire.Report_Island)
+	g.to.each(func(slot int) {
+		w := st.workers[slot]
+		if w == nil || w.gone != nil {
+			return
+		}
+		last := proto.CloneOf(w.last)
+		for _, m := range last.GetStanding() {
+			if m.Session != g.s.id {
+				m.Line = ""
+			}
+		}
+		for _, r := range last.GetRunning() {
+			if r.Session != g.s.id {
+				r.Line = ""
+			}
+		}
+		all.Workers = append(all.Workers, &wire.Report_Worker{Process: w.process, Last: last,
+			SilentMs: (st.now - w.heard) / 1e6})
+		if !g.waits.has(slot) {
+			c.Ended[w.process.Number] = true
+		}
+	})
+	c.Report.Islands = []*wire.Report_Island{all}
+	c.Gang(&wire.Report_SessionReport{Session: g.s.id}, g.number, 1)
+	if len(c.Lines) == 0 { // it is behind other gangs, and cut
+		for _, w := range all.Workers {
+			c.Silent(w, 1)
+		}
+	}
+	return c.Lines
+}
