@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 )
@@ -118,6 +120,68 @@ func BenchmarkFair(b *testing.B) {
 				follow()
 			}
 		})
+	}
+}
+
+// From a gang's end to the next ones' places, with 256 tenants that have bounds on devices of which no two are in one
+// group, where each gang wants all of them, or half, chosen at random.
+func BenchmarkFairGroups(b *testing.B) {
+	const tenants = 256
+	for _, groups := range []int{64, 512} {
+		for _, all := range []bool{true, false} {
+			b.Run(fmt.Sprintf("groups=%d/all=%v", groups, all), func(b *testing.B) {
+				choose := rand.New(rand.NewPCG(1, 1))
+				s := New(Config{Policy: &Fair{Gangs: 512}, OneByOne: true})
+				var out []Action
+				var running []uint64
+				id := uint64(0)
+				step := func(ev Event) { out = s.Step(ev, out) }
+				var of [tenants]Tenant
+				var on [tenants]DeviceSet
+				submit := func(tenant int) {
+					id++
+					step(Event{Kind: Submit, Gang: Gang{ID: id<<16 | uint64(tenant), Session: uint32(tenant + 1),
+						Tenant: &of[tenant], Devices: on[tenant], Cost: 1e6}})
+				}
+				follow := func() {
+					for len(out) > 0 || s.More() {
+						if len(out) == 0 {
+							step(Event{Kind: Resume})
+							continue
+						}
+						started := out[0].ID
+						out = append(out[:0], out[1:]...)
+						step(Event{Kind: Launched, ID: started})
+						running = append(running, started)
+						submit(int(started & 0xffff))
+					}
+				}
+				for i := range of {
+					of[i] = Tenant{ID: uint32(i + 1), Weight: float64(i%8 + 1), AtLeast: 0.5 / tenants, AtMost: 0.5}
+					on[i] = Devices(i%groups, (i+tenants)%groups) // these divide the devices
+					submit(i)
+				}
+				for i := range on {
+					if on[i] = firstDevices(groups); !all {
+						on[i] = Devices(choose.Perm(groups)[:groups/2]...)
+					}
+				}
+				follow()
+				for range 8 * tenants {
+					ended := running[0]
+					running = append(running[:0], running[1:]...)
+					step(Event{Kind: Completed, ID: ended, Time: 1e6})
+					follow()
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					ended := running[0]
+					running = append(running[:0], running[1:]...)
+					step(Event{Kind: Completed, ID: ended, Time: 1e6})
+					follow()
+				}
+			})
+		}
 	}
 }
 

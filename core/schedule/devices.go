@@ -126,6 +126,19 @@ func (m *mask) overlaps(o *mask) bool {
 	return false
 }
 
+// covers reports whether m has all of o's bits.
+func (m *mask) covers(o *mask) bool {
+	if o.low&^m.low != 0 {
+		return false
+	}
+	for i, w := range o.high {
+		if w != 0 && (i >= len(m.high) || w&^m.high[i] != 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // add adds o's bits to m. No other mask shares m's words.
 func (m *mask) add(o *mask) {
 	m.low |= o.low

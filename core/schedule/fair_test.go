@@ -23,7 +23,8 @@ type bench struct {
 	jobs  map[uint64]*job
 	next  uint64
 	ends  endings
-	got   map[uint32]int64 // device time by session, of gangs that have ended
+	got   map[uint32]int64 // device time by load.session, of gangs that have ended
+	newer uint32           // sessions that began when others had ended
 	loads []*load
 }
 
@@ -36,6 +37,10 @@ type load struct {
 	length  func() int64
 	cost    int64 // measured before
 	depth   int   // gangs that are submitted and have not ended, at most; 0: the next is submitted when one has its place
+	// Gangs after which the session ends, and another one of the tenant's goes on; 0: it does not end.
+	lives   int
+	runs    int    // gangs of the session that is there
+	current uint32 // that one, if it is not the first
 	longest int64
 	pending int   // submitted and not started
 	waited  int64 // at most
@@ -89,8 +94,13 @@ func (b *bench) feed(l *load) {
 		l.since = b.now
 	}
 	l.pending++
+	if l.runs++; l.lives > 0 && l.runs > l.lives {
+		const after = 1000 // sessions that are there from the beginning
+		b.newer++
+		l.runs, l.current = 1, after+b.newer
+	}
 	b.apply(Event{Kind: Submit, Gang: Gang{
-		ID: j.id, Session: l.session, Tenant: l.tenant, Weight: l.weight, Devices: l.devices, Cost: l.cost,
+		ID: j.id, Session: cmp.Or(l.current, l.session), Tenant: l.tenant, Weight: l.weight, Devices: l.devices, Cost: l.cost,
 		Collective: true}})
 }
 
@@ -219,8 +229,9 @@ func TestFairSharesFollowWeights(t *testing.T) {
 	})
 }
 
-// Tenants get device time by their weights however many sessions they have, and a tenant's sessions share what it gets
-// equally, whenever they came.
+// Tenants get device time by their weights however many sessions they have, whenever those came, and whether they stay
+// or others begin in their place after a run or two. Sessions of a tenant that stay share what it gets equally, or get
+// more than that beside some that do not stay.
 func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
@@ -229,6 +240,7 @@ func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 		var all []*Tenant
 		var late []*load
 		for i := range rapid.IntRange(2, 4).Draw(t, "tenants") {
+			brief := rapid.SampledFrom([][]bool{{false}, {true}, {false, true}}[rapid.IntRange(0, 2).Draw(t, "sessions end")])
 			of := &Tenant{ID: uint32(i + 1), Weight: float64(rapid.IntRange(1, 8).Draw(t, "weight"))}
 			all = append(all, of)
 			sum += of.Weight
@@ -238,6 +250,9 @@ func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 				l := &load{session: session, tenant: of, devices: Devices(0, 1),
 					length: func() int64 { return length*3/4 + choose.Int64N(length/2) }}
 				longest = max(longest, length*5/4)
+				if brief.Draw(t, "brief") {
+					l.lives = rapid.IntRange(1, 3).Draw(t, "lives")
+				}
 				b.loads = append(b.loads, l)
 				if rapid.Bool().Draw(t, "late") {
 					late = append(late, l)
@@ -253,9 +268,12 @@ func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 		took := b.between(2*second, 12*second)
 		tolerance := max(0.02, float64(longest)/(10*second))
 		for _, of := range all {
-			var got []float64
+			var got, stay []float64
 			for _, l := range b.loads {
 				if l.tenant == of {
+					if l.lives == 0 {
+						stay = append(stay, float64(took[l.session])/(2*10*second))
+					}
 					got = append(got, float64(took[l.session])/(2*10*second))
 				}
 			}
@@ -267,8 +285,9 @@ func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 				t.Errorf("tenant %d of weight %v and %d sessions got %.1f %% of the devices, expected %.1f %%", of.ID, of.Weight,
 					len(got), 100*total, 100*want)
 			}
-			for _, n := range got {
-				if want := total / float64(len(got)); max(n-want, want-n) > tolerance {
+			for _, n := range stay {
+				want := total / float64(len(got))
+				if n < want-tolerance || len(stay) == len(got) && n > want+tolerance {
 					t.Errorf("a session of tenant %d got %.1f %% of the devices, expected %.1f %%", of.ID, 100*n, 100*want)
 				}
 			}

@@ -11,10 +11,33 @@ type group struct {
 	gangs   int     // placed and not ended
 	longest int64   // of those that have ended
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
+	// Of the parties that have gangs, first in their sessions or placed: their number, the sum of their weights, and that
+	// of their keys, which says which ones they are.
+	parties int
+	weights float64
+	set     uint64
+	divided *division // nil, or that of a set
 	// Scratch of Pop:
-	first float64 // the least finish of the heads
-	least float64 // the least finish of the sessions that have gangs, waiting or placed
-	room  int64   // the load up to which gangs may be placed
+	least   float64 // the least finish of these parties
+	counted uint64  // the call of Pop for which that is right
+	room    int64   // the load up to which gangs may be placed
+}
+
+// enter takes note that a party has gangs now.
+func (at *group) enter(p *party) {
+	at.parties++
+	at.weights += p.terms.Weight
+	at.set += p.key
+}
+
+// exit takes note that a party has none any more.
+func (at *group) exit(p *party) {
+	at.parties--
+	at.weights -= p.terms.Weight
+	at.set -= p.key
+	if at.parties == 0 {
+		at.weights = 0 // sums of fractions are not exact
+	}
 }
 
 // close bounds the room of a group by a load, and returns 1 if nothing more may be placed there because of that.
@@ -37,31 +60,34 @@ func (f *Fair) divide(set *mask) {
 			continue
 		}
 		some = left.remove(&f.common)
-		inside := mask{f.common.low, slices.Clone(f.common.high)}
-		outside := mask{at.devices.low, slices.Clone(at.devices.high)}
-		if !outside.remove(&inside) {
+		if f.common.covers(&at.devices) {
 			continue // the set has all of the group
 		}
+		inside := mask{f.common.low, slices.Clone(f.common.high)}
+		outside := mask{at.devices.low, slices.Clone(at.devices.high)}
+		outside.remove(&inside)
 		rest := *at
 		rest.devices = outside
 		at.devices = inside
 		f.groups = append(f.groups, &rest)
-		for _, s := range f.sessions {
-			s.on = append(s.on, s.on[i])
-		}
 		for _, p := range f.parties {
-			p.on = append(p.on, p.on[i])
+			p.on, p.finish = append(p.on, p.on[i]), append(p.finish, p.finish[i])
+			for _, s := range p.shares {
+				s.on = append(s.on, s.on[i])
+			}
 		}
+		f.first = append(f.first, 0)
 		f.version++
 	}
 	if some {
 		f.groups = append(f.groups, &group{devices: mask{left.low, slices.Clone(left.high)}})
-		for _, s := range f.sessions {
-			s.on = append(s.on, use{})
-		}
 		for _, p := range f.parties {
-			p.on = append(p.on, turns{})
+			p.on, p.finish = append(p.on, turns{}), append(p.finish, 0)
+			for _, s := range p.shares {
+				s.on = append(s.on, use{})
+			}
 		}
+		f.first = append(f.first, 0)
 		f.version++
 	}
 }
@@ -74,4 +100,53 @@ func (f *Fair) groupsOf(set *mask, to []int) []int {
 		}
 	}
 	return to
+}
+
+// division is what each party of a set gets of a device's time.
+type division struct {
+	set   uint64
+	parts []float64 // by slot
+	level float64   // of divideTime
+}
+
+// divisionOf returns how the parties that have gangs in a group divide its devices' time. Groups with the same parties
+// share a division.
+func (f *Fair) divisionOf(group int) *division {
+	at := f.groups[group]
+	if at.divided != nil && at.divided.set == at.set {
+		return at.divided
+	}
+	at.divided = f.divisions[at.set]
+	if at.divided == nil {
+		at.divided = f.newDivision(group)
+	}
+	return at.divided
+}
+
+// newDivision is divisionOf for parties that have had no group together.
+func (f *Fair) newDivision(group int) *division {
+	const spare = 64 // divisions that are kept beside those that groups have now
+	f.claims, f.claimants = f.claims[:0], f.claimants[:0]
+	for _, p := range f.parties {
+		if p.on[group].sessions > 0 {
+			f.claims, f.claimants = append(f.claims, claim{of: &p.terms}), append(f.claimants, p)
+		}
+	}
+	d := &division{set: f.groups[group].set, parts: make([]float64, f.slots), level: divideTime(f.claims)}
+	for i, p := range f.claimants {
+		d.parts[p.slot] = f.claims[i].part
+	}
+	if f.divisions == nil || len(f.divisions) > 2*len(f.groups)+spare {
+		f.divisions = map[uint64]*division{}
+	}
+	f.divisions[d.set] = d
+	return d
+}
+
+// scatter returns a number that looks random for each n, so that sums of different ones differ (splitmix64).
+func scatter(n uint64) uint64 {
+	n *= 0x9e3779b97f4a7c15
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return n ^ n>>31
 }

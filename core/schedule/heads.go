@@ -1,0 +1,139 @@
+package schedule
+
+import "slices"
+
+// head is a gang that waits for a place and is first in its session on all its devices.
+type head struct {
+	gang    *Gang
+	s       *share
+	of      *party // the session's
+	index   int    // in Fair.heads
+	order   uint64 // of becoming a head
+	since   int64  // the time of that
+	groups  []int  // those of its devices
+	version int    // of Fair, for which groups are right
+	paid    int64  // the latest of these groups' turns.paid, for so many of the party's takes
+	takes   int
+}
+
+// follower is a gang that waits behind heads of its session.
+type follower struct {
+	gang *Gang
+	all  bool // it waits for all that came before it
+}
+
+// lookAhead bounds how many of a session's gangs behind its heads are looked at for one that could be a head.
+const lookAhead = 64
+
+// isBehind reports whether a gang has to wait for others of its session to get their places, and whether for all of
+// them: it comes after one that need not have a device in common with it.
+func (s *share) isBehind(g *Gang) (behind, all bool) {
+	if len(s.heads) == 0 {
+		return false, false // nothing of the session waits
+	}
+	if behind = len(s.queue) >= lookAhead; behind {
+		return true, len(g.After) > 0
+	}
+	check := func(o *Gang) {
+		behind = behind || o.Devices.overlaps(&g.Devices.mask)
+		all = all || slices.Contains(g.After, o.ID)
+	}
+	for _, h := range s.heads {
+		check(h.gang)
+	}
+	for _, q := range s.queue {
+		check(q.gang)
+	}
+	return behind || all, all
+}
+
+// advance makes those of a session's followers heads that need not wait for others any more.
+func (f *Fair) advance(s *share) {
+	if len(s.queue) == 0 {
+		return
+	}
+	before := &f.ahead // the devices of all that come before
+	before.low, before.high = 0, before.high[:0]
+	for _, h := range s.heads {
+		before.add(&h.gang.Devices.mask)
+	}
+	for i := 0; i < min(len(s.queue), lookAhead); {
+		q := s.queue[i]
+		waits := before.overlaps(&q.gang.Devices.mask) || q.all && (i > 0 || len(s.heads) > 0)
+		before.add(&q.gang.Devices.mask)
+		if waits {
+			i++
+			continue
+		}
+		s.queue = slices.Delete(s.queue, i, i+1)
+		f.newHead(s, q.gang)
+	}
+}
+
+// newHead begins the turn of a gang: at the virtual time of a device where nothing of its party, or of its session, is
+// under way, and elsewhere at most the slack behind it.
+func (f *Fair) newHead(s *share, g *Gang) {
+	var h *head
+	if n := len(f.idle); n > 0 {
+		h, f.idle = f.idle[n-1], f.idle[:n-1]
+	} else {
+		h = new(head)
+	}
+	f.pushed++
+	*h = head{gang: g, s: s, of: s.of, index: len(f.heads), order: f.pushed, since: f.now, groups: h.groups, version: -1,
+		takes: -1}
+	f.heads = append(f.heads, h)
+	s.heads = append(s.heads, h)
+	p := s.of
+	if p.heads++; p.heads == 2 {
+		f.crowded++
+	}
+	s.used = true
+	f.locate(h)
+	for _, i := range h.groups {
+		at, t, u := f.groups[i], &p.on[i], &s.on[i]
+		begin := at.virtual
+		if t.sessions > 0 {
+			begin -= float64(f.slack(at)) / f.weightOf(p, i)
+		}
+		p.finish[i] = max(p.finish[i], begin)
+		switch begin = t.virtual; {
+		case !u.known:
+			u.known, begin = true, max(t.mean, t.virtual)
+		case u.gangs > 0:
+			begin -= float64(f.slack(at))
+		}
+		u.finish = max(u.finish, begin)
+		f.set(s, i, u.gangs, true)
+	}
+}
+
+// leave takes a head out, and has the session's next gangs be heads.
+func (f *Fair) leave(h *head) {
+	s := h.s
+	f.locate(h)
+	for _, i := range h.groups {
+		f.set(s, i, s.on[i].gangs, false)
+	}
+	end := len(f.heads) - 1
+	f.heads[h.index] = f.heads[end]
+	f.heads[h.index].index = h.index
+	f.heads[end] = nil
+	f.heads = f.heads[:end]
+	i := slices.Index(s.heads, h)
+	s.heads = slices.Delete(s.heads, i, i+1)
+	if h.of.heads--; h.of.heads == 1 {
+		f.crowded--
+	}
+	f.unqueued(h.gang)
+	h.gang, h.s, h.of = nil, nil, nil
+	f.idle = append(f.idle, h)
+	f.advance(s)
+}
+
+// locate finds the groups of a head.
+func (f *Fair) locate(h *head) {
+	if h.version != f.version {
+		h.groups, h.version = f.groupsOf(&h.gang.Devices.mask, h.groups[:0]), f.version
+	}
+}

@@ -1,0 +1,302 @@
+package schedule
+
+import (
+	"slices"
+)
+
+// party is a tenant that has sessions here, or a session that is a tenant of its own.
+type party struct {
+	tenant  uint32 // 0: it is a session's own
+	session uint32 // then
+	terms   Tenant // of the newest gang
+	key     uint64 // of these terms, in group.set
+	slot    int    // in division.parts
+	shares  []*share
+	heads   int       // of its sessions
+	placed  int       // gangs that have not ended
+	takes   int       // calls of take, by gangs
+	finish  []float64 // by group: the virtual time at which its last gang there ends
+	on      []turns   // by group
+}
+
+// turns is what a party has of a group's devices.
+type turns struct {
+	sessions int // those that have gangs there, first in their queues or placed
+	waiting  int // of these, those that have one that is not placed
+	gangs    int // placed and not ended
+	// Of these, their estimated cost, and what they were charged for that.
+	cost    int64
+	charged float64
+	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
+	// sessions waited then.
+	virtual, mean float64
+	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
+	paid int64
+	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
+	// these are right.
+	first, least   float64
+	lined, counted uint64
+}
+
+// charge charges the estimated cost of a gang that gets its place.
+func (p *party) charge(group int, cost int64, weight float64) {
+	charge := float64(cost) / weight
+	p.finish[group] += charge
+	t := &p.on[group]
+	t.gangs++
+	t.cost += cost
+	t.charged += charge
+}
+
+// correct takes back what charge has charged for a gang, on average where there are several, and charges the time that
+// it took: weights change as others come and go.
+func (p *party) correct(group int, cost, time int64, weight float64) {
+	t := &p.on[group]
+	charged := t.charged
+	if t.cost > cost {
+		charged *= float64(cost) / float64(t.cost)
+	}
+	t.gangs--
+	t.cost -= cost
+	t.charged -= charged
+	p.finish[group] += float64(time)/weight - charged
+}
+
+// take counts time that a party takes of the devices, or gives back, against what it may have at most. What it has not
+// taken since a time does not count any more: it may have waited for so long for another's gang to end.
+func (t *turns) take(p *party, since, time int64) {
+	if p.terms.AtMost > 0 {
+		t.paid = max(t.paid, since) + int64(float64(time)/p.terms.AtMost)
+	}
+}
+
+// kept returns until when a head is kept back, since its party has had as much as it may have at most on one of the
+// devices; 0 if it is not. A window may be placed ahead.
+func (f *Fair) kept(h *head) (until int64) {
+	p := h.of
+	if p.terms.AtMost <= 0 {
+		return 0
+	}
+	if h.takes != p.takes {
+		h.paid, h.takes = 0, p.takes
+		for _, i := range h.groups {
+			h.paid = max(h.paid, p.on[i].paid)
+		}
+	}
+	if until = h.paid - f.window(); until > f.now {
+		return until
+	}
+	return 0
+}
+
+// owes reports whether a party has had more than it may have at most of the time until now.
+func (f *Fair) owes(p *party) bool {
+	return slices.ContainsFunc(p.on, func(t turns) bool { return t.paid > f.now })
+}
+
+// share is a session that has gangs, or has had some.
+type share struct {
+	session uint32
+	of      *party
+	heads   []*head    // no two have a device in common
+	queue   []follower // behind them, in the order of submission
+	on      []use      // by group
+	used    bool       // since dropIdle
+}
+
+// use is what a session has of a group's devices.
+type use struct {
+	finish float64 // the virtual time among its party's sessions at which its last gang there ends
+	gangs  int     // placed and not ended
+	cost   int64   // of these, estimated
+	waits  bool    // one of its heads is for them
+	known  bool    // it has had one before
+}
+
+func (u *use) isActive() bool { return u.gangs > 0 || u.waits }
+
+// set sets what a session has of a group, and has its party and the group count it.
+func (f *Fair) set(s *share, group, gangs int, waits bool) {
+	u, p := &s.on[group], s.of
+	t := &p.on[group]
+	was := u.isActive()
+	switch {
+	case waits && !u.waits:
+		t.waiting++
+	case u.waits && !waits:
+		t.waiting--
+	}
+	u.gangs, u.waits = gangs, waits
+	switch is := u.isActive(); {
+	case is && !was:
+		if t.sessions++; t.sessions == 1 {
+			f.groups[group].enter(p)
+		}
+	case was && !is:
+		if t.sessions--; t.sessions == 0 {
+			f.groups[group].exit(p)
+		}
+	}
+}
+
+// share returns what is known of a gang's session.
+func (f *Fair) share(g *Gang) *share {
+	if s := f.last; s != nil && s.session == g.Session {
+		return s
+	}
+	s := f.shares[g.Session]
+	if s == nil {
+		s = &share{session: g.Session, of: f.party(g), on: make([]use, len(f.groups))}
+		if f.shares == nil {
+			f.shares = map[uint32]*share{}
+		}
+		f.shares[g.Session] = s
+		s.of.shares = append(s.of.shares, s)
+	}
+	f.last = s
+	return s
+}
+
+// party returns what is known of a gang's tenant.
+func (f *Fair) party(g *Gang) *party {
+	p := &party{session: g.Session}
+	if g.Tenant != nil {
+		p.tenant, p.session = g.Tenant.ID, 0
+	}
+	for _, known := range f.parties {
+		if known.tenant == p.tenant && known.session == p.session {
+			return known
+		}
+	}
+	if n := len(f.freeSlots); n > 0 {
+		p.slot, f.freeSlots = f.freeSlots[n-1], f.freeSlots[:n-1]
+	} else {
+		p.slot = f.slots
+		f.slots++
+	}
+	p.on, p.finish = make([]turns, len(f.groups)), make([]float64, len(f.groups))
+	f.setTerms(p, termsOf(g))
+	f.parties = append(f.parties, p)
+	return p
+}
+
+// termsOf are those of a gang's party: of its tenant, or of a session that is a tenant of its own.
+func termsOf(g *Gang) Tenant {
+	switch {
+	case g.Tenant != nil:
+		return *g.Tenant
+	case g.Weight > 0:
+		return Tenant{Weight: g.Weight}
+	}
+	return Tenant{Weight: 1}
+}
+
+// setTerms takes note of a party's terms, and of whether they say more than a weight.
+func (f *Fair) setTerms(p *party, terms Tenant) {
+	if p.terms == terms {
+		return
+	}
+	for i := range p.on {
+		if p.on[i].sessions > 0 {
+			f.groups[i].exit(p)
+		}
+	}
+	f.countTerms(p, -1)
+	p.terms = terms
+	f.countTerms(p, 1)
+	f.keys++
+	p.key = scatter(f.keys)
+	for i := range p.on {
+		if p.on[i].sessions > 0 {
+			f.groups[i].enter(p)
+		}
+	}
+}
+
+// countTerms counts a party, times sign, by what its terms say.
+func (f *Fair) countTerms(p *party, sign int) {
+	if p.terms.isBound() {
+		f.bound += sign
+	}
+	if p.terms.AtMost > 0 {
+		f.capped += sign
+	}
+}
+
+// isBound reports whether terms say more than a weight.
+func (t *Tenant) isBound() bool { return t.Class != 0 || t.AtLeast > 0 || t.AtMost > 0 }
+
+// weightOf returns the weight of a party that has gangs in a group, on its devices: the one that its terms say, unless
+// classes or bounds give it another part of the time than that.
+func (f *Fair) weightOf(p *party, group int) float64 {
+	if f.bound == 0 {
+		return p.terms.Weight
+	}
+	d := f.divisionOf(group)
+	const least = 1e-6 // of a device, so that sums of time by weight stay numbers
+	return max(d.parts[p.slot], least) / max(d.level, least)
+}
+
+// partOf returns the part of a group's devices that a party is to have that has gangs there.
+func (f *Fair) partOf(p *party, group int) float64 {
+	if f.bound == 0 {
+		return p.terms.Weight / f.groups[group].weights
+	}
+	return f.divisionOf(group).parts[p.slot]
+}
+
+// forget begins anew where nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
+// that would be treated the same if they came for the first time.
+func (f *Fair) forget() {
+	const (
+		few   = 16  // groups and sessions that are kept for the next gang
+		often = 256 // gangs
+	)
+	switch {
+	case f.queued == 0 && f.placed == 0 && len(f.groups) <= few && len(f.shares) <= few:
+		for _, at := range f.groups {
+			at.virtual = 0
+		}
+		for _, p := range f.parties {
+			clear(p.finish)
+			for i := range p.on {
+				p.on[i] = turns{paid: p.on[i].paid}
+			}
+			for _, s := range p.shares {
+				clear(s.on)
+			}
+		}
+	case f.queued == 0 && f.placed == 0 && !slices.ContainsFunc(f.parties, f.owes):
+		f.groups, f.first, f.shares, f.last, f.parties = nil, nil, nil, nil, nil
+		f.bound, f.capped = 0, 0
+		f.divisions, f.slots, f.freeSlots = nil, 0, nil
+	case f.pushed%often == 0:
+		f.dropIdle()
+	}
+}
+
+// dropIdle drops sessions that have had nothing since the last time, and parties that have none left and do not lead
+// by more than a gang or a window: they have ended, or would begin where they are.
+func (f *Fair) dropIdle() {
+	for _, p := range f.parties {
+		p.shares = slices.DeleteFunc(p.shares, func(s *share) bool {
+			drop := !s.used && len(s.heads) == 0 && !slices.ContainsFunc(s.on, func(u use) bool { return u.gangs > 0 })
+			if s.used = false; drop {
+				delete(f.shares, s.session)
+			}
+			return drop
+		})
+	}
+	f.last = nil
+	f.parties = slices.DeleteFunc(f.parties, func(p *party) bool {
+		drop := len(p.shares) == 0 && !f.owes(p)
+		for i, at := range f.groups {
+			drop = drop && p.finish[i] <= at.virtual+float64(f.slack(at))/p.terms.Weight
+		}
+		if drop {
+			f.freeSlots = append(f.freeSlots, p.slot)
+			f.countTerms(p, -1)
+		}
+		return drop
+	})
+}
