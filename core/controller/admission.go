@@ -64,6 +64,9 @@ type hold struct {
 	first    int64    // from when on all others wait behind it, see isFirst
 	vain     int64    // when that was found to be in vain: what waited then does not wait behind it
 	hopeless int64    // since when nothing is known that could let it go on, 0 where something is
+	// What judge has found: nothing is known that could let it go on, unless one of the holders does.
+	lost    bool
+	holders []*session
 }
 
 // forMemory reports whether the gang waits for memory, and for nothing else before.
@@ -268,193 +271,13 @@ func (st *State) unhold(g *gang) {
 	if g.s.waiting == g {
 		g.s.waiting = nil
 	}
-	st.held = slices.DeleteFunc(st.held, func(h *gang) bool { return h == g })
+	if i := slices.Index(st.held, g); i >= 0 {
+		st.held = slices.Delete(st.held, i, i+1)
+		if i < st.round.next {
+			st.round.next--
+		}
+	}
 	st.stir()
-}
-
-// stir has held gangs looked at at the end of this Step.
-func (st *State) stir() { st.stirred = len(st.held) > 0 }
-
-// lookAtHeld lets held gangs go on that may, and fails one that never will.
-func (st *State) lookAtHeld() {
-	st.stirred, st.due = false, 0
-	st.keepCount()
-	for i := 0; i < len(st.held); {
-		g := st.held[i]
-		if h := g.held; !h.forMemory() {
-			h.puts = slices.DeleteFunc(h.puts, func(n uint64) bool { return st.gangs[n] == nil })
-			h.loading = h.loading && st.isLoading(g)
-			if len(h.puts) > 0 || h.loading {
-				i++
-				continue
-			}
-			h.puts = nil
-			st.beFirst(g)
-		}
-		if st.now >= g.held.first+st.turn() {
-			st.beFirst(g)
-		} else if st.isFirst(g) {
-			st.remind(g.held.first + st.turn())
-		}
-		if g.held.quota = !st.isInQuota(g); !st.roomFor(g, i) {
-			i++
-			continue
-		}
-		st.letGoOn(g)
-	}
-	for _, g := range st.held {
-		if s := g.s; s.ahead && s.names != nil {
-			s.ahead = false
-			st.passAhead(s)
-		}
-		if slow := g.held.since + slowHeld; g.held.forMemory() && st.now < slow {
-			st.remind(slow)
-		}
-	}
-	if len(st.held) > 0 && !st.stirred {
-		st.judge()
-	}
-}
-
-// letGoOn admits a gang that was held.
-func (st *State) letGoOn(g *gang) {
-	s := g.s
-	if g.held.told {
-		st.tellGoesOn(g)
-	}
-	st.unhold(g)
-	st.book(g)
-	st.proceedWith(g)
-	if s.waiting == nil {
-		st.wake(s)
-	}
-}
-
-// giveUp ends a gang that is held.
-func (st *State) giveUp(g *gang, err error) {
-	st.unhold(g)
-	st.refused(g, err)
-}
-
-// prospect is what is known of a held gang's wait for memory.
-type prospect uint8
-
-const (
-	hopeful  prospect = iota // something may let it go on
-	hopeless                 // nothing is known that could
-	changed                  // it was ended, or something was freed: all are looked at again
-)
-
-// judge finds out what each held gang waits for, and fails one that waits for nothing, or has waited long enough.
-func (st *State) judge() {
-	lost := make(map[*gang][]*session) // the hopeless ones, each with those that have what it wants
-	for i, g := range st.held {
-		if !g.held.forMemory() {
-			continue
-		}
-		switch holders, p := st.prospectOf(g, i); p {
-		case hopeful:
-			g.held.hopeless = 0
-		case hopeless:
-			lost[g] = holders
-		case changed:
-			return
-		}
-	}
-	for more := true; more; { // one that waits for a session which may go on is not hopeless either
-		more = false
-		for g, holders := range lost {
-			if slices.ContainsFunc(holders, func(s *session) bool { _, is := lost[s.waiting]; return !is }) {
-				g.held.hopeless = 0
-				delete(lost, g)
-				more = true
-			}
-		}
-	}
-	for _, g := range slices.Backward(st.held) {
-		holders, is := lost[g]
-		if !is {
-			continue
-		}
-		if g.held.hopeless == 0 {
-			g.held.hopeless = st.now
-		}
-		if end := g.held.hopeless + freesCome; st.now < end {
-			st.remind(end)
-			return
-		}
-		for _, h := range st.held { // one that waits for its turn alone may pass those before it rather than have one fail
-			if _, is := lost[h]; is && st.fits(h) {
-				st.letGoOn(h)
-				return
-			}
-		}
-		why := "and nothing that is under way will free any"
-		if len(holders) > 0 {
-			why = "and all that have it wait for memory themselves"
-		}
-		st.giveUp(g, st.noRoom(g, why))
-		return
-	}
-}
-
-// prospectOf looks at what could let the held gang of index i go on. For one that is hopeless if they are, it returns
-// the other sessions that it waits for, all of which are held themselves.
-func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
-	if !g.s.isCounted() { // frees behind it may be found
-		return nil, hopeful
-	}
-	if g.held.quota {
-		return st.quotaProspect(g)
-	}
-	need := st.needOf(g, true)
-	switch {
-	case !st.ledger.Possible(need, g.temp):
-		st.giveUp(g, st.noRoom(g, "which is more than there is"))
-		return nil, changed
-	case !st.ledger.PossibleBeside(programs, need, g.temp):
-		st.giveUp(g, st.noRoom(g, "and programs that are loaded leave less, whatever arrays are freed; drop some, such as "+
-			"by jax.clear_caches(), or end sessions that have them"))
-		return nil, changed
-	case st.behind(g, i) && (st.fits(g) || !st.ledger.WillFit(need, g.temp)):
-		return st.elders(g, i), hopeless
-	case st.ledger.WillFit(need, g.temp):
-		return nil, hopeful
-	}
-	st.blocked = st.ledger.Blocked(need, g.temp, st.blocked[:0])
-	return st.prospectWith(g, st.othersOn(g, st.blocked))
-}
-
-// prospectWith looks at what could let a held gang go on whose memory these sessions have.
-func (st *State) prospectWith(g *gang, holders []*session) ([]*session, prospect) {
-	first := st.isFirst(g)
-	if first && st.isVain(g, holders) {
-		st.beFirst(g)
-		g.held.vain = st.now
-		st.stir()
-		return nil, changed
-	}
-	if !first && !slices.ContainsFunc(holders, func(s *session) bool { // one that does not wait may free something
-		return s.waiting == nil || s.waiting.held == nil || !s.waiting.held.forMemory()
-	}) {
-		return holders, hopeless
-	}
-	return nil, st.untilPatient(g)
-}
-
-// untilPatient has a gang wait for others for Config.MemoryWait at most.
-func (st *State) untilPatient(g *gang) prospect {
-	h := g.held
-	if h.others == 0 {
-		h.others = st.now
-	}
-	if st.now >= h.others+st.config.MemoryWait {
-		st.giveUp(g, st.noRoom(g, fmt.Sprintf("and in %.4g s there was never enough free at once",
-			float64(st.config.MemoryWait)/1e9)))
-		return changed
-	}
-	st.remind(h.others + st.config.MemoryWait)
-	return hopeful
 }
 
 // remind has a Tick come at some time.

@@ -221,6 +221,7 @@ type State struct {
 	ledger    *ledger.Ledger
 	held      []*gang       // that wait for admission, those that came last at the end
 	stirred   bool          // something has happened that may let one of them go on
+	round     look          // at them
 	due       int64         // when one of them has to be looked at
 	code      []int64       // bytes of programs' code, by number in the ledger
 	numbered  int           // devices that have numbers in the ledger
@@ -295,7 +296,7 @@ func (st *State) Step(ev Event, out []Action) []Action {
 	if st.begun == 0 {
 		st.begun = st.now
 	}
-	st.out, st.buffer, st.weighed = out, st.buffer[:0], 0
+	st.out, st.buffer, st.weighed, st.round.weighed = out, st.buffer[:0], 0, 0
 	if cap(st.buffer) > maxScratch {
 		st.buffer = nil
 	}
@@ -339,19 +340,20 @@ func (st *State) settle() {
 		left := copy(st.ready, st.ready[looked:])
 		clear(st.ready[left:])
 		st.ready = st.ready[:left]
-		for st.stirred {
+		for st.looks() && st.mayLook() {
 			st.lookAtHeld()
 		}
 	}
 	st.shut()
 }
 
-// More reports whether sessions have more that could be done at once, and that a Step with Continue does: other events
-// may come in between.
-func (st *State) More() bool { return len(st.ready) > 0 }
+// More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
+// come in between.
+func (st *State) More() bool { return len(st.ready) > 0 || st.looks() }
 
-// Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, to about so many
-// nanoseconds, as the constants below estimate. More tells whether something is left. Without it, a Step performs all.
+// Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
+// at gangs that are held, to about so many nanoseconds each, as the constants below estimate. More tells whether
+// something is left. Without it, a Step performs all.
 func (st *State) Weigh(most int64) { st.weight = most }
 
 // What Steps take, in nanoseconds, by what is performed: measured by BenchmarkSteps.

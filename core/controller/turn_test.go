@@ -38,6 +38,7 @@ func newCrowd(tt *testing.T, t *rapid.T, memory int64) *crowd {
 	if err := b.st.ledger.SetLimit(0, memory*arrayBytes); err != nil {
 		t.Fatal(err)
 	}
+	b.st.Weigh(rapid.SampledFrom([]int64{0, 1}).Draw(t, "weight")) // held gangs are looked at together, or one by one
 	return &crowd{b: b, t: t}
 }
 
@@ -49,8 +50,15 @@ func (c *crowd) join() *streamer {
 	return x
 }
 
-// see takes note of gangs, and of ends.
+// see takes note of what a Step brought, and of those that go on with it.
 func (c *crowd) see(actions []Action) {
+	for c.take(actions); c.b.st.More(); {
+		c.take(c.b.step(Event{Kind: Continue}))
+	}
+}
+
+// take takes note of gangs, and of ends.
+func (c *crowd) take(actions []Action) {
 	for _, a := range actions {
 		switch {
 		case a.Kind != Send:

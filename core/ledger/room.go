@@ -53,9 +53,9 @@ func (l *Ledger) Possible(specs []Spec, temp int64) bool {
 
 // PossibleBeside reports whether it would fit if nothing else were there but what an owner has.
 func (l *Ledger) PossibleBeside(o Owner, specs []Spec, temp int64) bool {
-	possible := true
+	possible, a := true, l.owners[o]
 	l.look(specs, temp, true, func(d int, need int64) bool {
-		possible = possible && need+l.On(o, d) <= l.space.limits[d]
+		possible = possible && need+a.on(d) <= l.space.limits[d]
 		return possible
 	})
 	return possible
@@ -160,12 +160,16 @@ func (l *Ledger) Has(o Owner, devices []int) bool {
 }
 
 // On returns the bytes on a device that an owner has and that do not leave by themselves.
-func (l *Ledger) On(o Owner, device int) (bytes int64) {
-	if a := l.owners[o]; a != nil {
-		for e := a.extents; e != nil; e = e.next {
-			if e.has(device) {
-				bytes += e.bytes - e.leaving
-			}
+func (l *Ledger) On(o Owner, device int) int64 { return l.owners[o].on(device) }
+
+// on is On. The nil account, of no owner, has nothing.
+func (a *account) on(device int) (bytes int64) {
+	if a == nil {
+		return 0
+	}
+	for e := a.extents; e != nil; e = e.next {
+		if e.has(device) {
+			bytes += e.bytes - e.leaving
 		}
 	}
 	return bytes
