@@ -48,3 +48,27 @@ func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A run that goes on when its session ends is charged what it takes, once its last worker has reported it, and keeps
+// its place until then.
+func TestDeviceTimeOfARunIsChargedAfterTheEndOfItsSession(t *testing.T) {
+	b := newBed(t, Config{Fair: true}, 2, 1)
+	b.program(2)
+	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
+	tenant, is := b.st.conns[b.client].s.tenant, b.st.islands[0]
+	b.say(b.client, wire.KindGoodbye, &wire.Goodbye{})
+	for i, busy := range []uint64{3e9, 5e9} {
+		if tenant.spent != 0 || is.sched.Running() != 1 {
+			t.Errorf("before worker %d reports, %d ns are charged and %d runs are in the schedule; expected 0 and 1", i,
+				tenant.spent, is.sched.Running())
+		}
+		b.say(b.workers[i], wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang}, Busy: []uint64{busy}})
+	}
+	if tenant.spent != 8e9 || is.sched.Running() != 0 {
+		t.Errorf("%d ns are charged and %d runs are in the schedule; expected 8 s and none", tenant.spent,
+			is.sched.Running())
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}

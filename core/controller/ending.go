@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"cmp"
+
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
 )
@@ -60,23 +62,24 @@ func (st *State) unlist(g *gang) {
 	}
 }
 
-// outlive keeps a gang whose session ends on the session's account until its workers have reported it.
+// outlive keeps a gang whose session ends on the session's account until its workers have reported it. A run keeps its
+// place in the schedule, too: its devices are not free before that, and what it takes is its tenant's.
 func (st *State) outlive(g *gang) {
 	delete(st.gangs, g.number)
 	g.waits.each(func(slot int) { st.busy[slot]-- })
 	st.leaving[g.number] = g
 	g.s.out--
-	if g.island != nil {
-		st.feed(g.island, schedule.Event{Kind: schedule.Completed, ID: g.ticket, Time: st.charge(g)})
-	}
 }
 
-// outlived is the end of a worker's part of a gang whose session has ended, if it has one.
-func (st *State) outlived(g *gang, w *worker) {
+// outlived is the end of a worker's part of a gang whose session has ended, if it has one. Spent and err are those of
+// through.
+func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 	if g == nil || !g.waits.has(w.slot) {
 		return
 	}
 	g.waits.remove(w.slot)
+	g.spent += min(spent, maxSpent)
+	g.err = cmp.Or(g.err, err)
 	if g.left--; g.left > 0 {
 		return
 	}
@@ -87,5 +90,9 @@ func (st *State) outlived(g *gang, w *worker) {
 		st.ledger.DropOwner(ledger.Owner(g.s.id))
 	}
 	st.stir()
+	is, ticket, time := g.island, g.ticket, st.charge(g)
 	st.recycle(g)
+	if is != nil {
+		st.feed(is, schedule.Event{Kind: schedule.Completed, ID: ticket, Time: time})
+	}
 }

@@ -544,10 +544,7 @@ func (st *State) charge(g *gang) int64 {
 	g.ran.runs++
 	g.ran.spent += g.spent
 	time := int64(g.spent) / int64(len(g.place.rows))
-	switch {
-	case g.left > 0: // its session has ended, and workers have yet to say
-		time = max(time, g.ran.usual)
-	case g.err == nil:
+	if g.err == nil {
 		g.ran.took(max(1, time)) // 0 would say that it is not known
 	}
 	return time

@@ -77,8 +77,8 @@ func (w *twin) step(ev Event) {
 			w.t.Fatalf("%d runs have been given to an island, the window is %d", n, w.st.limits.Window)
 		}
 	}
-	if running > len(w.st.gangs) {
-		w.t.Fatalf("the schedules know %d gangs under way, there are %d", running, len(w.st.gangs))
+	if there := len(w.st.gangs) + len(w.st.leaving); running > there {
+		w.t.Fatalf("the schedules know %d gangs under way, there are %d", running, there)
 	}
 }
 

@@ -261,7 +261,7 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {
-		st.outlived(st.leaving[n], w)
+		st.outlived(st.leaving[n], w, 0, w.gone)
 	}
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
@@ -293,22 +293,22 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		w.last, w.beat = m, st.now
 	case *wire.Completed:
 		for i, n := range m.Ok {
+			spent := uint64(0)
+			if i < len(m.Busy) {
+				spent = m.Busy[i]
+			}
 			if g := st.gangs[n]; g != nil {
-				spent := uint64(0)
-				if i < len(m.Busy) {
-					spent = m.Busy[i]
-				}
 				st.through(g, w, spent, nil)
 			} else {
-				st.outlived(st.leaving[n], w)
+				st.outlived(st.leaving[n], w, spent, nil)
 			}
 		}
 		for _, f := range m.Failed {
+			err := f.GetStatus().Err()
+			if err == nil {
+				err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
+			}
 			if g := st.gangs[f.GetNumber()]; g != nil {
-				err := f.GetStatus().Err()
-				if err == nil {
-					err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
-				}
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)
 					st.warn(about{kind: wire.EventFault, session: g.s.id, worker: w.process.Number},
@@ -316,7 +316,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				}
 				st.through(g, w, f.GetBusy(), err)
 			} else {
-				st.outlived(st.leaving[f.GetNumber()], w)
+				st.outlived(st.leaving[f.GetNumber()], w, f.GetBusy(), err)
 			}
 		}
 	case *wire.Compiled:
