@@ -29,6 +29,7 @@ func (instant) Devices() []device.Device {
 	return []device.Device{{Memories: []device.Memory{{Kind: "device"}}}}
 }
 func (instant) Load(context.Context, []byte) (device.Executable, error) { return executable{}, nil }
+func (instant) MemoryStats(int) (device.MemoryStats, error)             { return device.MemoryStats{}, nil }
 func (executable) Devices() []int                                       { return []int{0} }
 func (executable) Close()                                               {}
 func (buffer) Close()                                                   {}
