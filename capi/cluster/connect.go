@@ -2,6 +2,7 @@ package cluster
 
 /*
 #include "ffi.h"
+#include <stdlib.h>
 */
 import "C"
 
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/capi/drivers"
@@ -99,7 +101,7 @@ const waiting = 1
 // connect makes a session on a controller.
 func connect(ctx context.Context, address string, devices int, versions map[string]string,
 	notify client.Notify) (client.Cluster, error) {
-	lookup, err := command.Lookup(os.LookupEnv)
+	lookup, err := command.Lookup(variable)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +125,18 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 		return nil, err
 	}
 	return inner{c, giveBack}, nil
+}
+
+// variable returns a variable of the process as it is now. A notebook sets some before it connects, such as whose token
+// it shows; what Go's own lookup knows is the environment that the process was started with.
+func variable(name string) (value string, set bool) {
+	key := C.CString(name)
+	defer C.free(unsafe.Pointer(key))
+	v := C.getenv(key)
+	if v == nil {
+		return "", false
+	}
+	return C.GoString(v), true
 }
 
 // How often a client sends heartbeats, and how long its peers may be silent.
