@@ -122,6 +122,7 @@ type Exchange struct {
 	table  *match.Table[*incoming]
 	pool   *shm.Pool
 	arena  *shm.Arena // memory of this process alone
+	shared *shm.Arena // memory that several peers read
 	calls  match.Calls
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
@@ -161,7 +162,7 @@ func New(config Config) (*Exchange, error) {
 	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
-	x.arena = x.pool.Arena("blocks", false, nil)
+	x.arena, x.shared = x.pool.Arena("blocks", false, nil), x.pool.Arena("blocks for several", true, nil)
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
 		x.running.Go(func() {
@@ -393,6 +394,7 @@ func (x *Exchange) Close() error {
 		l.Close()
 	}
 	x.arena.Close(x.closed)
+	x.shared.Close(x.closed)
 	x.settle()
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/spmd"
+	"github.com/openpathways/pathways/transport"
 )
 
 // builder makes the rounds of one group.
@@ -340,6 +341,20 @@ func (p *pack) add(from ref) int64 {
 	return at
 }
 
+// alike returns which blocks are the same as the first long one, if there are several.
+func alike(sends []pack) (all []int) {
+	for k := range sends {
+		if s := &sends[k]; s.bytes > transport.PostSize &&
+			(len(all) == 0 || slices.Equal(s.pieces, sends[all[0]].pieces)) {
+			all = append(all, k)
+		}
+	}
+	if len(all) == 1 {
+		return nil
+	}
+	return all
+}
+
 // prune leaves out the processes that this one neither sends to nor gets from.
 func (b *builder) prune(processes []uint64) {
 	t := b.table
@@ -363,6 +378,7 @@ func (b *builder) prune(processes []uint64) {
 		for k := range r.sends {
 			r.sends[k].same = k > 0 && slices.Equal(r.sends[k].pieces, r.sends[k-1].pieces)
 		}
+		r.alike = alike(r.sends)
 		for _, s := range r.steps {
 			for j := range s.from {
 				if s.from[j].kind == block {

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,11 +135,12 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 // push hands the peers' blocks of the round to the exchange, or leaves them on the board.
 func (m *meeting) push(board *Board, key transport.Key) {
 	t, r, ex := m.table, &m.table.rounds[m.round], m.gang.engine.exchange
+	shared := m.share(r, key)
 	var packed *[]byte // the block before, where all are the same
 	for i, peer := range t.peers {
 		s := &r.sends[i]
 		switch {
-		case s.bytes == 0:
+		case s.bytes == 0 || slices.Contains(shared, peer):
 		case s.bytes <= copiedAtOnce:
 			if packed == nil || !s.same {
 				packed = m.pack(packed, s)
@@ -157,19 +159,34 @@ func (m *meeting) push(board *Board, key transport.Key) {
 		default:
 			m.owes(i, toTake)
 			ex.Push(peer, key, s.bytes, func(dst []byte, written func(error)) {
-				if !m.hold() { // the push was given up, and the calls have ended
-					written(status.New(status.Cancelled, "the gang has ended"))
-					return
-				}
-				m.fill(dst, s)
-				written(nil)
-				m.letGo(nil)
+				written(m.fillLate(dst, s))
 			}, func(err error) { m.settle(i, toTake, err) })
 		}
 	}
 	if packed != nil {
 		scratch.Put(packed)
 	}
+}
+
+// share has those peers of a round that get the same block read it where it is written once,
+// if several of them can, and returns them.
+func (m *meeting) share(r *round, key transport.Key) (peers []uint64) {
+	e := m.gang.engine
+	if e.sharer == nil || len(r.alike) == 0 {
+		return nil
+	}
+	for _, i := range r.alike {
+		if peer := m.table.peers[i]; e.sharer.Shares(peer) {
+			peers = append(peers, peer)
+		}
+	}
+	if len(peers) < 2 {
+		return nil
+	}
+	s := &r.sends[r.alike[0]]
+	m.holds.Add(1)
+	e.sharer.Share(peers, key, s.bytes, func(dst []byte) error { return m.fillLate(dst, s) }, func() { m.letGo(nil) })
+	return peers
 }
 
 // owes takes a hold for what the exchange is about to be told.
@@ -273,6 +290,17 @@ func (m *meeting) pack(to *[]byte, s *pack) *[]byte {
 	}
 	m.fill((*to)[:s.bytes], s)
 	return to
+}
+
+// fillLate is fill for the exchange, which may call it for a push that was given up, when the
+// calls have ended.
+func (m *meeting) fillLate(dst []byte, s *pack) error {
+	if !m.hold() {
+		return status.New(status.Cancelled, "the gang has ended")
+	}
+	m.fill(dst, s)
+	m.letGo(nil)
+	return nil
 }
 
 func (m *meeting) fill(dst []byte, s *pack) {

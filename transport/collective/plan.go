@@ -45,6 +45,7 @@ type table struct {
 type round struct {
 	sends, gets []pack // by peer
 	mail        []int  // peers whose blocks come by the board
+	alike       []int  // peers that get the same long block; none, or several
 	steps       []step
 	work        int64 // bytes that the steps touch
 }
