@@ -21,10 +21,11 @@ import (
 //
 // The ledger has an object for each array of a session, from the admission of the gang that makes it until the client
 // has freed it and all gangs of the session that were dispatched before the free have ended: only they can still read
-// it. Of an array that a run donates those bytes go when the run is dispatched that its results take over, as the
-// compiler says, and the rest when it has ended. What a session leaves behind goes as its last gangs end. A gang also
-// takes the temporary memory of its program from its admission to its end; of the gangs on a device the one that takes
-// most counts, since a device runs one after the other.
+// it. Puts read nothing, and a client that has stopped never ends them, so of these only its own counts. Of an array
+// that a run donates those bytes go when the run is dispatched that its results take over, as the compiler says, and
+// the rest when it has ended. What a session leaves behind goes as its last gangs end. A gang also takes the temporary
+// memory of its program from its admission to its end; of the gangs on a device the one that takes most counts, since a
+// device runs one after the other.
 //
 // # Who waits, and why nothing waits without end
 //

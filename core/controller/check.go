@@ -108,10 +108,8 @@ func (a *audit) session(s *session) {
 		a.say("session %d has %d gangs under way, %d by its count", s.id, a.underWay[s], s.out)
 	}
 	putting := 0
-	for g := s.firstGang; g != nil; g = g.behind {
-		if g.kind == wire.KindPut {
-			putting++
-		}
+	for g := s.putters.first; g != nil; g = g.behind {
+		putting++
 	}
 	if s.putting != putting {
 		a.say("session %d has %d puts under way, %d by its count", s.id, putting, s.putting)
@@ -216,11 +214,13 @@ func (a *audit) memory(s *session) {
 		}
 	}
 	listed := 0
-	for g := s.firstGang; g != nil; g = g.behind {
-		if a.st.gangs[g.number] != g || g.behind != nil && g.behind.turn <= g.turn {
-			a.say("session %d lists gang %d as under way, or in the wrong order", s.id, g.number)
+	for _, all := range []*gangs{&s.readers, &s.putters} {
+		for g := all.first; g != nil; g = g.behind {
+			if a.st.gangs[g.number] != g || g.behind != nil && g.behind.turn <= g.turn || s.listOf(g) != all {
+				a.say("session %d lists gang %d as under way, or in the wrong order", s.id, g.number)
+			}
+			listed++
 		}
-		listed++
 	}
 	if listed != s.out {
 		a.say("session %d lists %d gangs under way, of %d", s.id, listed, s.out)

@@ -5,62 +5,91 @@ import (
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // When what the ledger counts goes: arrays that were freed, and what a session leaves behind, as its gangs end.
 
-// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended.
+// retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended that may
+// read it: not puts, which wait for their clients and may never end. One whose put has not ended stays until then.
 func (st *State) retire(s *session, o *object) {
 	if o.charge == 0 {
 		return
 	}
 	s.gave = st.now
-	if s.firstGang == nil {
-		st.ledger.Free(o.charge)
+	if put := st.gangs[o.put]; o.put != 0 && put != nil {
+		put.retires = append(put.retires, o.charge)
 	} else {
-		st.ledger.Retire(o.charge, s.entered)
+		st.retireCharge(s, o.charge)
 	}
 	o.charge = 0
 	st.stir()
+}
+
+func (st *State) retireCharge(s *session, charge ledger.ID) {
+	if s.readers.first == nil {
+		st.ledger.Free(charge)
+	} else {
+		st.ledger.Retire(charge, s.entered)
+	}
+}
+
+// gangs is a list of gangs, in the order of their numbers.
+type gangs struct{ first, last *gang }
+
+// listOf returns the list that a gang under way is in.
+func (s *session) listOf(g *gang) *gangs {
+	if g.kind == wire.KindPut {
+		return &s.putters
+	}
+	return &s.readers
 }
 
 // list appends a gang to those of its session that are under way.
 func (s *session) list(g *gang) {
 	s.entered++
 	g.turn = s.entered
-	if g.before = s.lastGang; g.before != nil {
+	all := s.listOf(g)
+	if g.before = all.last; g.before != nil {
 		g.before.behind = g
 	} else {
-		s.firstGang = g
+		all.first = g
 	}
-	s.lastGang = g
+	all.last = g
 }
 
-// unlist takes a gang that has ended out of the list. What was freed when all under way were later ones, or none,
+// unlist takes a gang that has ended out of its list. What was freed when all under way were later ones, or none,
 // leaves.
 func (st *State) unlist(g *gang) {
 	s, first := g.s, g.before == nil
+	all := s.listOf(g)
 	if first {
-		s.firstGang = g.behind
+		all.first = g.behind
 	} else {
 		g.before.behind = g.behind
 	}
 	if g.behind != nil {
 		g.behind.before = g.before
 	} else {
-		s.lastGang = g.before
+		all.last = g.before
 	}
-	if !first {
+	for _, charge := range g.retires {
+		st.retireCharge(s, charge)
+	}
+	if !first || all != &s.readers {
 		return
 	}
 	ended := s.entered
-	if s.firstGang != nil {
-		ended = s.firstGang.turn - 1
+	if all.first != nil {
+		ended = all.first.turn - 1
 	}
 	if st.ledger.Passed(ledger.Owner(s.id), ended) {
 		st.stir()
 	}
 }
+
+// isThrough reports whether nothing of a session is under way.
+func (s *session) isThrough() bool { return s.readers.first == nil && s.putters.first == nil }
 
 // outlive keeps a gang whose session ends on the session's account until its workers have reported it. A run keeps its
 // place in the schedule, too: its devices are not free before that, and what it takes is its tenant's.
@@ -86,7 +115,7 @@ func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 	delete(st.leaving, g.number)
 	st.computed(g)
 	st.unlist(g)
-	if g.s.firstGang == nil {
+	if g.s.isThrough() {
 		st.ledger.DropOwner(ledger.Owner(g.s.id))
 	}
 	st.stir()

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -87,6 +88,7 @@ type gang struct {
 	// Of its session's gangs under way: its place among them, and its neighbours.
 	turn           uint64
 	before, behind *gang
+	retires        []ledger.ID // of a put: what of its array was freed before it has ended
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {

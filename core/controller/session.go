@@ -41,9 +41,9 @@ type session struct {
 	places  map[string]*place
 	single  []*place // by virtual device; nil until needed
 
-	// The gangs under way, in the order of their numbers, and how many there ever were.
-	firstGang, lastGang *gang
-	entered             uint64
+	readers gangs  // under way, all but puts
+	putters gangs  // puts under way
+	entered uint64 // gangs that were ever under way
 
 	last     uint64 // operation received last
 	underWay int    // operations received whose end was not told
@@ -308,7 +308,7 @@ func (st *State) drop(s *session, why error) {
 		w.views--
 		st.release(w)
 	})
-	if s.firstGang != nil { // computations that still run have its memory
+	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
 	} else {
 		st.ledger.DropOwner(ledger.Owner(s.id))

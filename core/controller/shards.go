@@ -64,7 +64,7 @@ func (st *State) retireRows(s *session, o *object, rows []uint32) {
 		}
 		return st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
 	}
-	gone := object{charge: charge(rows)}
+	gone := object{charge: charge(rows), put: o.put}
 	st.ledger.Free(o.charge)
 	if o.charge = charge(left); len(left) == 0 {
 		o.counted = 0

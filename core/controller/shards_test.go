@@ -59,6 +59,7 @@ func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	b := newBed(t, Config{}, 2, 2)
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 7, Devices: []uint32{0, 1, 2, 3},
 		Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{10}}})
+	b.reportAll() // until then its bytes stay counted
 	free := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{2, 9}}, {Object: 8, Devices: []uint32{0}}, {}}}
 	got := b.dispatched(b.say(b.client, wire.KindFree, free), wire.KindFree)
 	m := new(wire.Free)
