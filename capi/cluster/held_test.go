@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -17,5 +19,36 @@ func TestUserIsToldWhatAnOperationWaitsFor(t *testing.T) {
 		if got := heldLine(m); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestLinesAreSaidInTheirOrder(t *testing.T) {
+	said := make(chan string)
+	l := lines{say: func(line string) { said <- line }} // as slow as a Python that is busy
+	var want, got []string
+	for i := range 20 {
+		want = append(want, fmt.Sprint(i))
+		l.add(want[i])
+	}
+	for range want {
+		got = append(got, <-said)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("said %q, want %q", got, want)
+	}
+	l.add("again")
+	if got := <-said; got != "again" {
+		t.Errorf("said %q, want again", got)
+	}
+	// The first is on its way when the others come; of these the newest are kept.
+	for i := range maxLines + 10 {
+		l.add(fmt.Sprint(i))
+	}
+	got = nil
+	for len(got) == 0 || got[len(got)-1] != fmt.Sprint(maxLines+9) {
+		got = append(got, <-said)
+	}
+	if len(got) > maxLines+1 {
+		t.Errorf("%d lines waited, at most %d may", len(got), maxLines+1)
 	}
 }
