@@ -80,6 +80,7 @@ type Fair struct {
 	slots     int   // of parties, in divisions
 	freeSlots []int // of these, those of parties that were dropped
 	divisions map[uint64]*division
+	divides   int // how often a group got another one
 
 	remaining, common mask // scratch of divide
 	ahead             mask // scratch of advance
@@ -174,6 +175,9 @@ func (f *Fair) line() (next int) {
 	window := f.window()
 	for i, at := range f.groups {
 		at.room, f.first[i] = window, math.Inf(1)
+		if f.bound > 0 && at.parties > 0 {
+			f.divisionOf(i)
+		}
 	}
 	f.asking = f.asking[:0]
 	for _, h := range f.heads {
@@ -184,6 +188,9 @@ func (f *Fair) line() (next int) {
 				f.due = cmp.Or(min(f.due, until), until)
 				continue
 			}
+		}
+		if f.bound > 0 {
+			f.reweighHead(h)
 		}
 		lead := 0.0
 		for _, i := range h.groups {

@@ -109,6 +109,12 @@ type division struct {
 	level float64   // of divideTime
 }
 
+// weight returns the weight of a party of the set.
+func (d *division) weight(p *party) float64 {
+	const least = 1e-6 // of a device, so that sums of time by weight stay numbers
+	return max(d.parts[p.slot], least) / max(d.level, least)
+}
+
 // divisionOf returns how the parties that have gangs in a group divide its devices' time. Groups with the same parties
 // share a division.
 func (f *Fair) divisionOf(group int) *division {
@@ -116,6 +122,7 @@ func (f *Fair) divisionOf(group int) *division {
 	if at.divided != nil && at.divided.set == at.set {
 		return at.divided
 	}
+	f.divides++
 	at.divided = f.divisions[at.set]
 	if at.divided == nil {
 		at.divided = f.newDivision(group)

@@ -14,6 +14,7 @@ type head struct {
 	version int    // of Fair, for which groups are right
 	paid    int64  // the latest of these groups' turns.paid, for so many of the party's takes
 	takes   int
+	weighed int // Fair.divides for which the party's weights there are right
 }
 
 // follower is a gang that waits behind heads of its session.
@@ -59,7 +60,7 @@ func (f *Fair) advance(s *share) {
 	}
 	for i := 0; i < min(len(s.queue), lookAhead); {
 		q := s.queue[i]
-		waits := before.overlaps(&q.gang.Devices.mask) || q.all && (i > 0 || len(s.heads) > 0)
+		waits := before.overlaps(&q.gang.Devices.mask) || q.all && (i > 0 || s.hasBefore(q.gang))
 		before.add(&q.gang.Devices.mask)
 		if waits {
 			i++
@@ -68,6 +69,11 @@ func (f *Fair) advance(s *share) {
 		s.queue = slices.Delete(s.queue, i, i+1)
 		f.newHead(s, q.gang)
 	}
+}
+
+// hasBefore reports whether one of the session's heads was submitted before a gang.
+func (s *share) hasBefore(g *Gang) bool {
+	return slices.ContainsFunc(s.heads, func(h *head) bool { return h.gang.of.order < g.of.order })
 }
 
 // newHead begins the turn of a gang: at the virtual time of a device where nothing of its party, or of its session, is
@@ -81,7 +87,7 @@ func (f *Fair) newHead(s *share, g *Gang) {
 	}
 	f.pushed++
 	*h = head{gang: g, s: s, of: s.of, index: len(f.heads), order: f.pushed, since: f.now, groups: h.groups, version: -1,
-		takes: -1}
+		takes: -1, weighed: -1}
 	f.heads = append(f.heads, h)
 	s.heads = append(s.heads, h)
 	p := s.of

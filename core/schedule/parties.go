@@ -30,6 +30,7 @@ type turns struct {
 	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
 	// sessions waited then.
 	virtual, mean float64
+	by            *division // that its weight was of last, nil where it was the one of its terms
 	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
@@ -229,12 +230,42 @@ func (t *Tenant) isBound() bool { return t.Class != 0 || t.AtLeast > 0 || t.AtMo
 // weightOf returns the weight of a party that has gangs in a group, on its devices: the one that its terms say, unless
 // classes or bounds give it another part of the time than that.
 func (f *Fair) weightOf(p *party, group int) float64 {
-	if f.bound == 0 {
+	t := &p.on[group]
+	if f.bound == 0 && t.by == nil {
 		return p.terms.Weight
 	}
-	d := f.divisionOf(group)
-	const least = 1e-6 // of a device, so that sums of time by weight stay numbers
-	return max(d.parts[p.slot], least) / max(d.level, least)
+	was, is, d := p.terms.Weight, p.terms.Weight, (*division)(nil)
+	if t.by != nil {
+		was = t.by.weight(p)
+	}
+	if f.bound > 0 {
+		d = f.divisionOf(group)
+		is = d.weight(p)
+	}
+	if t.by != d {
+		t.by = d
+		f.reweigh(p, group, was/is)
+	}
+	return is
+}
+
+// reweigh has a party lead by the same time as before, for its new weight, and be behind by that: what it has had too
+// much counts for longer where it is to have less, and not where it is to have as much beside more of others.
+func (f *Fair) reweigh(p *party, group int, factor float64) {
+	virtual := f.groups[group].virtual
+	p.finish[group] = virtual + (p.finish[group]-virtual)*factor
+	p.on[group].charged *= factor
+}
+
+// reweighHead is reweigh on the devices of a head, where the parties there have changed.
+func (f *Fair) reweighHead(h *head) {
+	if h.weighed == f.divides {
+		return
+	}
+	h.weighed = f.divides
+	for _, i := range h.groups {
+		f.weightOf(h.of, i)
+	}
 }
 
 // partOf returns the part of a group's devices that a party is to have that has gangs there.
