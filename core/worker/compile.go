@@ -154,9 +154,9 @@ func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_
 	switch {
 	case o.Portable:
 		return wire.Loadable_PORTABLE, nil
-	case alone && !(partitions && w.config.Engine != nil && len(m.Places) > 1 && bytes.Contains(m.Code, hostCallTarget)):
-		// Where a call of the client fails on one device, the others would wait in the
-		// plugin's own collectives for ever: ours end.
+	case alone && !(partitions && w.config.Engine != nil && len(m.Places) > 1 && w.callsUser(m)):
+		// Where a function of the user fails on one device, the others would wait in the
+		// plugin's own collectives, which nothing can end but the process: ours end.
 		return wire.Loadable_NATIVE, nil
 	case w.config.DeviceID != nil: // first: drivers of plugins can partition, too
 		return wire.Loadable_JOINED, nil
@@ -166,6 +166,12 @@ func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_
 	return 0, status.New(status.Unimplemented, "the devices of the program belong to several workers, and platform %s "+
 		"of worker %s can neither partition programs nor join workers: use the devices of one worker", w.driver.Platform(),
 		w.config.Name)
+}
+
+// callsUser reports whether a program may call what its user has written: functions of the client, and handlers of
+// custom calls. On accelerators handlers are kernels, whose failure is their stream's.
+func (w *Worker) callsUser(m *wire.Compile) bool {
+	return len(m.Handlers) > 0 && w.driver.Platform() == "cpu" || bytes.Contains(m.Code, hostCallTarget)
 }
 
 // assign has compile options name the driver's devices in place of rows.

@@ -118,6 +118,30 @@ assert "OUT_OF_RANGE" in text and "the handler says no" in text, text
     )
 
 
+def test_failure_on_one_device_ends_the_collective_of_the_others(library):
+    with Cluster(1, 2) as cluster:
+        cluster.run(
+            CLIENT
+            + f"""
+from jax.sharding import Mesh, PartitionSpec
+register("refusing", ctypes.CDLL({str(library)!r}).refuses_to_run)
+def each(x):
+    refuse = lambda v: jax.ffi.ffi_call("refusing", jax.ShapeDtypeStruct(v.shape, v.dtype))(v)
+    return jax.lax.psum(jax.lax.cond(jax.lax.axis_index("x") == 0, refuse, lambda v: v, x), "x")
+x = jnp.arange(2.0)
+fails = jax.shard_map(each, mesh=Mesh(np.asarray(jax.devices()), ("x",)), in_specs=PartitionSpec("x"),
+                      out_specs=PartitionSpec(), check_vma=False)
+try:
+    jax.block_until_ready(jax.jit(fails)(x))
+    raise AssertionError("it runs")
+except jax.errors.JaxRuntimeError as error:
+    assert "the handler says no" in str(error) and "on device 0 of worker worker-0" in str(error), error
+for device in jax.devices():
+    np.testing.assert_array_equal(jax.device_put(x, device) + 1, [1, 2])
+"""
+        )
+
+
 def test_target_of_an_imported_module_runs(cluster):
     cluster.run(CLIENT + 'np.testing.assert_array_equal(call("imported", jnp.zeros(2)), [2, 2])\n')
 
