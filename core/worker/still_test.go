@@ -1,0 +1,48 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A wait for a block whose bytes come is no standstill, however long it lasts.
+func TestBytesThatComeAreNoStandstill(t *testing.T) {
+	var bytes int64
+	w := &Worker{config: Config{Moved: func(uint64) int64 { return bytes }}}
+	begun := time.Now()
+	moved := moves{}
+	for _, step := range []struct {
+		after time.Duration // since the wait began
+		bytes int64
+		want  time.Duration
+	}{
+		{3 * time.Second, 0, 3 * time.Second},
+		{5 * time.Second, 0, 5 * time.Second},
+		{6 * time.Second, 100, 0},
+		{7 * time.Second, 200, 0},
+		{9 * time.Second, 200, 2 * time.Second},
+		{10 * time.Second, 50, 0}, // a block is there, and counts no more
+		{14 * time.Second, 50, 4 * time.Second},
+	} {
+		bytes = step.bytes
+		told := w.tellWaits([]Wait{
+			{Gang: 7, At: "all-reduce 0", Processes: []uint64{2}, Since: step.after},
+			{Gang: 8, At: wire.AtFunction, Processes: []uint64{3}, Since: step.after},
+			{Gang: 9, Behind: true, Since: step.after},
+		}, moved, begun.Add(step.after))
+		if got := told[0].StillMs; got != step.want.Milliseconds() {
+			t.Errorf("after %v, at %d bytes, nothing has come for %d ms, want %v", step.after, step.bytes, got, step.want)
+		}
+		for _, other := range told[1:] {
+			if other.StillMs != step.after.Milliseconds() {
+				t.Errorf("gang %d, which waits for no bytes, stands still for %d ms, want %v", other.Gang, other.StillMs,
+					step.after)
+			}
+		}
+	}
+	if w.tellWaits(nil, moved, begun); len(moved) > 0 {
+		t.Errorf("of gangs that do not wait, %v is remembered", moved)
+	}
+}
