@@ -294,6 +294,9 @@ func (f *Fair) aheadOn(h *head) (group int) {
 	}
 	for _, i := range h.groups {
 		at, t, u := f.groups[i], &p.on[i], &h.s.on[i]
+		if at.parties == 1 && t.sessions == 1 { // there is no other
+			continue
+		}
 		load, enough := float64(at.load+cost), small*float64(f.window())
 		if own := float64(t.cost + cost); t.gangs >= few && own > enough && own > f.partOf(p, i)*load &&
 			p.finish[i] > f.least(i) {

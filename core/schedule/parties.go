@@ -230,10 +230,15 @@ func (t *Tenant) isBound() bool { return t.Class != 0 || t.AtLeast > 0 || t.AtMo
 // weightOf returns the weight of a party that has gangs in a group, on its devices: the one that its terms say, unless
 // classes or bounds give it another part of the time than that.
 func (f *Fair) weightOf(p *party, group int) float64 {
-	t := &p.on[group]
-	if f.bound == 0 && t.by == nil {
+	if f.bound == 0 && p.on[group].by == nil {
 		return p.terms.Weight
 	}
+	return f.weightNow(p, group)
+}
+
+// weightNow is weightOf where classes or bounds say something, or did.
+func (f *Fair) weightNow(p *party, group int) float64 {
+	t := &p.on[group]
 	was, is, d := p.terms.Weight, p.terms.Weight, (*division)(nil)
 	if t.by != nil {
 		was = t.by.weight(p)
