@@ -5,7 +5,7 @@ import "fmt"
 // check panics where the ledger's own rules do not hold. It looks at every object
 // and runs under the build tag invariants.
 func (l *Ledger) check() {
-	bytes, leaving := map[*extent]int64{}, map[*extent]int64{}
+	bytes, leaving, objects := map[*extent]int64{}, map[*extent]int64{}, map[*extent]int{}
 	var total int64
 	live := 0
 	for i := range l.slots {
@@ -26,6 +26,7 @@ func (l *Ledger) check() {
 			if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.refs < 1 {
 				panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
 			}
+			objects[l.slot(i).extent]++
 			live--
 		}
 		last := none
@@ -42,12 +43,19 @@ func (l *Ledger) check() {
 			panic(fmt.Sprintf("ledger: the list of what owner %d retired ends at slot %d", o, int32(a.lastRetired)))
 		}
 		for e := a.extents; e != nil; e = e.next {
+			if e.objects != objects[e] {
+				panic(fmt.Sprintf("ledger: a placement of owner %d counts %d objects, there are %d", o, e.objects, objects[e]))
+			}
+			delete(objects, e)
 			if e.bytes != bytes[e] || e.leaving != leaving[e] || !e.linked || e.owner != a {
 				panic(fmt.Sprintf("ledger: a placement of owner %d counts %d bytes, %d of them leaving, there are %d and %d",
 					o, e.bytes, e.leaving, bytes[e], leaving[e]))
 			}
 			delete(bytes, e)
 		}
+	}
+	if len(objects) != 0 {
+		panic(fmt.Sprintf("ledger: %d placements with objects are in no list", len(objects)))
 	}
 	if live != 0 {
 		panic(fmt.Sprintf("ledger: %d objects are in no list", live))

@@ -66,6 +66,7 @@ type account struct {
 	// Retired objects, in the order of their horizons.
 	retired, lastRetired uint32
 	extents              *extent // those with something on them
+	uses                 uint64  // see Uses
 }
 
 const (
@@ -171,6 +172,10 @@ func (l *Ledger) Charge(sp Spec) ID {
 	}
 	a.first = i
 	l.live++
+	if e.objects++; e.objects == 1 {
+		a.uses++
+		e.list()
+	}
 	l.space.charge(e, s.bytes)
 	return s.id(i)
 }
@@ -281,6 +286,10 @@ func (s *object) id(i uint32) ID { return s.gen<<indexBits | uint64(i) }
 // unlink takes a slot out of its owner's list of objects.
 func (l *Ledger) unlink(i uint32) {
 	s := l.slot(i)
+	if s.extent.objects--; s.extent.objects == 0 {
+		s.extent.owner.uses++
+		s.extent.list()
+	}
 	if s.prev != none {
 		l.slot(s.prev).next = s.next
 	} else {

@@ -31,10 +31,12 @@ type Placement struct{ *extent }
 type extent struct {
 	owner   *account
 	devices Devices
-	bytes   int64  // on each device
-	leaving int64  // of bytes: retired
-	temp    int64  // on each device: the most that one of the computations under way takes beside
-	temps   []temp // of the computations under way, ascending by bytes
+	bytes   int64    // on each device
+	leaving int64    // of bytes: retired
+	temp    int64    // on each device: the most that one of the computations under way takes beside
+	temps   []temp   // of the computations under way, ascending by bytes
+	objects int      // that are not retired; they may have no bytes
+	mask    []uint64 // devices as bits, 64 a word; nil until needed
 
 	// bytes, leaving and temp at the last fold.
 	folded, foldedLeaving, foldedTemp int64
@@ -206,7 +208,7 @@ func (sp *space) settle(e *extent) {
 	sp.changed(e)
 }
 
-// changed takes note that a placement's sums are not those of the last fold, and keeps the owner's list.
+// changed takes note that a placement's sums are not those of the last fold.
 func (sp *space) changed(e *extent) {
 	if !e.dirty {
 		e.dirty = true
@@ -214,7 +216,12 @@ func (sp *space) changed(e *extent) {
 			sp.fold()
 		}
 	}
-	if needed := e.bytes > 0 || e.temp > 0; needed == e.linked {
+	e.list()
+}
+
+// list keeps the owner's list of placements with something on them.
+func (e *extent) list() {
+	if needed := e.bytes > 0 || e.temp > 0 || e.objects > 0; needed == e.linked {
 		return
 	}
 	a := e.owner
