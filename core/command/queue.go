@@ -15,10 +15,11 @@ func (p *program) queue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "show the requests for slices that wait: whose they are, their order, and who has the devices",
-		Long: `Prints the requests for slices that wait for devices, the next one first. The request with the higher priority comes
-first; every minute of waiting raises it by one. Of equals, the request of the tenant or user with the fewest devices in
-exclusive slices comes first, then the oldest. A request gets its devices once no one else has those that are reserved
-for it; the last column says who does.`,
+		Long: `Prints the requests for slices that wait for devices, the next one first. The first request of each tenant
+or user comes before anyone's second. Of those, tenants of a higher class come first, then who has the fewest devices in
+exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the requests of one
+tenant or user, and every minute of waiting raises them by one. A request gets its devices once no one else has those
+that it waits for; the last column says who does.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,

@@ -75,6 +75,7 @@ func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 
 // admit has a gang that was checked, and whose objects are made, go on, or holds it.
 func (st *State) admit(g *gang) {
+	g.occupy()
 	if len(st.awaits) > 0 || st.isLoading(g) || !st.roomFor(g, len(st.held)) {
 		st.hold(g)
 		return
@@ -195,7 +196,7 @@ func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
 // book enters what a gang makes into the ledger, and its computation.
 func (st *State) book(g *gang) {
 	for i := range uint64(g.makes) {
-		if o := g.s.objects[g.first+i]; o != nil && o.counted > 0 {
+		if o := g.s.objects[g.first+i]; o != nil {
 			o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: o.place.memory, Label: g.name()})
 		}
 	}

@@ -29,6 +29,7 @@ func (st *State) Check() error {
 			a.say("session %d is listed as session %d", s.id, id)
 		}
 		a.session(s)
+		a.use(s)
 	}
 	for name, t := range st.tenants {
 		n := 0
@@ -202,12 +203,44 @@ func (a *audit) assembled(s *session) {
 	}
 }
 
+// use looks at the devices that a session occupies: those of its arrays, and of its operations that were performed.
+func (a *audit) use(s *session) {
+	var want set
+	add := func(p *place) {
+		for _, d := range p.numbers {
+			want.add(d)
+		}
+	}
+	for _, o := range s.objects {
+		if o.charge != 0 {
+			for i, d := range o.place.rows {
+				if !o.freed.has(int(d)) {
+					want.add(s.numbers[o.place.rows[i]])
+				}
+			}
+		}
+	}
+	for _, g := range a.st.gangs {
+		if g.s == s {
+			add(g.place)
+		}
+	}
+	if s.waiting != nil {
+		add(s.waiting.place)
+	}
+	a.st.findUse()
+	if got := set(s.use.devices); !got.covers(want) || !want.covers(got) {
+		a.say("session %d occupies %b, and by its arrays and gangs %b", s.id, got, want)
+	}
+}
+
 // memory looks at what the ledger has of a session's arrays: all whose bytes are on devices, or will be.
 func (a *audit) memory(s *session) {
 	for id, o := range s.objects {
 		g := s.waiting
 		waits := g != nil && g.held != nil && id >= g.first && id < g.first+uint64(g.makes)
-		if counts := o.counted > 0 && o.err == nil && !o.donated && !waits; counts && o.charge == 0 {
+		isThere := o.err == nil && !o.donated && !waits && !o.freed.covers(o.place.has)
+		if isThere && o.of == nil && o.charge == 0 {
 			a.say("array %d of session %d is not in the ledger", id, s.id)
 		} else if o.charge != 0 && waits {
 			a.say("array %d of session %d is in the ledger before it has its memory", id, s.id)

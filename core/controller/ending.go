@@ -97,6 +97,7 @@ func (st *State) outlive(g *gang) {
 	delete(st.gangs, g.number)
 	g.waits.each(func(slot int) { st.busy[slot]-- })
 	st.leaving[g.number] = g
+	st.left++
 	g.s.out--
 }
 
@@ -113,6 +114,7 @@ func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 		return
 	}
 	delete(st.leaving, g.number)
+	st.left++
 	st.computed(g)
 	st.unlist(g)
 	if g.s.isThrough() {

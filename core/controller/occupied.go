@@ -2,7 +2,7 @@ package controller
 
 import (
 	"cmp"
-	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/openpathways/pathways/core/ledger"
@@ -10,128 +10,182 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session occupies a device while it has arrays there that it has not freed, or an operation that uses the device
-// has been performed and has not ended. An exclusive slice is granted on devices that no other session occupies.
+// A session occupies a device while it has arrays there that it has not freed, in the device's memory or in its host's
+// for the device, or an operation that uses the device has been performed and has not ended. An exclusive slice is
+// granted on devices that no other session occupies.
+//
+// What sessions occupy is found when somebody asks for it: operations only count, by placement, and a session is looked
+// at again only where one of its placements has come into use, or out of it. Sets of devices are by their numbers in
+// the ledger, 64 a word.
 
-// eachUse calls f with the devices that sessions occupy, by their numbers in the ledger; a device may come several
-// times. It takes time in proportion to operations under way and to the sessions' placements, not to their arrays.
-func (st *State) eachUse(f func(session uint32, number int)) {
-	of := func(g *gang) {
-		if g != nil && g.place != nil {
-			for _, number := range g.place.numbers {
-				f(g.s.id, number)
-			}
+// occupancy is what sessions occupy, as it was found last.
+type occupancy struct {
+	once   placement.Numbers // the devices of any session
+	twice  placement.Numbers // those of several, and of sessions that have ended
+	others placement.Numbers // scratch
+	used   placement.Numbers // scratch
+	left   uint64            // State.left of then
+	found  uint64            // how often it has changed
+}
+
+// use is what one session occupies, as it was found last.
+type use struct {
+	devices placement.Numbers
+	objects uint64 // ledger.Uses of then
+	gangs   uint64 // session.uses of then
+}
+
+// occupy counts a gang that was performed as one that uses its place's devices.
+func (g *gang) occupy() {
+	s, p := g.s, g.place
+	if g.uses = p != nil; !g.uses {
+		return
+	}
+	if p.gangs++; p.gangs == 1 {
+		p.listed = len(s.busy)
+		s.busy = append(s.busy, p)
+		s.uses++
+	}
+}
+
+// vacate is the end of occupy.
+func (g *gang) vacate() {
+	if !g.uses {
+		return
+	}
+	s, p := g.s, g.place
+	if p.gangs--; p.gangs == 0 {
+		last := len(s.busy) - 1
+		s.busy[p.listed] = s.busy[last]
+		s.busy[p.listed].listed = p.listed
+		s.busy[last] = nil
+		s.busy = s.busy[:last]
+		s.uses++
+	}
+}
+
+// findUse brings what sessions occupy up to date.
+func (st *State) findUse() {
+	o := &st.occupancy
+	changed := o.left != st.left
+	for id, s := range st.sessions {
+		objects := st.ledger.Uses(ledger.Owner(id))
+		if s.use.objects == objects && s.use.gangs == s.uses {
+			continue
+		}
+		clear(o.used)
+		o.used = st.ledger.Used(ledger.Owner(id), o.used)
+		for _, p := range s.busy {
+			o.used = p.memory.AddTo(o.used)
+		}
+		s.use.objects, s.use.gangs = objects, s.uses
+		if !slices.Equal(o.used, s.use.devices) {
+			o.used, s.use.devices = s.use.devices, o.used
+			changed = true
 		}
 	}
-	for id, s := range st.sessions {
-		st.ledger.Each(ledger.Owner(id), func(on ledger.Devices, _ int64) {
-			for _, number := range on {
-				f(id, int(number))
-			}
-		})
-		of(s.waiting)
+	if !changed {
+		return
 	}
-	for _, g := range st.gangs {
-		of(g)
+	o.left = st.left
+	o.found++
+	clear(o.once)
+	clear(o.twice)
+	for _, s := range st.sessions {
+		for len(o.once) < len(s.use.devices) {
+			o.once, o.twice = append(o.once, 0), append(o.twice, 0)
+		}
+		for i, word := range s.use.devices {
+			o.twice[i] |= o.once[i] & word
+			o.once[i] |= word
+		}
 	}
 	for _, g := range st.leaving {
-		of(g)
-	}
-}
-
-// numberOf returns a function that returns a device's number in the ledger, or -1 if its worker has gone.
-func (st *State) numberOf() func(d placement.Device) int {
-	base := make(map[uint64]int, len(st.present))
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil {
-			base[w.process.Number] = w.base
+		if g.place != nil {
+			o.twice = g.place.memory.AddTo(o.twice)
 		}
 	}
-	return func(d placement.Device) int {
-		if first, ok := base[d.Worker]; ok {
-			return first + d.Local
-		}
-		return -1
-	}
+	o.once.Union(make(placement.Numbers, len(o.twice)))
 }
 
-// occupied returns a function that says whether a device is occupied by other sessions. It looks when it is first
-// called, and holds until something changes.
+// occupied returns a function that returns what other sessions occupy. It looks when it is first called, and holds
+// until something changes.
 func (st *State) occupied() placement.Occupied {
-	const several = ^uint32(0)
-	var by []uint32 // the session that occupies a device, or several
-	var number func(placement.Device) int
-	return func(session uint32, d placement.Device) bool {
-		if by == nil {
-			by, number = make([]uint32, st.numbered), st.numberOf()
-			st.eachUse(func(session uint32, n int) {
-				if by[n] != 0 && by[n] != session {
-					session = several
-				}
-				by[n] = session
-			})
+	found := false
+	return func(session uint32) placement.Numbers {
+		o := &st.occupancy
+		if !found {
+			st.findUse()
+			found = true
 		}
-		n := number(d)
-		return n >= 0 && by[n] != 0 && by[n] != session
+		o.others = append(o.others[:0], o.once...)
+		if s := st.sessions[session]; s != nil {
+			for i, word := range s.use.devices {
+				o.others[i] &^= word
+			}
+		}
+		o.others.Union(o.twice)
+		return o.others
 	}
 }
 
-// lacking returns who has the devices that a request has reserved and lacks, those with most of them first.
+// lacking returns who has the devices that a request wants and lacks, those with most of them first.
 func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
-	if len(r.Lacks()) == 0 {
+	lacks := r.Lacks()
+	if lacks.Count() == 0 {
 		return nil
 	}
-	lacks := make(map[placement.Device]bool, len(r.Lacks()))
-	numbers := make(map[int]placement.Device, len(r.Lacks()))
-	number := st.numberOf()
-	for _, d := range r.Lacks() {
-		lacks[d], numbers[number(d)] = true, d
-	}
-	has := map[uint32]map[placement.Device]bool{} // by session
-	how := map[uint32]string{}
-	take := func(session uint32, d placement.Device, as string) {
-		if !lacks[d] {
-			return
-		}
-		if has[session] == nil {
-			has[session] = map[placement.Device]bool{}
-			how[session] = as
-		}
-		has[session][d] = true
-	}
-	for _, as := range []string{wire.HasExclusive, wire.HasSlice} {
-		for _, session := range st.layout.Holders() {
-			for _, slice := range st.layout.Slices(session) {
-				for _, d := range slice.Behind() {
-					if slice.Want.Exclusive == (as == wire.HasExclusive) {
-						take(session, d, as)
+	add := func(id uint32, s *session, has ...placement.Numbers) {
+		devices, how := 0, -1
+		for i, word := range lacks {
+			had := uint64(0)
+			for k, set := range has {
+				if i < len(set) && word&set[i] != 0 {
+					had |= word & set[i]
+					if how < 0 || k < how {
+						how = k
 					}
 				}
 			}
+			devices += bits.OnesCount64(had)
+		}
+		if devices > 0 {
+			holders = append(holders, &wire.Report_Holder{Session: id, Devices: uint32(devices),
+				How:    []string{wire.HasExclusive, wire.HasSlice, wire.HasView, wire.HasUse}[how],
+				Client: s.name, User: s.user, Host: s.host})
 		}
 	}
 	if r.Want.Exclusive {
-		for id, s := range st.sessions {
-			if id != r.Session && s.view.Sized() {
-				for row := range s.view.Len() {
-					take(id, s.view.Device(row), wire.HasView)
+		st.findUse()
+	}
+	for id, s := range st.sessions {
+		var view, used placement.Numbers
+		if r.Want.Exclusive && id != r.Session {
+			used = s.use.devices
+			if s.view.Sized() {
+				if s.seen == nil {
+					s.seen = s.view.Numbers()
 				}
+				view = s.seen
 			}
 		}
-		st.eachUse(func(session uint32, n int) {
-			if d, ok := numbers[n]; ok && session != r.Session {
-				take(session, d, wire.HasUse)
+		alone, shared := st.layout.Held(id)
+		add(id, s, alone, shared, view, used)
+	}
+	if r.Want.Exclusive {
+		ended := map[*session]placement.Numbers{}
+		for _, g := range st.leaving {
+			if g.place != nil {
+				ended[g.s] = g.place.memory.AddTo(ended[g.s])
 			}
-		})
-	}
-	for _, id := range slices.Sorted(maps.Keys(has)) {
-		h := &wire.Report_Holder{Session: id, Devices: uint32(len(has[id])), How: how[id]}
-		if s := st.sessions[id]; s != nil {
-			h.Client, h.User, h.Host = s.name, s.user, s.host
 		}
-		holders = append(holders, h)
+		for s, used := range ended {
+			add(s.id, s, nil, nil, nil, used)
+		}
 	}
-	slices.SortStableFunc(holders, func(a, b *wire.Report_Holder) int { return cmp.Compare(b.Devices, a.Devices) })
+	slices.SortFunc(holders, func(a, b *wire.Report_Holder) int {
+		return cmp.Or(cmp.Compare(b.Devices, a.Devices), cmp.Compare(a.Session, b.Session))
+	})
 	return holders
 }
 
@@ -140,7 +194,7 @@ func (st *State) sliceWaits() (all []*wire.Report_SliceWait) {
 	for _, r := range st.layout.Requests() {
 		w := &wire.Report_SliceWait{Session: r.Session, Slice: r.Number, Devices: uint32(r.Want.Devices),
 			Island: r.Want.Island, Kind: r.Want.Kind, Exclusive: r.Want.Exclusive, Priority: int32(r.Priority),
-			SinceMs: (st.now - r.Asked) / 1e6, LeftMs: (r.Until - st.now) / 1e6, Lacks: uint32(len(r.Lacks())),
+			SinceMs: (st.now - r.Asked) / 1e6, LeftMs: (r.Until - st.now) / 1e6, Lacks: uint32(r.Lacks().Count()),
 			Holders: st.asked[r].holders}
 		if w.LeftMs > wire.LongestWait/2 {
 			w.LeftMs = -1

@@ -80,6 +80,7 @@ type gang struct {
 	bytes    int64     // of what it makes, on each device
 	temp     int64     // that its program takes beside, on each device
 	computes bool      // temp is in the ledger
+	uses     bool      // see occupy
 	code     *resident // that its program uses, once it is admitted
 	held     *hold     // nil unless it is held
 	// A Put or a Transfer of which each worker is sent its own part; nil of others.
@@ -102,6 +103,7 @@ func (st *State) newGang(s *session, op uint64) *gang {
 }
 
 func (st *State) recycle(g *gang) {
+	g.vacate()
 	*g = gang{waits: g.waits[:0]}
 	st.freeOps = append(st.freeOps, g)
 }

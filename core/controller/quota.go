@@ -39,19 +39,12 @@ func (st *State) maySession(t *tenancy) error {
 // sliceDevices returns how many devices the slices of a tenant's sessions have, or wait for, and which sessions these
 // are.
 func (st *State) sliceDevices(t *tenancy) (devices int, holders []*session) {
-	wants := map[*session]int{}
-	for r, w := range st.asked {
-		wants[w.s] += r.Want.Devices
-	}
 	for _, s := range t.sessions {
-		has := wants[s]
-		for _, slice := range st.layout.Slices(s.id) {
-			has += len(slice.Devices)
-		}
-		if has > 0 {
+		has, wants := st.layout.Granted(s.id)
+		if has+wants > 0 {
 			holders = append(holders, s)
 		}
-		devices += has
+		devices += has + wants
 	}
 	return devices, holders
 }

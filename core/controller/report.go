@@ -133,7 +133,8 @@ type sessionFacts struct {
 
 type sliceFacts struct {
 	number    uint64
-	behind    []placement.Device
+	view      *placement.View
+	devices   []int
 	exclusive bool
 }
 
@@ -223,7 +224,7 @@ func (a *Answer) session(s *session) (cost int) {
 		f.memory = append(f.memory, memoryFacts{on, bytes})
 	})
 	for _, slice := range st.layout.Slices(s.id) {
-		f.slices = append(f.slices, sliceFacts{slice.Number, slice.Behind(), slice.Want.Exclusive})
+		f.slices = append(f.slices, sliceFacts{slice.Number, slice.View, slice.Devices, slice.Want.Exclusive})
 	}
 	cost = sessionGlance + len(f.memory) + len(f.slices)
 	if f.report.Held != nil {
@@ -277,7 +278,7 @@ func (a *Answer) Report() *wire.Report {
 		f.report.Bytes, virtual = f.bytes(gone, virtual)
 		for _, slice := range f.slices {
 			f.report.Slices = append(f.report.Slices, &wire.Report_Slice{
-				Slice: slice.number, Devices: spans(placement.Spans(slice.behind)), Exclusive: slice.exclusive})
+				Slice: slice.number, Devices: spans(slice.view.SpansOf(slice.devices)), Exclusive: slice.exclusive})
 		}
 		r.Sessions = append(r.Sessions, f.report)
 	}

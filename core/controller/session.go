@@ -32,12 +32,13 @@ type session struct {
 
 	tenant  *tenancy
 	view    *placement.View
-	slots   []int        // of the workers, by virtual device
-	numbers []int        // in the ledger, by virtual device
-	workers set          // slots
-	islands []*island    // by virtual device
-	told    set          // slots of workers that know of the session
-	spans   []*wire.Span // of the view
+	slots   []int             // of the workers, by virtual device
+	numbers []int             // in the ledger, by virtual device
+	workers set               // slots
+	islands []*island         // by virtual device
+	seen    placement.Numbers // the same as numbers; nil until needed
+	told    set               // slots of workers that know of the session
+	spans   []*wire.Span      // of the view
 	places  map[string]*place
 	single  []*place // by virtual device; nil until needed
 
@@ -53,9 +54,12 @@ type session struct {
 	spent    uint64 // device time of those that have ended, in nanoseconds
 	queue    []queued
 	head     int
-	freeing  int    // objects named in the queue
-	pieces   int    // of Assembles in the queue
-	unmade   int    // Assembles in the queue
+	freeing  int      // objects named in the queue
+	pieces   int      // of Assembles in the queue
+	unmade   int      // Assembles in the queue
+	busy     []*place // of gangs that were performed and have not ended
+	uses     uint64   // counts what came into busy, and went
+	use      use
 	waiting  *gang  // a run that waits for its place; the queue stays behind it
 	play     *play  // of which nodes are yet to be performed; the queue stays behind it
 	ready    bool   // in State.ready
@@ -99,6 +103,8 @@ type object struct {
 // is one of it in a session.
 type place struct {
 	s       *session
+	gangs   int      // that were performed there and have not ended
+	listed  int      // where session.busy has it, if there are any
 	rows    []uint32 // virtual devices; the same may be there once
 	has     set      // of virtual devices
 	devices schedule.DeviceSet
@@ -175,7 +181,7 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
 	}
 	if h.Devices > 0 {
-		return st.layout.ViewOf(int(h.Devices), st.occupied())
+		return st.layout.ViewOf(int(h.Devices))
 	}
 	return view, nil
 }
@@ -268,6 +274,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
+	st.left++
 	st.leaves(s.tenant, s)
 	reason := why
 	if errors.Is(why, errLeft) { // as clients do
@@ -275,9 +282,11 @@ func (st *State) drop(s *session, why error) {
 	}
 	st.note(s.about(wire.EventEnded), s.owner()+" ended", reason)
 	st.gone(s, why)
-	st.layout.ReleaseAll(s.id)
+	for _, r := range st.layout.ReleaseAll(s.id) {
+		delete(st.asked, r)
+	}
 	st.layout.Retire(s.view)
-	st.released(s)
+	st.released()
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}
@@ -478,7 +487,8 @@ func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	return nil
 }
 
-// alive returns why a place cannot be used: a worker of it has gone, or another session has a device for itself.
+// alive returns why a place cannot be used: a worker of it has gone, or another session has a device for itself, or is
+// about to.
 func (st *State) alive(p *place) error {
 	if p.checked == st.reach {
 		return p.err

@@ -1,9 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
+	"math"
 	"slices"
 
 	"github.com/openpathways/pathways/core/placement"
@@ -21,20 +20,17 @@ type sliceWait struct {
 
 // slice asks for a slice for a session, or chooses its devices again.
 func (st *State) slice(s *session, m *wire.SliceRequest) {
-	if n := len(m.Topology); n > placement.MaxDimensions {
-		st.answer(s, m.Slice, nil, placement.TooManyDimensions(n))
-		return
-	}
 	if m.Devices == 0 {
-		granted, err := st.layout.Remap(s.id, m.Slice, s.view, st.occupied())
+		granted, err := st.layout.Remap(s.id, m.Slice, st.occupied())
 		st.changed(granted)
 		st.answer(s, m.Slice, granted, err)
 		return
 	}
-	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.view, Owner: s.ownerName(), Priority: int(m.Priority),
-		Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
+	owner, class := s.owns()
+	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.view, Owner: owner, Class: class,
+		Priority: int(m.Priority), Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
 		Want: placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
-	for _, n := range m.Topology {
+	for _, n := range m.Topology[:min(len(m.Topology), placement.MaxDimensions+1)] { // one more, which Ask refuses
 		r.Want.Topology = append(r.Want.Topology, int(n))
 	}
 	err := st.maySlice(s.tenant, r.Want.Devices)
@@ -49,10 +45,16 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 	st.serve = true
 }
 
-// ownerName is whose exclusive devices count for the turns of a session's requests: a tenant's if it has one, otherwise
-// a user's, who may have several sessions.
-func (s *session) ownerName() string {
-	return cmp.Or(s.tenant.terms.Name, s.user, fmt.Sprint(s.id))
+// owns returns whose exclusive devices count for the turns of a session's requests, and their class: a tenant's if it
+// has one, otherwise a user's, who may have several sessions.
+func (s *session) owns() (owner string, class int) {
+	switch {
+	case s.tenant.terms.Name != "":
+		return "tenant " + s.tenant.terms.Name, int(s.tenant.terms.Class)
+	case s.user != "":
+		return "user " + s.user, 0
+	}
+	return fmt.Sprintf("session %d", s.id), 0
 }
 
 // answer tells a client that it has a slice, or why not.
@@ -74,16 +76,58 @@ func (st *State) answer(s *session, number uint64, granted *placement.Slice, err
 	st.send(s.to(), wire.KindSliceAnswer, answer)
 }
 
-// serveSlices grants slices whose turn has come, and tells the clients of others of their places in the queue.
+// What looks for slices take, in nanoseconds: measured by BenchmarkSteps.
+const (
+	weightOfSearch = 30  // of the cluster, for each request that looks
+	weightOfPlace  = 100 // of a request in the queue whose client may have to be told
+	weightOfHolder = 3   // a session, for each 64 devices, of a request that lacks some
+)
+
+// serves reports whether requests for slices may go on, or their clients have to be told of their places.
+func (st *State) serves() bool { return st.serve || st.looking || st.untold > 0 }
+
+// isSliceDue reports whether something may let a request for a slice go on of which no event tells: time has passed, or
+// other sessions occupy other devices.
+func (st *State) isSliceDue() bool {
+	switch {
+	case len(st.asked) == 0:
+		return false
+	case st.until <= st.now || st.layout.IsDue(st.now):
+		return true
+	}
+	st.findUse()
+	return st.lookedAt != st.occupancy.found
+}
+
+// serveSlices grants slices whose turn has come, and tells the clients of others of their places in the queue. It does
+// so for about the time that Weigh says, at least for one request, and serves reports whether more is left.
 func (st *State) serveSlices() {
-	if !st.serve {
-		return
-	}
-	st.serve, st.until = false, 0
 	if len(st.asked) == 0 {
+		st.serve, st.looking, st.untold, st.until = false, false, 0, 0
 		return
 	}
-	for _, r := range st.layout.Serve(st.now, st.occupied()) {
+	if st.serve && !st.looking {
+		st.serve, st.looking = false, true
+		st.lookedAt = ^uint64(0)
+	}
+	if st.looking {
+		st.lookForSlices()
+	}
+	if !st.looking {
+		st.tellPlaces()
+	}
+}
+
+// lookForSlices looks for devices for requests.
+func (st *State) lookForSlices() {
+	most := math.MaxInt
+	if st.weight > 0 {
+		most = max(1, int(st.weight)/(weightOfSearch*max(1, st.numbered)))
+	}
+	occupied := st.occupied()
+	ended, more := st.layout.Serve(st.now, occupied, most)
+	st.looking, st.lookedAt = more, min(st.lookedAt, st.occupancy.found)
+	for _, r := range ended {
 		s := st.asked[r].s
 		delete(st.asked, r)
 		granted, err := r.Result()
@@ -93,9 +137,34 @@ func (st *State) serveSlices() {
 		st.changed(granted)
 		st.answer(s, r.Number, granted, err)
 	}
+	if kept := st.layout.Kept(); kept != st.keeping {
+		st.keeping = kept
+		st.reach++
+	}
+	if more {
+		return
+	}
+	st.until = 0
 	for _, r := range st.layout.Requests() {
 		if st.until == 0 || r.Until < st.until {
 			st.until = r.Until
+		}
+	}
+	st.untold = len(st.layout.Requests())
+}
+
+// tellPlaces tells clients of the places of their requests in the queue, and who has what they lack.
+func (st *State) tellPlaces() {
+	all := st.layout.Requests()
+	st.untold = min(st.untold, len(all))
+	for spent := int64(0); st.untold > 0 && (st.weight == 0 || spent < st.weight); st.untold-- {
+		if st.tellNext >= len(all) {
+			st.tellNext = 0
+		}
+		r := all[st.tellNext]
+		st.tellNext++
+		if spent += weightOfPlace; len(r.Lacks()) > 0 {
+			spent += weightOfHolder * int64(len(st.sessions)*len(r.Lacks()))
 		}
 		w := st.asked[r]
 		w.holders = st.lacking(r)
@@ -137,52 +206,50 @@ func (st *State) changed(granted *placement.Slice) {
 
 // releaseSlices ends the grants of slices that a session does not need any more, and cancels requests.
 func (st *State) releaseSlices(s *session, numbers []uint64) {
-	waits := map[uint64]bool{}
-	for r, w := range st.asked {
-		if w.s == s {
-			waits[r.Number] = true
-		}
-	}
 	changed := false
 	for _, number := range numbers {
-		switch {
-		case waits[number]:
-			st.layout.Cancel(s.id, number)
+		if r := st.layout.Cancel(s.id, number); r != nil {
+			delete(st.asked, r)
 			changed = true
-		case st.layout.Release(s.id, number):
+		} else if st.layout.Release(s.id, number) {
 			st.note(s.about(wire.EventReleased), fmt.Sprintf("%s released slice %d", s.owner(), number), nil)
 			changed = true
 		}
 	}
 	if changed {
-		st.released(s)
+		st.released()
 	}
 }
 
 // released takes note that a session has released slices and cancelled requests.
-func (st *State) released(s *session) {
-	waits := st.layout.Requests()
-	maps.DeleteFunc(st.asked, func(r *placement.Request, w *sliceWait) bool {
-		return w.s == s && !slices.Contains(waits, r)
-	})
+func (st *State) released() {
 	st.reach++
 	st.serve = true
 }
 
-// excluded returns why a session may not use a place of which another session has a device for itself.
+// excluded returns why a session may not use a place of which another session has a device for itself, or is about to:
+// a request for an exclusive slice keeps free devices from sessions that have begun since.
 func (st *State) excluded(p *place) error {
-	if !st.layout.HasExclusive() {
+	name := func(i int) (row int, device string) {
+		row = slices.Index(p.s.numbers, p.numbers[i])
+		return row, fmt.Sprintf("%s/%d", st.workers[p.s.slots[row]].name, p.s.view.Device(row).Local)
+	}
+	if st.layout.HasExclusive() {
+		if slice, i := st.layout.Excluded(p.s.id, p.numbers); slice != nil {
+			row, device := name(i)
+			return status.New(status.FailedPrecondition, "device %d (%s) is in an exclusive slice of %s; use other devices, "+
+				"such as those of a slice of your own, or wait until it is released: add_slice(devices=…, wait=60)", row, device,
+				st.ownerOf(slice.Session))
+		}
+	}
+	if p.s.view.Sized() { // its devices are not among those that requests keep
 		return nil
 	}
-	for _, row := range p.rows {
-		at := p.s.view.Device(int(row))
-		slice := st.layout.Excluded(p.s.id, at)
-		if slice == nil {
-			continue
-		}
-		return status.New(status.FailedPrecondition, "device %d (%s/%d) is in an exclusive slice of %s; use other devices, "+
-			"such as those of a slice of your own, or wait until it is released: add_slice(devices=…, wait=60)", row,
-			st.workers[p.s.slots[row]].name, at.Local, st.ownerOf(slice.Session))
+	if r, i := st.layout.Keeper(p.s.id, p.s.begun, p.numbers); r != nil {
+		row, device := name(i)
+		return status.New(status.FailedPrecondition, "device %d (%s) is kept for a while for %s, which has waited for an "+
+			"exclusive slice since before this session began; use other devices, or ask for some that are yours: "+
+			"pathways.init(devices=…, wait=60)", row, device, st.ownerOf(r.Session))
 	}
 	return nil
 }

@@ -213,9 +213,16 @@ type State struct {
 	events   []occurrence        // the newest; number n is at (n-1) % keepsEvents
 
 	// Requests for slices that wait.
-	asked map[*placement.Request]*sliceWait
-	serve bool  // something has happened that may let one of them go on
-	until int64 // when the first of them ends
+	asked     map[*placement.Request]*sliceWait
+	serve     bool   // something has happened that may let one of them go on
+	looking   bool   // a look for them is under way
+	untold    int    // how many of them may have to be told of their places
+	tellNext  int    // the place of the first of these
+	until     int64  // when the first of them ends
+	lookedAt  uint64 // occupancy.found of the last look
+	keeping   uint64 // placement.Map.Kept of the last look
+	occupancy occupancy
+	left      uint64 // counts sessions that have ended, and of their gangs those that came into leaving, and went
 
 	// Admission.
 	ledger    *ledger.Ledger
@@ -323,7 +330,9 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		st.stop(cmp.Or(ev.Err, error(status.New(status.Unavailable, "the controller stops"))))
 	}
 	st.settle()
-	st.serveSlices()
+	for again := true; again && st.serves(); again = st.weight == 0 {
+		st.serveSlices()
+	}
 	out, st.out = st.out, nil
 	return out
 }
@@ -349,7 +358,7 @@ func (st *State) settle() {
 
 // More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
 // come in between.
-func (st *State) More() bool { return len(st.ready) > 0 || st.looks() }
+func (st *State) More() bool { return len(st.ready) > 0 || st.looks() || st.serves() }
 
 // Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
 // at gangs that are held, to about so many nanoseconds each, as the constants below estimate. More tells whether
@@ -398,10 +407,6 @@ func (st *State) join(ev *Event) {
 		st.refuse(ev.Conn, err)
 		st.turnAway(h, ev.Peer, err)
 	}
-}
-
-func (st *State) refuse(number uint64, err error) {
-	st.out = append(st.out, Action{Kind: Refuse, To: []uint64{number}, Err: err})
 }
 
 func (st *State) message(c *conn, ev *Event) {
@@ -494,7 +499,7 @@ func (st *State) tick() {
 	st.tellSlow()
 	st.tellHeld()
 	st.stir()
-	st.serve = true
+	st.serve = st.serve || st.isSliceDue()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
 			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))
@@ -533,13 +538,6 @@ func (st *State) stop(why error) {
 		st.send([]uint64{number}, wire.KindGoodbye, &wire.Goodbye{Status: wire.Of(why), Stops: true})
 		st.hangUp(number)
 	}
-}
-
-func describe(name, peer string) string {
-	if name == "" {
-		return peer
-	}
-	return name
 }
 
 // island is the order of an island's gangs.

@@ -126,6 +126,22 @@ func chainOf(name uint64, nodes, devices, onHost int) *wire.Graph {
 	return g
 }
 
+// sliceComesAndGoes has the client ask for an exclusive slice of all devices, which it gets unless others wait, and
+// release it.
+func sliceComesAndGoes(b *bed, i int) {
+	b.say(b.client, wire.KindSliceRequest, &wire.SliceRequest{Slice: uint64(i + 1), Devices: uint32(len(onAll(b))),
+		Exclusive: true})
+	b.say(b.client, wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{uint64(i + 1)}})
+}
+
+// eightWait has another client take all devices for itself, and eight more wait for them.
+func eightWait(b *bed) {
+	for i := range 9 {
+		b.say(b.conns-uint64(i), wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: uint32(len(onAll(b))),
+			Exclusive: true, WaitMs: 1 << 40})
+	}
+}
+
 var stepCases = []stepCase{
 	{name: "worker joins", workers: 10000, devices: 4, again: func(b *bed, i int) {
 		b.conns++
@@ -236,6 +252,15 @@ var stepCases = []stepCase{
 			b.holdsAll()
 		},
 		again: func(b *bed, i int) { b.putsAndFrees() }},
+	{name: "slice", workers: 512, devices: 8, sessions: 255, again: sliceComesAndGoes},
+	{name: "slice, 10,000 workers", workers: 10000, devices: 4, sessions: 255, again: sliceComesAndGoes},
+	{name: "slice, 8 requests wait", workers: 512, devices: 8, sessions: 255, begin: eightWait, again: sliceComesAndGoes},
+	{name: "slice, 8 requests wait, 10,000 workers", workers: 10000, devices: 4, sessions: 255, begin: eightWait,
+		again: sliceComesAndGoes},
+	{name: "tick, 8 requests wait", workers: 512, devices: 8, sessions: 255, begin: eightWait,
+		again: func(b *bed, i int) { b.now += 1e9; b.step(Event{Kind: Tick}) }},
+	{name: "tick, 8 requests wait, 10,000 workers", workers: 10000, devices: 4, sessions: 255, begin: eightWait,
+		again: func(b *bed, i int) { b.now += 1e9; b.step(Event{Kind: Tick}) }},
 	{name: "artifact to 2,048 workers", workers: 2048, devices: 1, begin: func(b *bed) {
 		b.loads(1, true)
 		for _, w := range b.workers[1:] {
@@ -353,11 +378,13 @@ func (b *bed) asks(m *wire.Ask) {
 func TestStepsTakeLittleMemory(t *testing.T) {
 	const smaller = 4          // times, than what is measured
 	most := map[string]uint64{ // bytes
-		"report":            400 << 10, // whatever the size
-		"report, sessions":  400 << 10,
-		"compile":           400 << 10,
-		"transfer of boxes": 400 << 10, // most of it is 128 workers' messages
-		"graph":             400 << 10, // the same
+		"report":                 400 << 10, // whatever the size
+		"report, sessions":       400 << 10,
+		"compile":                400 << 10,
+		"transfer of boxes":      400 << 10, // most of it is 128 workers' messages
+		"graph":                  400 << 10, // the same
+		"slice":                  400 << 10, // of 1,024 devices: their list, and messages
+		"slice, 8 requests wait": 400 << 10,
 	}
 	for _, c := range stepCases {
 		if most[c.name] == 0 {

@@ -51,3 +51,14 @@ func (st *State) stopsWaiting(who string) bool {
 	st.waiting = slices.Delete(st.waiting, i, i+1)
 	return st.now-asked < sameWait
 }
+
+func describe(name, peer string) string {
+	if name == "" {
+		return peer
+	}
+	return name
+}
+
+func (st *State) refuse(number uint64, err error) {
+	st.out = append(st.out, Action{Kind: Refuse, To: []uint64{number}, Err: err})
+}

@@ -132,10 +132,16 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	}
 	st.process++
 	name := st.apart(h.Name, st.process)
+	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, name: name,
+		protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now}
+	if err := st.number(w); err != nil {
+		return nil, nil, err
+	}
 	placed, err := st.layout.Join(placement.Offer{
 		Worker: st.process, Name: name, Island: o.Island, Platform: o.Platform.Name,
-		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds})
+		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds, First: w.base})
 	if err != nil {
+		st.unnumber(w)
 		return nil, nil, err
 	}
 	for len(st.islands) <= placed.Island.Index {
@@ -146,14 +152,9 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 		host = h.Host
 	}
 	board := st.board(host, o.Board)
-	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o,
-		island: st.islands[placed.Island.Index],
-		name:   name, protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now, process: &wire.Process{
-			Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
-			Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}}
-	if err := st.number(w); err != nil {
-		return nil, nil, err
-	}
+	w.island = st.islands[placed.Island.Index]
+	w.process = &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
+		Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers, st.busy = append(st.workers, nil), append(st.busy, 0)

@@ -21,7 +21,7 @@ type local struct {
 	begun  time.Time
 	last   uint64 // number of the last slice
 	asked  map[*placement.Request]*grant.Request
-	due    *time.Timer // fires when the next wait ends; nil until one waits
+	due    *time.Timer // fires when the next wait ends, and once in placement.LookAgain; nil until one waits
 	ended  error
 }
 
@@ -58,7 +58,8 @@ func (l *local) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 // serve ends the requests that can be met, or whose wait has ended. Called with the lock.
 func (l *local) serve() {
 	now := int64(time.Since(l.begun))
-	for _, r := range l.layout.Serve(now, nil) {
+	ended, _ := l.layout.Serve(now, nil, math.MaxInt)
+	for _, r := range ended {
 		a := l.asked[r]
 		delete(l.asked, r)
 		switch granted, err := r.Result(); {
@@ -68,12 +69,15 @@ func (l *local) serve() {
 			a.End(nil, err)
 		default:
 			a.End(nil, status.New(status.ResourceExhausted, "a slice of %s was asked for: %s; release it, pass a longer wait=, "+
-				"or ask for fewer devices", status.Count(r.Want.Devices, "device"), lacks(len(r.Lacks()))))
+				"or ask for fewer devices", status.Count(r.Want.Devices, "device"), lacks(r.Lacks().Count())))
 		}
 	}
 	next := int64(math.MaxInt64)
+	if len(l.asked) > 0 {
+		next = now + placement.LookAgain
+	}
 	for _, r := range l.layout.Requests() {
-		l.asked[r].At(r.Position(), lacks(len(r.Lacks())))
+		l.asked[r].At(r.Position(), lacks(r.Lacks().Count()))
 		next = min(next, r.Until)
 	}
 	switch {
@@ -112,7 +116,7 @@ func (l *local) Remap(_ context.Context, number uint64) ([]int, error) {
 	if l.ended != nil {
 		return nil, l.ended
 	}
-	s, err := l.layout.Remap(0, number, l.view, nil)
+	s, err := l.layout.Remap(0, number, nil)
 	if err != nil {
 		return nil, err
 	}

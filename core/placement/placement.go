@@ -51,6 +51,9 @@ type Offer struct {
 	Versions map[string]string
 	Devices  int
 	Kinds    []string // of the devices, by local number; "" beyond its end
+	// First is the number of its first device in the whole cluster, where the caller numbers all devices: workers that
+	// are there at one time have different numbers.
+	First int
 }
 
 // Island is a set of devices that can run one computation together.
@@ -66,10 +69,14 @@ type Worker struct {
 	Offer
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
-	granted []int // number of slices that have the device, by local device
-	// The exclusive slice that has the device, by local device.
-	exclusive []*Slice
-	viewed    []int // number of sessions of a fixed size (see ViewOf) that see it, by local device
+	gone    bool
+}
+
+// load is what a device is granted to.
+type load struct {
+	granted   int32  // number of slices that have it
+	viewed    int32  // number of sessions of a fixed size (see ViewOf) that see it
+	exclusive *Slice // that has it
 }
 
 // kind returns the kind of a device.
@@ -83,13 +90,14 @@ func (w *Worker) kind(local int) string {
 // Map holds the workers that have joined and not left, and the slices of sessions.
 // The zero Map is empty.
 type Map struct {
-	islands []*Island
-	workers map[uint64]*Worker
-	slices  map[uint32]map[uint64]*Slice // by session, number
-	// Requests for slices that wait, in the order of their turns as Serve found them; new ones at the end.
-	requests  []*Request
-	exclusive int            // number of exclusive slices
-	owned     map[string]int // devices in exclusive slices, by owner
+	islands   []*Island
+	workers   map[uint64]*Worker
+	loads     []load // by number in the whole cluster
+	holders   map[uint32]*holder
+	owners    map[string]*owner
+	exclusive int // number of exclusive slices
+	queue     queue
+	scratch   scratch
 }
 
 // Device is the physical device that a virtual device stands for.
@@ -119,8 +127,11 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	o.Versions = maps.Clone(o.Versions)
 	o.Kinds = slices.Clone(o.Kinds)
-	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices), granted: make([]int, o.Devices),
-		exclusive: make([]*Slice, o.Devices), viewed: make([]int, o.Devices)}
+	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
+	if more := o.First + o.Devices - len(m.loads); more > 0 {
+		m.loads = append(m.loads, make([]load, more)...)
+	}
+	clear(m.loads[o.First : o.First+o.Devices])
 	for n := 0; len(w.numbers) < o.Devices; n++ {
 		if n == len(is.taken) {
 			is.taken = append(is.taken, false)
@@ -225,6 +236,12 @@ func (m *Map) Leave(worker uint64) {
 		return
 	}
 	delete(m.workers, worker)
+	w.gone = true
+	for _, h := range m.holders {
+		h.stale = true
+	}
+	m.queue.reserved.remove(w.First, w.Devices)
+	m.queue.next.remove(w.First, w.Devices)
 	for _, n := range w.numbers {
 		w.Island.taken[n] = false
 	}
@@ -238,113 +255,3 @@ func (m *Map) Islands() []*Island { return m.islands }
 // Workers returns the workers of an island, sorted by name. The caller must not change
 // the slice.
 func (is *Island) Workers() []*Worker { return is.members }
-
-// View is a session's list of devices: it numbers them from 0.
-type View struct {
-	devices []Device
-	sized   bool // made by ViewOf: the session asked for this number of devices
-}
-
-// View returns a view of all devices that the cluster has now.
-func (m *Map) View() *View {
-	v, n := &View{}, 0
-	for _, is := range m.islands {
-		for _, w := range is.members {
-			n += len(w.numbers)
-		}
-	}
-	v.devices = make([]Device, 0, n)
-	for _, is := range m.islands {
-		for _, w := range is.members {
-			for local, n := range w.numbers {
-				v.devices = append(v.devices, Device{Worker: w.Offer.Worker, Local: local, Island: is, Number: n})
-			}
-		}
-	}
-	return v
-}
-
-// ViewOf returns a view of the given number of devices, chosen like those of a slice:
-// from one island if one has enough; there, those that the fewest slices and views of
-// this kind have; among these, as many as possible from one worker. Retire ends the
-// view. Devices of exclusive slices, and those that are reserved for requests that wait, are not chosen.
-//
-// Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
-// has too few.
-func (m *Map) ViewOf(devices int, occupied Occupied) (*View, error) {
-	all := m.View()
-	switch {
-	case devices < 1:
-		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
-			status.Count(devices, "device"))
-	case devices > all.Len():
-		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; "+
-			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(),
-			status.Count(len(m.workers), "worker"))
-	}
-	r := &Request{View: all, Want: Want{Devices: devices}}
-	chosen, err := m.available(r, nil, m.reservations(occupied), nil)
-	switch {
-	case err != nil:
-		return nil, err
-	case chosen == nil:
-		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %d in %s too many "+
-			"are in exclusive slices, or reserved for requests that wait; \"pathways queue\" shows whose",
-			status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
-	}
-	v := &View{sized: true}
-	for _, d := range chosen {
-		v.devices = append(v.devices, all.devices[d])
-	}
-	m.countView(v, +1)
-	return v, nil
-}
-
-// Retire ends a view: its devices no longer count as seen. It must be called once per
-// view.
-func (m *Map) Retire(v *View) {
-	if v.sized {
-		m.countView(v, -1)
-	}
-}
-
-// countView adds by to the number of views that see each of v's devices.
-func (m *Map) countView(v *View, by int) {
-	for _, d := range v.devices {
-		if w := m.workers[d.Worker]; w != nil {
-			w.viewed[d.Local] += by
-		}
-	}
-}
-
-// Sized reports whether the session asked for this number of devices.
-func (v *View) Sized() bool { return v.sized }
-
-// Len returns the number of virtual devices.
-func (v *View) Len() int { return len(v.devices) }
-
-// Device returns the device that a virtual device in [0, Len) stands for.
-func (v *View) Device(virtual int) Device { return v.devices[virtual] }
-
-// Span is a run of consecutive devices of one worker.
-type Span struct {
-	Worker uint64
-	Local  int // the first
-	Count  int
-}
-
-// Spans returns the view's devices, run-length coded.
-func (v *View) Spans() []Span { return Spans(v.devices) }
-
-// Spans returns devices run-length coded, in their order.
-func Spans(devices []Device) []Span {
-	var spans []Span
-	for _, d := range devices {
-		if n := len(spans); n > 0 && spans[n-1].Worker == d.Worker && spans[n-1].Local+spans[n-1].Count == d.Local {
-			spans[n-1].Count++
-			continue
-		}
-		spans = append(spans, Span{Worker: d.Worker, Local: d.Local, Count: 1})
-	}
-	return spans
-}

@@ -12,7 +12,7 @@ import (
 
 func offer(worker uint64, island string, devices int) Offer {
 	return Offer{Worker: worker, Name: fmt.Sprintf("w%d", worker), Island: island, Platform: "cpu", Fingerprint: "f",
-		Versions: map[string]string{"jax": "0.10"}, Devices: devices}
+		Versions: map[string]string{"jax": "0.10"}, Devices: devices, First: int(worker) * 8}
 }
 
 func join(t testing.TB, m *Map, o Offer) *Worker {
@@ -69,7 +69,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	}
 	view := func(devices int, want string) *View {
 		t.Helper()
-		v, err := m.ViewOf(devices, nil)
+		v, err := m.ViewOf(devices)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,11 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	m.Retire(two) // of a worker that has gone
 	for devices, want := range map[int]string{
 		0: "at least 1", -1: "at least 1", 7: "a session of 7 devices was asked for, and the cluster has 6 in 2 workers"} {
-		if _, err := m.ViewOf(devices, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := m.ViewOf(devices); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
 		}
 	}
-	if _, err := new(Map).ViewOf(1, nil); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := new(Map).ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a view of an empty map: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestProperties(t *testing.T) {
 			v := m.View()
 			if all := v.Len(); all > 0 && rapid.Bool().Draw(t, "some") {
 				n := rapid.IntRange(1, all).Draw(t, "number")
-				some, err := m.ViewOf(n, nil)
+				some, err := m.ViewOf(n)
 				if err != nil || some.Len() != n {
 					t.Fatalf("a view of %d of %d devices: %v", n, all, err)
 				}
@@ -216,8 +216,8 @@ func TestProperties(t *testing.T) {
 			m.Retire(v)
 		}
 		for id, w := range m.workers {
-			for local, n := range w.viewed {
-				if n != 0 {
+			for local := range w.Devices {
+				if n := m.loads[w.First+local].viewed; n != 0 {
 					t.Fatalf("device %d.%d is of %d views, and all are retired", id, local, n)
 				}
 			}

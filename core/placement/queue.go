@@ -2,7 +2,7 @@ package placement
 
 import (
 	"cmp"
-	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
@@ -10,18 +10,24 @@ import (
 
 // # Requests that wait
 //
-// A request for a slice gets its devices at once if enough of them are free for it. Otherwise it waits, if it may. Of
-// the requests that wait, the first is the one with the highest priority; every minute of waiting counts as one
-// priority more. Among equals it is the one whose owner has the fewest devices in exclusive slices, and then the one
-// that came first.
+// A request for a slice gets its devices at once if enough of them are free for it. Otherwise it waits, if it may.
+//
+// # Whose turn it is
+//
+// A priority orders the requests of one owner, and every minute of waiting counts as one priority more. Between owners,
+// each one's first request comes before anyone's second, and so on. Of those, the first is the one whose owner has the
+// highest class, then the fewest devices in exclusive slices, and then the one that came first; after ten minutes of
+// waiting, only who came first counts. So no one gets ahead of others by the priorities, or the number, of its
+// requests, and since a request that has waited for long enough comes before all that arrive, none stays behind without
+// end.
 //
 // # Why every request gets its devices
 //
-// A request that waits reserves as many devices as it wants: those that are free, and of the others those that the
-// fewest have. Devices that it reserves are granted to no later request, nor to a session that asks for a number of
-// devices. So its free devices stay free, and it gets the others when those who have them let them go: that ends the
-// wait unless somebody never does, which the request's own time bounds. And it does not stay behind others without
-// end, since a request that has waited for long enough comes before all that arrive.
+// A request that waits keeps devices for itself for a while: as many as it wants, those that are free, and of the
+// others those that the fewest have. These are granted to no later request, nor to a session that begins meanwhile.
+// Then it lets others have them for as long, and then keeps them for twice as long, and so on: see isKeeping. So what
+// others wait for because of a request never takes longer than that request has waited itself, and in the end it keeps
+// devices for longer than those who have the rest need to let them go.
 
 // Request asks for a slice.
 type Request struct {
@@ -30,14 +36,21 @@ type Request struct {
 	View     *View
 	Want     Want
 	Owner    string // whose exclusive devices count for its turn
-	Priority int    // MinPriority to MaxPriority
+	Class    int    // of the owner; the same for all requests of one
+	Priority int    // among requests of the owner, MinPriority to MaxPriority
 	Asked    int64  // when, in nanoseconds
 	Until    int64  // when its wait ends; it does not wait if that is not after Asked
 
 	granted  *Slice
 	err      error
-	position int      // 1 for the first of those that wait
-	lacks    []Device // that it reserves, and that others have
+	owner    *owner
+	arrived  uint64
+	rank     int   // among those of its owner, as the last look found it
+	standing int64 // of its owner, the same; the lowest comes first
+	position int   // 1 for the first of those that wait
+	keeps    Numbers
+	lacks    Numbers
+	since    int64 // when it began to keep devices
 }
 
 // Priorities of requests.
@@ -46,24 +59,42 @@ const (
 	MaxPriority = 100
 )
 
-// ages is how long a request waits, in nanoseconds, for its priority to rise by one.
-const ages = 60e9
+// LookAgain is how often, in nanoseconds, Serve has to be called while requests wait.
+const LookAgain = 60e9
+
+// How waiting counts, in nanoseconds.
+const (
+	ages    = LookAgain // for a priority to rise by one, and for which a request keeps devices at first
+	patient = 10 * ages // after which it no longer counts what the owner has
+)
 
 // Bounds of what waits:
 const (
 	// MaxWaiting is the number of requests of one session that wait at one time.
 	MaxWaiting = 64
-	// maxReserving is the number of requests that reserve devices. Later ones wait without looking for devices, so that
-	// an event costs time for so many requests, and not for all that wait.
-	maxReserving = 8
+	// maxLooking is the number of requests that look for devices. Later ones wait, so that an event costs time for so
+	// many requests, and not for all that wait.
+	maxLooking = 8
 )
+
+// queue is the requests that wait.
+type queue struct {
+	waiting []*Request // in the order of their turns as the last look found them; new ones at the end
+	arrived uint64     // number given last
+	// What the requests keep, and what others have of what they want, by the last look; next is that of the look under
+	// way, which goes on with the request at index at.
+	reserved, next Numbers
+	at             int
+	looked         int64  // when the last look began
+	kept           uint64 // counts changes of what requests keep
+}
 
 // Position returns the place of a request among those that wait, beginning with 1.
 func (r *Request) Position() int { return r.position }
 
-// Lacks returns the devices that a waiting request has reserved and that others have. It is empty if the request is too
-// far behind to have reserved any. The caller must not change it.
-func (r *Request) Lacks() []Device { return r.lacks }
+// Lacks returns the devices that a waiting request wants and that others have. It is empty if the request is too
+// far behind to have looked for any, or those before it keep all. The caller must not change it.
+func (r *Request) Lacks() Numbers { return r.lacks }
 
 // Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time passed
 // while others had the devices, which Lacks returns.
@@ -82,71 +113,158 @@ func (m *Map) Ask(r *Request) error {
 	if err := m.allowed(r.Session, r.Number, r.Want); err != nil {
 		return err
 	}
-	waiting := 0
-	for _, o := range m.requests {
-		if o.Session != r.Session {
-			continue
-		}
-		if o.Number == r.Number {
+	if mine := m.holders[r.Session]; mine != nil {
+		if mine.requests[r.Number] != nil {
 			return status.New(status.AlreadyExists, "slice %d is being waited for; a session uses the number of a slice once",
 				r.Number)
 		}
-		waiting++
+		if n := len(mine.requests); n >= MaxWaiting {
+			return status.New(status.ResourceExhausted, "%d requests of the session for slices wait, which is its limit; "+
+				"cancel some", n)
+		}
 	}
-	if waiting >= MaxWaiting {
-		return status.New(status.ResourceExhausted, "%d requests of the session for slices wait, which is its limit; "+
-			"cancel some", waiting)
-	}
-	if _, err := m.candidates(r.View, r.Want, nil); err != nil {
+	if err := enough(r.View, r.Want); err != nil {
 		return err
 	}
 	r.Want.Topology = slices.Clone(r.Want.Topology)
-	m.requests = append(m.requests, r)
+	q := &m.queue
+	q.arrived++
+	r.arrived, r.owner = q.arrived, m.owner(r.Owner)
+	r.owner.requests = append(r.owner.requests, r)
+	m.holder(r.Session).requests[r.Number] = r
+	q.waiting = append(q.waiting, r)
 	return nil
 }
 
 // Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
-// any more. It returns those that have ended, and sets Position and Lacks of the others.
-func (m *Map) Serve(now int64, occupied Occupied) (ended []*Request) {
-	waiting := m.requests
-	m.requests = nil // those that go on waiting, in the order of their turns
-	reserved := reservation{}
-	m.order(waiting, now)
-	for len(waiting) > 0 {
-		r := waiting[0]
-		waiting = waiting[1:]
-		r.position = len(m.requests) + 1
-		reserves := len(m.requests) < maxReserving
+// any more. It returns those that have ended, and sets Position and Lacks of the others. It looks for devices at most
+// times, which takes time in proportion to the cluster's devices. Where more reports true, the next call goes on with
+// the rest; what has changed meanwhile counts in the look that follows.
+func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
+	q := &m.queue
+	for begin := q.at == 0; ; begin = false {
+		if begin {
+			m.order(now)
+			q.at, q.looked = 0, now
+			clear(q.next)
+		}
+		if q.at == len(q.waiting) {
+			q.reserved, q.next, q.at = q.next, q.reserved, 0
+			return ended, false
+		}
+		r := q.waiting[q.at]
+		r.position = q.at + 1
 		late := r.Until <= now
-		if reserves || late {
-			devices, err := m.available(r, nil, reserved, occupied)
-			if err != nil || devices != nil {
-				if r.err = err; err == nil {
-					r.granted = m.grant(r, devices)
-					m.order(waiting, now)
-				}
-				ended = append(ended, r)
-				continue
-			}
-		}
-		switch r.lacks = nil; {
-		case late:
-			r.lacks = m.reserve(r, maps.Clone(reserved), occupied) // for its error alone
-			ended = append(ended, r)
+		if q.at >= maxLooking && !late {
+			r.lacks = nil
+			q.keep(r, nil, now)
+			q.at++
 			continue
-		case reserves:
-			r.lacks = m.reserve(r, reserved, occupied)
 		}
-		m.requests = append(m.requests, r)
+		if most--; most < 0 {
+			return ended, true
+		}
+		if m.look(r, now, occupied, late) || late {
+			ended = append(ended, r)
+			rest := len(r.owner.requests) > 1
+			if m.remove(r); rest { // whose turns have changed
+				q.at = 0
+				m.order(now)
+				clear(q.next)
+			}
+			continue
+		}
+		q.at++
 	}
-	return ended
 }
 
-// order sorts requests by their turns.
-func (m *Map) order(waiting []*Request, now int64) {
-	slices.SortStableFunc(waiting, func(a, b *Request) int {
-		return cmp.Or(cmp.Compare(b.urgency(now), a.urgency(now)), cmp.Compare(m.owned[a.Owner], m.owned[b.Owner]),
-			cmp.Compare(a.Asked, b.Asked))
+// look grants a request its slice, or finds that it cannot be met any more, or has it keep devices. It reports whether
+// the request has ended.
+func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (ended bool) {
+	q := &m.queue
+	all, err := m.candidates(r, nil, occupied)
+	if r.err = err; err != nil {
+		return true
+	}
+	if devices := m.available(r, all, q.next); devices != nil {
+		r.granted = m.grant(r, devices)
+		return true
+	}
+	keeps, lacks := m.reserve(r, all, q.next)
+	if r.lacks = lacks; late || !r.isKeeping(now) {
+		q.keep(r, nil, now)
+		return false
+	}
+	q.next.Union(keeps)
+	q.next.Union(lacks)
+	q.keep(r, keeps, now)
+	return false
+}
+
+// isKeeping reports whether a request keeps devices for itself now: in the first minute of its wait and not in the
+// second, in the next two and not in the two after these, in the next four, and so on.
+func (r *Request) isKeeping(now int64) bool {
+	minutes := uint64((now-r.Asked)/ages) + 2
+	return minutes>>(bits.Len64(minutes)-2)&1 == 0
+}
+
+// keep has a request keep devices.
+func (q *queue) keep(r *Request, devices Numbers, now int64) {
+	if slices.Equal(r.keeps, devices) {
+		return
+	}
+	if r.keeps == nil {
+		r.since = now
+	}
+	r.keeps = devices
+	q.kept++
+}
+
+// IsDue reports whether time alone may let a request go on, or another one keep devices, since Serve has looked.
+func (m *Map) IsDue(now int64) bool {
+	q := &m.queue
+	return len(q.waiting) > 0 && now/ages != q.looked/ages ||
+		slices.ContainsFunc(q.waiting[:min(len(q.waiting), maxLooking)], func(r *Request) bool {
+			return r.isKeeping(now) != r.isKeeping(q.looked)
+		})
+}
+
+// Kept counts the changes of what Keeper returns.
+func (m *Map) Kept() uint64 { return m.queue.kept }
+
+// Keeper returns a request of another session that keeps one of some devices, which are free, for an exclusive slice,
+// and has since before a session began; nil if there is none.
+func (m *Map) Keeper(session uint32, began int64, devices []int) (keeper *Request, device int) {
+	q := &m.queue
+	for _, r := range q.waiting[:min(len(q.waiting), maxLooking)] {
+		if !r.Want.Exclusive || r.keeps == nil || r.Session == session || r.since > began {
+			continue
+		}
+		if i := slices.IndexFunc(devices, r.keeps.Has); i >= 0 {
+			return r, i
+		}
+	}
+	return nil, 0
+}
+
+// order sorts the requests by their turns.
+func (m *Map) order(now int64) {
+	q := &m.queue
+	for _, o := range m.owners {
+		slices.SortFunc(o.requests, func(a, b *Request) int {
+			return cmp.Or(cmp.Compare(b.urgency(now), a.urgency(now)), cmp.Compare(a.arrived, b.arrived))
+		})
+		for i, r := range o.requests {
+			r.rank = i
+			r.standing = -int64(r.Class)*(MaxGranted+1) + int64(min(o.devices, MaxGranted))
+			if now-r.Asked >= patient {
+				r.standing = -1 << 62
+			}
+		}
+	}
+	slices.SortFunc(q.waiting, func(a, b *Request) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.standing, b.standing), cmp.Compare(a.Asked, b.Asked),
+			cmp.Compare(a.arrived, b.arrived))
 	})
 }
 
@@ -155,127 +273,107 @@ func (r *Request) urgency(now int64) int64 { return int64(r.Priority) + (now-r.A
 
 // Requests returns the requests that wait, in the order of their turns as Serve has found them. The caller must not
 // change the slice.
-func (m *Map) Requests() []*Request { return m.requests }
+func (m *Map) Requests() []*Request { return m.queue.waiting }
 
-// reservation has the devices that requests have reserved.
-type reservation map[spot]bool
-
-type spot struct {
-	worker *Worker
-	local  int
-}
-
-// available returns devices for a request that are free for it: reserved by none before it, exclusive to no slice, and
-// if it wants to be alone, in use by no one. It returns nil if there are too few now.
-func (m *Map) available(r *Request, old []int, reserved reservation, occupied Occupied) ([]int, error) {
-	all, err := m.candidates(r.View, r.Want, old)
-	if err != nil {
-		return nil, err
+// available returns devices for a request among candidates: free ones that no request before it keeps. It returns nil
+// if there are too few now.
+func (m *Map) available(r *Request, all []candidate, reserved Numbers) []int {
+	free := m.scratch.some[:0]
+	for i := range all {
+		if all[i].free && !reserved.Has(int(all[i].number)) {
+			free = append(free, all[i])
+		}
 	}
-	several := !oneHas(all, r.Want.Devices) // only if no island will ever do
-	free := slices.DeleteFunc(all, func(c candidate) bool {
-		return reserved[spot{c.worker, c.local}] || !m.free(r, c, occupied)
-	})
+	m.scratch.some = free
 	if len(free) < r.Want.Devices {
-		return nil, nil
-	}
-	return choose(free, r.Want, several), nil
-}
-
-// reserve reserves devices for a request that waits, and returns those of them that others have.
-func (m *Map) reserve(r *Request, reserved reservation, occupied Occupied) (lacks []Device) {
-	all, err := m.candidates(r.View, r.Want, nil)
-	if err != nil {
 		return nil
 	}
-	several := !oneHas(all, r.Want.Devices)
-	rest := slices.DeleteFunc(all, func(c candidate) bool { return reserved[spot{c.worker, c.local}] })
-	byDevice := make(map[int]*candidate, len(rest))
-	for i := range rest {
-		c := &rest[i]
-		byDevice[c.device] = c
-		if !m.free(r, *c, occupied) {
+	chosen := m.scratch.chooser.choose(r.View, free, r.Want, m.scratch.several)
+	if chosen == nil {
+		return nil
+	}
+	devices := make([]int, len(chosen))
+	for i, at := range chosen {
+		devices[i] = int(free[at].device)
+	}
+	return devices
+}
+
+// reserve returns the devices among candidates that a request which waits wants to keep: the free ones, and those that
+// others have.
+func (m *Map) reserve(r *Request, all []candidate, reserved Numbers) (free, lacks Numbers) {
+	rest := m.scratch.some[:0]
+	for _, c := range all {
+		if reserved.Has(int(c.number)) {
+			continue
+		}
+		if !c.free {
 			c.cost += inUse
 		}
+		rest = append(rest, c)
 	}
-	var chosen []int
+	m.scratch.some = rest
+	var chosen []int32
 	if len(rest) >= r.Want.Devices {
-		chosen = choose(rest, r.Want, several)
+		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, m.scratch.several)
 	}
-	if chosen == nil { // earlier requests leave too few: what they leave is for this one
-		for _, c := range rest {
-			chosen = append(chosen, c.device)
+	keep := func(c *candidate) {
+		if c.free {
+			free.Add(int(c.number))
+		} else {
+			lacks.Add(int(c.number))
 		}
 	}
-	for _, d := range chosen {
-		c := byDevice[d]
-		reserved[spot{c.worker, c.local}] = true
-		if c.cost >= inUse {
-			lacks = append(lacks, r.View.Device(d))
+	for _, at := range chosen {
+		keep(&rest[at])
+	}
+	if chosen == nil { // those before it leave too few: what they leave is for this one
+		for i := range rest {
+			keep(&rest[i])
 		}
 	}
-	return lacks
+	return free, lacks
 }
 
-// inUse is the cost of reserving a device that others have; it is more than any number of slices on a device.
-const inUse = 1 << 40
-
-// reservations returns what the requests reserve that wait now.
-func (m *Map) reservations(occupied Occupied) reservation {
-	reserved := reservation{}
-	for _, r := range m.requests[:min(len(m.requests), maxReserving)] {
-		m.reserve(r, reserved, occupied)
+// Cancel removes a request that waits, and returns it; nil if there is none.
+func (m *Map) Cancel(session uint32, number uint64) *Request {
+	var r *Request
+	if mine := m.holders[session]; mine != nil {
+		r = mine.requests[number]
 	}
-	return reserved
+	if r != nil {
+		m.remove(r)
+	}
+	return r
 }
 
-// free reports whether a device could be granted for a request.
-func (m *Map) free(r *Request, c candidate, occupied Occupied) bool {
-	if c.worker.exclusive[c.local] != nil {
-		return false
-	}
-	if !r.Want.Exclusive {
-		return true
-	}
-	views := c.worker.viewed[c.local]
-	if r.View.sized {
-		views-- // its own
-	}
-	return views == 0 && c.worker.granted[c.local] == 0 &&
-		(occupied == nil || !occupied(r.Session, r.View.Device(c.device)))
-}
-
-// oneHas reports whether one island has so many of the candidates.
-func oneHas(all []candidate, devices int) bool {
-	var island *Island
-	n := 0
-	for _, c := range all { // which are sorted by island
-		if c.island != island {
-			island, n = c.island, 0
-		}
-		if n++; n >= devices {
-			return true
+// remove takes requests out of those that wait.
+func (m *Map) remove(all ...*Request) {
+	q := &m.queue
+	for _, r := range all {
+		q.keep(r, nil, 0)
+		r.owner.requests = slices.DeleteFunc(r.owner.requests, func(o *Request) bool { return o == r })
+		m.disown(r.owner)
+		delete(m.holders[r.Session].requests, r.Number)
+		m.drop(r.Session)
+		i := slices.Index(q.waiting, r)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		if i < q.at {
+			q.at--
 		}
 	}
-	return false
-}
-
-// Cancel removes a request that waits.
-func (m *Map) Cancel(session uint32, number uint64) {
-	m.requests = slices.DeleteFunc(m.requests, func(r *Request) bool {
-		return r.Session == session && r.Number == number
-	})
 }
 
 // HasExclusive reports whether there are exclusive slices.
 func (m *Map) HasExclusive() bool { return m.exclusive > 0 }
 
-// Excluded returns the exclusive slice of another session that has a device, or nil.
-func (m *Map) Excluded(session uint32, d Device) *Slice {
-	if w := m.workers[d.Worker]; w != nil {
-		if s := w.exclusive[d.Local]; s != nil && s.Session != session {
-			return s
+// Excluded returns the exclusive slice of another session that has one of some devices, by their numbers in the whole
+// cluster, and the index of that device; nil if there is none.
+func (m *Map) Excluded(session uint32, devices []int) (s *Slice, device int) {
+	for i, number := range devices {
+		if s := m.loads[number].exclusive; s != nil && s.Session != session {
+			return s, i
 		}
 	}
-	return nil
+	return nil, 0
 }

@@ -1,17 +1,17 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
 )
 
-// queue is a Map whose requests have names.
-type queue struct {
+// clients is a Map whose requests have names.
+type clients struct {
 	t interface{ Fatalf(string, ...any) }
 	Map
 	view     *View
@@ -19,26 +19,41 @@ type queue struct {
 	requests map[string]*Request // that wait
 	slices   map[string]*Slice
 	last     uint64
-	busy     map[Device]uint32 // the session that has arrays there
+	busy     map[int]uint32   // the session that has arrays on a device, by its number in the whole cluster
+	views    map[uint32]*View // by session, where it is not the one of all
+	class    map[string]int   // by owner
+	served   bool             // Serve has looked at all since the last event
+	most     int              // times that Serve looks, before others come in between
 }
 
-func newQueue(t testing.TB, devices ...int) *queue {
-	q := &queue{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[Device]uint32{}}
+func newClients(t testing.TB, devices ...int) *clients {
+	q := &clients{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[int]uint32{},
+		views: map[uint32]*View{}, class: map[string]int{}, most: math.MaxInt}
 	q.view = workers(t, &q.Map, devices...)
 	return q
 }
 
-func (q *queue) occupied(session uint32, d Device) bool {
-	by := q.busy[d]
-	return by != 0 && by != session
+func (q *clients) occupied(session uint32) (others Numbers) {
+	for d, by := range q.busy {
+		if by != 0 && by != session {
+			others.Add(d)
+		}
+	}
+	return others
+}
+
+// number returns the number of a device of the first view in the whole cluster.
+func (q *clients) number(virtual int) int {
+	w, local := q.view.where(virtual)
+	return w.First + local
 }
 
 // ask asks for a slice by a session whose name begins the slice's: "1a" is of session 1.
-func (q *queue) ask(name string, wait int64, w Want) error {
+func (q *clients) ask(name string, wait int64, w Want) error {
 	session := uint32(name[0] - '0')
 	q.last++
-	r := &Request{Session: session, Number: q.last, View: q.view, Want: w, Owner: name[:1], Asked: q.now,
-		Until: q.now + wait}
+	r := &Request{Session: session, Number: q.last, View: cmp.Or(q.views[session], q.view), Want: w, Owner: name[:1],
+		Class: q.class[name[:1]], Asked: q.now, Until: q.now + wait}
 	if i := strings.IndexByte(name, '!'); i >= 0 {
 		r.Priority = len(name) - i
 	}
@@ -50,8 +65,22 @@ func (q *queue) ask(name string, wait int64, w Want) error {
 	return nil
 }
 
-func (q *queue) serve() {
-	for _, r := range q.Serve(q.now, q.occupied) {
+func (q *clients) serve() {
+	looks := 1
+	if q.Map.queue.at > 0 { // what has happened since that look began counts in the next one
+		looks = 2
+	}
+	for looks > 0 {
+		ended, more := q.Serve(q.now, q.occupied, q.most)
+		if q.end(ended); !more {
+			looks--
+		}
+	}
+	q.served = true
+}
+
+func (q *clients) end(ended []*Request) {
+	for _, r := range ended {
 		for name, o := range q.requests {
 			if o == r {
 				delete(q.requests, name)
@@ -63,7 +92,7 @@ func (q *queue) serve() {
 	}
 }
 
-func (q *queue) release(name string) {
+func (q *clients) release(name string) {
 	if s := q.slices[name]; s != nil {
 		q.Release(s.Session, s.Number)
 		delete(q.slices, name)
@@ -75,7 +104,7 @@ func (q *queue) release(name string) {
 }
 
 // waits returns the names of those that wait, in the order of their turns.
-func (q *queue) waits() string {
+func (q *clients) waits() string {
 	names := make([]string, len(q.Requests()))
 	for name, r := range q.requests {
 		names[r.Position()-1] = name
@@ -83,14 +112,14 @@ func (q *queue) waits() string {
 	return strings.Join(names, " ")
 }
 
-func (q *queue) devices(name string) string {
+func (q *clients) devices(name string) string {
 	if s := q.slices[name]; s != nil {
 		return fmt.Sprint(s.Devices)
 	}
 	return ""
 }
 
-func (q *queue) expect(waits string, granted ...string) {
+func (q *clients) expect(waits string, granted ...string) {
 	if got := q.waits(); got != waits {
 		q.t.Fatalf("%q wait, want %q", got, waits)
 	}
@@ -106,16 +135,19 @@ const long = 1e12
 func alone(devices int) Want { return Want{Devices: devices, Exclusive: true} }
 
 func TestExclusiveSlicesWaitForDevices(t *testing.T) {
-	q := newQueue(t, 2, 2)
+	q := newClients(t, 2, 2)
 	q.ask("1a", 0, alone(3))
 	q.ask("2a", long, alone(2))
 	q.ask("3a", long, Want{Devices: 2}) // which may share, but not these
 	q.expect("2a 3a", "1a", "[0 1 2]", "2a", "", "3a", "")
-	if got := fmt.Sprint(q.requests["2a"].Lacks()[0].Local, len(q.requests["2a"].Lacks())); got != "0 1" {
+	if got := fmt.Sprint(q.requests["2a"].Lacks().Has(q.number(2)), q.requests["2a"].Lacks().Count()); got != "true 1" {
 		t.Errorf("2a lacks %s", got)
 	}
-	if q.Excluded(2, q.view.Device(0)).Session != 1 || q.Excluded(1, q.view.Device(0)) != nil ||
-		q.Excluded(2, q.view.Device(3)) != nil {
+	excluded := func(session uint32, device int) bool {
+		s, _ := q.Excluded(session, []int{q.number(device)})
+		return s != nil
+	}
+	if !excluded(2, 0) || excluded(1, 0) || excluded(2, 3) {
 		t.Error("devices are not excluded as they should be")
 	}
 	q.release("1a")
@@ -129,11 +161,11 @@ func TestExclusiveSlicesWaitForDevices(t *testing.T) {
 }
 
 func TestOneSlowRequestKeepsWhatItReserved(t *testing.T) {
-	q := newQueue(t, 4)
+	q := newClients(t, 4)
 	q.ask("1a", 0, alone(1))
 	q.ask("2a", long, alone(4))
 	q.ask("3a", 0, Want{Devices: 1})
-	if _, err := q.ViewOf(1, nil); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := q.ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a view of a device that is reserved returned %v", err)
 	}
 	q.expect("2a", "3a", "")
@@ -142,7 +174,7 @@ func TestOneSlowRequestKeepsWhatItReserved(t *testing.T) {
 }
 
 func TestLaterRequestsGetWhatEarlierOnesDoNotReserve(t *testing.T) {
-	q := newQueue(t, 2, 2)
+	q := newClients(t, 2, 2)
 	q.ask("1a", 0, alone(2))
 	q.ask("2a", long, Want{Devices: 2, Exclusive: true, Topology: []int{2}})
 	q.expect("", "1a", "[0 1]", "2a", "[2 3]")
@@ -156,51 +188,149 @@ func TestLaterRequestsGetWhatEarlierOnesDoNotReserve(t *testing.T) {
 	q.expect("", "1b", "[2 3]", "4a", "[1]")
 }
 
-func TestTurnsFollowPriorityAgeAndOwners(t *testing.T) {
-	q := newQueue(t, 2)
-	q.ask("1a", 0, alone(1))
-	q.ask("1b", long, alone(2))
-	q.ask("1c", long, alone(1)) // owner 1 has a device
+func TestPrioritiesOrderRequestsOfOneOwner(t *testing.T) {
+	q := newClients(t, 2)
+	q.ask("9a", 0, alone(2))
+	q.ask("1a", long, alone(2))
+	q.ask("1b!!", long, alone(2))
 	q.ask("2a", long, alone(2))
-	q.ask("3!", long, alone(2))
-	q.expect("3! 2a 1b 1c")
-	q.now += 2 * ages // which is worth more than the priority of one that comes now
-	q.ask("4!", long, alone(2))
-	q.expect("3! 2a 1b 1c 4!")
+	q.ask("2b!", long, alone(2))
+	q.ask("2c", long, alone(2))
+	q.expect("1b!! 2b! 1a 2a 2c") // each owner's first before anyone's second
+	q.now += 2 * ages
+	q.ask("2d!", long, alone(2)) // to which two minutes of waiting are worth more
+	q.expect("1b!! 2b! 1a 2a 2c 2d!")
+	q.release("9a")
+	q.expect("2b! 1a 2a 2c 2d!", "1b!!", "[0 1]") // owner 1 has devices now
+}
+
+func TestClassThenDevicesThenTimeOrderOwners(t *testing.T) {
+	q := newClients(t, 2, 2)
+	q.class["4"] = 1
+	q.ask("1a", 0, alone(3))
+	q.ask("2a", 0, alone(1))
+	q.ask("1b", long, alone(2))
+	q.ask("2b!!!!", long, alone(2))
+	q.ask("3a", long, alone(2))
+	q.ask("5a!", long, alone(2))
+	q.ask("4a", long, alone(2))
+	q.expect("4a 3a 5a! 2b!!!! 1b")
+	q.now += patient / 2
+	q.ask("6a", long, alone(2))
+	q.expect("4a 3a 5a! 6a 2b!!!! 1b")
+	q.now += patient / 2 // from when on those that waited come before all that arrive
+	q.ask("4b!!!!", long, alone(2))
+	q.ask("7a", long, alone(2))
+	q.expect("1b 2b!!!! 3a 5a! 4a 6a 7a 4b!!!!")
+}
+
+// A request for what it does not get keeps devices from others for as long as it lets others have them.
+func TestOneThatWaitsKeepsDevicesByTurns(t *testing.T) {
+	q := newClients(t, 4)
+	q.ask("1a", 0, alone(1))
+	q.ask("2a", 100*long, alone(4))
+	var kept string
+	for range 16 {
+		v, err := q.ViewOf(1)
+		q.ask("3a", 0, Want{Devices: 1})
+		if (err == nil) != (q.slices["3a"] != nil) {
+			t.Fatalf("a session of a device begins: %v, and a slice has %s", err, q.devices("3a"))
+		}
+		if err == nil {
+			q.Retire(v)
+			kept += "."
+		} else {
+			kept += "k"
+		}
+		q.release("3a")
+		before := q.now
+		if q.now += ages; q.IsDue(before) || !q.IsDue(q.now) {
+			t.Error("Serve is not due once in a minute")
+		}
+		q.serve()
+	}
+	if want := "k.kk..kkkk....kk"; kept != want {
+		t.Errorf("minute by minute devices are %s, want %s", kept, want)
+	}
 	q.release("1a")
-	q.expect("2a 1b 1c 4!", "3!", "[0 1]")
-	q.release("2a")
-	q.now += long
+	q.expect("", "2a", "[0 1 2 3]")
+}
+
+// What is free and kept for an exclusive slice is kept from sessions that began since.
+func TestKeepsFreeDevicesFromSessionsThatBegin(t *testing.T) {
+	q := newClients(t, 2)
+	q.now = 5
+	q.ask("1a", 0, alone(1)) // device 0
+	q.ask("2a", 100*long, alone(2))
+	keeps := func(session uint32, began int64, want string) {
+		t.Helper()
+		r, i := q.Keeper(session, began, []int{q.number(0), q.number(1)})
+		if got := fmt.Sprint(r != nil && r.Session == 2, i); got != want {
+			t.Errorf("a device is kept from session %d, which began at %d: %s, want %s", session, began, got, want)
+		}
+	}
+	keeps(3, 4, "false 0")
+	keeps(3, 5, "true 1")
+	keeps(2, 5, "false 0")
+	before := q.Kept()
+	q.now += ages
 	q.serve()
-	q.expect("")
+	keeps(3, q.now, "false 0")
+	if q.Kept() == before {
+		t.Error("nothing says that the device is no longer kept")
+	}
+	q.now += ages
+	q.serve()
+	keeps(3, q.now-1, "false 0")
+	keeps(3, q.now, "true 1")
+	q.release("2a")
+	keeps(3, q.now, "false 0")
+}
+
+// One that waits for all devices, again and again, does not keep others from being looked at.
+func TestOneOwnersRequestsDoNotFillTheQueue(t *testing.T) {
+	q := newClients(t, 2)
+	q.ask("1a", 0, alone(1))
+	for i := range MaxWaiting {
+		q.ask(fmt.Sprint("2", strings.Repeat("!", i+1)), long, alone(2))
+	}
+	q.ask("3a", long, alone(1))
+	if r := q.requests["3a"]; r.Position() != 2 {
+		t.Errorf("it waits as number %d", r.Position())
+	}
+	q.now += ages // whoever waits lets others have devices
+	q.serve()
+	if got := q.devices("3a"); got != "[1]" {
+		t.Errorf("it got %q", got)
+	}
 }
 
 func TestExclusiveSlicesAvoidWhatIsInUse(t *testing.T) {
-	q := newQueue(t, 4)
-	q.busy[q.view.Device(0)] = 2
-	v, err := q.ViewOf(1, nil) // of device 0, too, since no slice has any
+	q := newClients(t, 4)
+	q.busy[q.number(0)] = 2
+	v, err := q.ViewOf(1) // of device 0, too, since no slice has any
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.ask("1a", long, alone(4))
 	q.expect("1a")
-	delete(q.busy, q.view.Device(0))
+	delete(q.busy, q.number(0))
 	q.serve()
 	q.expect("1a")
 	q.Retire(v)
 	q.serve()
 	q.expect("", "1a", "[0 1 2 3]")
-	if _, err := q.Remap(1, q.slices["1a"].Number, q.view, q.occupied); err != nil {
+	if _, err := q.Remap(1, q.slices["1a"].Number, q.occupied); err != nil {
 		t.Errorf("a slice cannot have its devices again: %v", err)
 	}
 	q.Leave(1)
-	if _, err := q.Remap(1, q.slices["1a"].Number, q.view, q.occupied); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := q.Remap(1, q.slices["1a"].Number, q.occupied); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("remapping to no devices returned %v", err)
 	}
 }
 
 func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
-	q := newQueue(t, 1, 1)
+	q := newClients(t, 1, 1)
 	q.ask("1a", 0, alone(1))
 	q.ask("2a", long, alone(2))
 	r := q.requests["2a"]
@@ -227,111 +357,5 @@ func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
 	}
 	if err := q.Ask(&Request{Priority: 101, View: q.view, Want: alone(1)}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a priority of 101 returned %v", err)
-	}
-}
-
-// Whatever is asked for: an exclusive slice is alone on its devices, the first that waits really cannot be served, and
-// once no more is asked for, all are served.
-func TestQueueProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		q := &queue{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[Device]uint32{}}
-		islands := rapid.IntRange(1, 2).Draw(t, "islands")
-		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-			if _, err := q.Join(offer(uint64(i+1), []string{"", "x"}[i%islands], 2)); err != nil {
-				t.Fatalf("%v", err)
-			}
-		}
-		q.view = q.View()
-		for i := range rapid.IntRange(1, 40).Draw(t, "events") {
-			q.now += int64(rapid.IntRange(0, 3).Draw(t, "minutes")) * ages
-			switch names := q.names(); rapid.IntRange(0, 4).Draw(t, "event") {
-			case 0, 1, 2:
-				w := Want{Devices: rapid.IntRange(1, q.view.Len()).Draw(t, "devices"), Exclusive: rapid.Bool().Draw(t, "alone")}
-				name := fmt.Sprint(rapid.IntRange(1, 3).Draw(t, "session"), " ", i, []string{"", "!", "!!!"}[i%3])
-				if err := q.ask(name, long, w); err != nil {
-					t.Fatalf("%v", err)
-				}
-			case 3:
-				if len(names) > 0 {
-					q.release(rapid.SampledFrom(names).Draw(t, "name"))
-				}
-			case 4:
-				q.busy[q.view.Device(rapid.IntRange(0, q.view.Len()-1).Draw(t, "device"))] =
-					uint32(rapid.IntRange(0, 3).Draw(t, "by"))
-				q.serve()
-			}
-			q.check()
-		}
-		clear(q.busy)
-		q.serve()
-		for len(q.requests) > 0 {
-			if len(q.slices) == 0 {
-				t.Fatalf("%s wait for nothing", q.waits())
-			}
-			for _, name := range q.names() {
-				if q.slices[name] != nil {
-					q.release(name)
-					break
-				}
-			}
-			q.check()
-		}
-	})
-}
-
-func (q *queue) names() (all []string) {
-	for n := range q.last + 1 { // in a fixed order
-		for name, s := range q.slices {
-			if s.Number == n {
-				all = append(all, name)
-			}
-		}
-		for name, r := range q.requests {
-			if r.Number == n {
-				all = append(all, name)
-			}
-		}
-	}
-	return all
-}
-
-func (q *queue) check() {
-	consistent(q.t, &q.Map)
-	users := map[Device]int{}
-	exclusive := map[Device]bool{}
-	for _, s := range q.slices {
-		for _, d := range s.Behind() {
-			users[d]++
-			exclusive[d] = exclusive[d] || s.Want.Exclusive
-		}
-	}
-	for d, is := range exclusive {
-		if is && users[d] > 1 {
-			q.t.Fatalf("device %v is of an exclusive slice, and of %d", d, users[d])
-		}
-	}
-	for name, r := range q.requests {
-		if r.Position() != 1 {
-			continue
-		}
-		free, most, of := map[*Island]int{}, 0, map[*Island]int{}
-		for d := range q.view.Len() {
-			dev := q.view.Device(d)
-			of[dev.Island]++
-			if !exclusive[dev] && (!r.Want.Exclusive || users[dev] == 0 && !q.occupied(r.Session, dev)) {
-				free[dev.Island]++
-				most++
-			}
-		}
-		fits := false
-		for is, n := range of {
-			fits = fits || n >= r.Want.Devices
-			if free[is] >= r.Want.Devices {
-				q.t.Fatalf("%s waits for %d devices, and %d of its island are free", name, r.Want.Devices, free[is])
-			}
-		}
-		if !fits && most >= r.Want.Devices {
-			q.t.Fatalf("%s waits for %d devices, and %d are free", name, r.Want.Devices, most)
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,9 +23,9 @@ type Want struct {
 	Exclusive bool
 }
 
-// Occupied reports whether any session but this one has arrays or computations on a device. nil stands for one that
-// always returns false.
-type Occupied func(session uint32, d Device) bool
+// Occupied returns the devices on which any session but this one has arrays or computations. The caller of Occupied
+// does not change them, and uses them until the next call. nil stands for one that always returns none.
+type Occupied func(session uint32) Numbers
 
 // MaxSlices and MaxGranted bound what a session may have been granted at one time:
 // the number of slices, and the devices of all of them together. They bound the memory
@@ -39,12 +38,6 @@ const (
 // MaxDimensions bounds the dimensions of a topology.
 const MaxDimensions = 16
 
-// TooManyDimensions is the error of a topology of more than MaxDimensions.
-func TooManyDimensions(n int) error {
-	return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d", n,
-		MaxDimensions)
-}
-
 // Slice is a set of devices that were granted to a session together. Unless it is
 // exclusive, a slice is advisory: a grant records which devices a session means to use,
 // so that the next grant chooses others. Other sessions can still use those devices.
@@ -52,49 +45,94 @@ type Slice struct {
 	Session uint32
 	Number  uint64 // chosen by the session
 	Want    Want
-	Owner   string // as Request.Owner
-	Devices []int  // virtual, row-major in the topology
-	behind  []Device
+	Devices []int // virtual, row-major in the topology; no one changes them, a remapped slice has others
+	View    *View
+	owner   *owner
 }
 
-// Behind returns the devices that the slice's virtual devices stand for; their workers
-// may have left. The caller must not change the returned slice.
-func (s *Slice) Behind() []Device { return s.behind }
+// holder is a session that has slices, or requests that wait.
+type holder struct {
+	slices   map[uint64]*Slice // by number
+	requests map[uint64]*Request
+	devices  int // of its slices
+	// The devices of its slices, by number in the whole cluster; see Held.
+	alone, shared Numbers
+	stale         bool
+}
+
+// holder returns a session's holder, which it makes if there is none.
+func (m *Map) holder(session uint32) *holder {
+	h := m.holders[session]
+	if h == nil {
+		if m.holders == nil {
+			m.holders = map[uint32]*holder{}
+		}
+		h = &holder{slices: map[uint64]*Slice{}, requests: map[uint64]*Request{}}
+		m.holders[session] = h
+	}
+	return h
+}
+
+// drop forgets a holder that holds nothing any more.
+func (m *Map) drop(session uint32) {
+	if h := m.holders[session]; h != nil && len(h.slices) == 0 && len(h.requests) == 0 {
+		delete(m.holders, session)
+	}
+}
+
+// owner is whose exclusive devices count together.
+type owner struct {
+	name     string
+	devices  int // in exclusive slices
+	requests []*Request
+}
+
+// owner returns the owner of this name, which it makes if there is none.
+func (m *Map) owner(name string) *owner {
+	o := m.owners[name]
+	if o == nil {
+		if m.owners == nil {
+			m.owners = map[string]*owner{}
+		}
+		o = &owner{name: name}
+		m.owners[name] = o
+	}
+	return o
+}
+
+// disown forgets an owner that has nothing any more.
+func (m *Map) disown(o *owner) {
+	if o.devices == 0 && len(o.requests) == 0 && m.owners[o.name] == o {
+		delete(m.owners, o.name)
+	}
+}
 
 // allowed checks what a session asks for against its limits.
 func (m *Map) allowed(session uint32, number uint64, w Want) error {
 	if err := w.Check(); err != nil {
 		return err
 	}
-	mine := m.slices[session]
-	if mine[number] != nil {
+	mine := m.holders[session]
+	if mine == nil {
+		return nil
+	}
+	if mine.slices[number] != nil {
 		return status.New(status.AlreadyExists, "slice %d exists already; a session uses the number of a slice once",
 			number)
 	}
-	granted := 0
-	for _, s := range mine {
-		granted += len(s.Devices)
-	}
-	if len(mine) >= MaxSlices || w.Devices > MaxGranted-granted {
+	if len(mine.slices) >= MaxSlices || w.Devices > MaxGranted-mine.devices {
 		return status.New(status.ResourceExhausted, "the session has %s of %s together, and its limits are %d and %d; "+
-			"release some", status.Count(len(mine), "slice"), status.Count(granted, "device"), MaxSlices, MaxGranted)
+			"release some", status.Count(len(mine.slices), "slice"), status.Count(mine.devices, "device"), MaxSlices,
+			MaxGranted)
 	}
 	return nil
 }
 
 // grant makes a slice of these devices.
 func (m *Map) grant(r *Request, devices []int) *Slice {
-	s := &Slice{Session: r.Session, Number: r.Number, Want: r.Want, Owner: r.Owner}
-	m.assign(s, r.View, devices)
-	mine := m.slices[r.Session]
-	if mine == nil {
-		if m.slices == nil {
-			m.slices = map[uint32]map[uint64]*Slice{}
-		}
-		mine = map[uint64]*Slice{}
-		m.slices[r.Session] = mine
-	}
-	mine[r.Number] = s
+	s := &Slice{Session: r.Session, Number: r.Number, Want: r.Want, Devices: devices, View: r.View, owner: r.owner}
+	m.holder(r.Session).slices[r.Number] = s
+	m.count(s, +1)
 	return s
 }
 
@@ -103,100 +141,150 @@ func (m *Map) grant(r *Request, devices []int) *Slice {
 // position, unless the slice has a topology.
 //
 // Errors: NOT_FOUND, and those of Ask for a request that does not wait, which leave the slice as it is.
-func (m *Map) Remap(session uint32, number uint64, view *View, occupied Occupied) (*Slice, error) {
-	s := m.slices[session][number]
+func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, error) {
+	var s *Slice
+	if mine := m.holders[session]; mine != nil {
+		s = mine.slices[number]
+	}
 	if s == nil {
 		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
-	old := s.Devices
-	reserved := m.reservations(occupied)
-	for _, d := range s.behind { // what it has it may keep, whoever waits for it
-		delete(reserved, spot{m.workers[d.Worker], d.Local})
-	}
+	reserved := append(Numbers(nil), m.queue.reserved...)
+	s.each(func(number int) { reserved.remove(number, 1) }) // what it has it may keep, whoever waits for it
 	m.count(s, -1)
-	r := &Request{Session: session, Number: number, View: view, Want: s.Want, Owner: s.Owner}
-	devices, err := m.available(r, old, reserved, occupied)
-	if err == nil && devices == nil {
-		err = status.New(status.ResourceExhausted, "the devices that slice %d could have instead are in use by others",
-			number)
-	}
+	defer m.count(s, +1)
+	r := &Request{Session: session, Number: number, View: s.View, Want: s.Want}
+	all, err := m.candidates(r, s.Devices, occupied)
 	if err != nil {
-		m.count(s, +1)
 		return nil, err
 	}
-	if len(s.Want.Topology) == 0 {
-		devices = keep(old, devices)
+	devices := m.available(r, all, reserved)
+	if devices == nil {
+		return nil, status.New(status.ResourceExhausted,
+			"the devices that slice %d could have instead are in use by others", number)
 	}
-	m.assign(s, view, devices)
+	if len(s.Want.Topology) == 0 {
+		devices = keep(s.Devices, devices)
+	}
+	s.Devices = devices
 	return s, nil
 }
 
 // Release ends a grant, and reports whether there was one.
 func (m *Map) Release(session uint32, number uint64) bool {
-	s := m.slices[session][number]
-	if s == nil {
+	mine := m.holders[session]
+	if mine == nil || mine.slices[number] == nil {
 		return false
 	}
+	s := mine.slices[number]
 	m.count(s, -1)
-	delete(m.slices[session], number)
-	if len(m.slices[session]) == 0 {
-		delete(m.slices, session)
-	}
+	delete(mine.slices, number)
+	m.disown(s.owner)
+	m.drop(session)
 	return true
 }
 
-// ReleaseAll ends all grants of a session, and cancels its requests.
-func (m *Map) ReleaseAll(session uint32) {
-	m.requests = slices.DeleteFunc(m.requests, func(r *Request) bool { return r.Session == session })
-	for _, s := range m.slices[session] {
-		m.count(s, -1)
+// ReleaseAll ends all grants of a session, and cancels its requests, which it returns in no order.
+func (m *Map) ReleaseAll(session uint32) (cancelled []*Request) {
+	mine := m.holders[session]
+	if mine == nil {
+		return nil
 	}
-	delete(m.slices, session)
+	for number := range mine.slices {
+		m.Release(session, number)
+	}
+	for _, r := range mine.requests {
+		cancelled = append(cancelled, r)
+	}
+	m.remove(cancelled...)
+	return cancelled
 }
 
 // Slices returns the slices of a session, sorted by number.
 func (m *Map) Slices(session uint32) []*Slice {
-	mine := m.slices[session]
-	out := make([]*Slice, 0, len(mine))
-	for _, number := range slices.Sorted(maps.Keys(mine)) {
-		out = append(out, mine[number])
+	mine := m.holders[session]
+	if mine == nil {
+		return nil
+	}
+	out := make([]*Slice, 0, len(mine.slices))
+	for _, number := range slices.Sorted(maps.Keys(mine.slices)) {
+		out = append(out, mine.slices[number])
 	}
 	return out
 }
 
-// Holders returns the sessions that have slices, sorted.
-func (m *Map) Holders() []uint32 { return slices.Sorted(maps.Keys(m.slices)) }
-
-// assign sets a slice's devices and counts them.
-func (m *Map) assign(s *Slice, view *View, devices []int) {
-	s.Devices, s.behind = devices, make([]Device, len(devices))
-	for i, d := range devices {
-		s.behind[i] = view.Device(d)
+// Granted returns the number of devices that a session's slices have, and that its requests wait for.
+func (m *Map) Granted(session uint32) (has, wants int) {
+	mine := m.holders[session]
+	if mine == nil {
+		return 0, 0
 	}
-	m.count(s, +1)
+	for _, r := range mine.requests {
+		wants += r.Want.Devices
+	}
+	return mine.devices, wants
+}
+
+// Holders returns the sessions that have slices, sorted.
+func (m *Map) Holders() (all []uint32) {
+	for session, h := range m.holders {
+		if len(h.slices) > 0 {
+			all = append(all, session)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Held returns the devices that a session's slices have: the exclusive ones, and the others. The caller does not change
+// them, and uses them until the next change.
+func (m *Map) Held(session uint32) (alone, shared Numbers) {
+	mine := m.holders[session]
+	if mine == nil {
+		return nil, nil
+	}
+	if mine.stale {
+		clear(mine.alone)
+		clear(mine.shared)
+		for _, s := range mine.slices {
+			into := &mine.shared
+			if s.Want.Exclusive {
+				into = &mine.alone
+			}
+			s.each(func(number int) { into.Add(number) })
+		}
+		mine.stale = false
+	}
+	return mine.alone, mine.shared
+}
+
+// each calls f with the numbers in the whole cluster of a slice's devices, without those whose worker has left.
+func (s *Slice) each(f func(number int)) {
+	for _, d := range s.Devices {
+		if w, local := s.View.where(d); !w.gone {
+			f(w.First + local)
+		}
+	}
 }
 
 // count adds by to the number of slices that have each of s's devices.
-func (m *Map) count(s *Slice, by int) {
-	for _, d := range s.behind {
-		if w := m.workers[d.Worker]; w != nil {
-			w.granted[d.Local] += by
-			if s.Want.Exclusive {
-				w.exclusive[d.Local] = s
-				if by < 0 {
-					w.exclusive[d.Local] = nil
-				}
+func (m *Map) count(s *Slice, by int32) {
+	h := m.holders[s.Session]
+	h.devices += int(by) * len(s.Devices)
+	h.stale = true
+	s.each(func(number int) {
+		l := &m.loads[number]
+		l.granted += by
+		if s.Want.Exclusive {
+			l.exclusive = s
+			if by < 0 {
+				l.exclusive = nil
 			}
 		}
-	}
+	})
 	if s.Want.Exclusive {
-		m.exclusive += by
-		if m.owned == nil {
-			m.owned = map[string]int{}
-		}
-		if m.owned[s.Owner] += by * len(s.behind); m.owned[s.Owner] == 0 {
-			delete(m.owned, s.Owner)
-		}
+		m.exclusive += int(by)
+		s.owner.devices += int(by) * len(s.Devices)
 	}
 }
 
@@ -221,53 +309,6 @@ func keep(old, devices []int) []int {
 	return out
 }
 
-// candidate is a device that may be granted.
-type candidate struct {
-	device int // virtual
-	local  int
-	worker *Worker
-	island *Island
-	cost   int
-}
-
-// unit is a set of candidates that are granted together or not at all.
-type unit struct {
-	all  []candidate
-	cost int
-}
-
-// choose returns the devices for w, of candidates of which there are enough. It takes devices of several islands only
-// if it may.
-func choose(all []candidate, w Want, several bool) []int {
-	row := 1
-	if n := len(w.Topology); n > 0 {
-		row = w.Topology[n-1]
-	}
-	sameIsland := func(a, b candidate) bool { return a.island == b.island }
-	sameWorker := func(a, b candidate) bool { return a.worker == b.worker && a.device+1 == b.device }
-	anywhere := func(candidate, candidate) bool { return true }
-	// first uses the first split that has enough rows.
-	first := func(within []candidate, splits ...func(a, b candidate) bool) (choice, bool) {
-		for _, together := range splits {
-			if c, ok := pick(split(within, together), row, w.Devices/row); ok {
-				return c, true
-			}
-		}
-		return choice{}, false
-	}
-	var best choice
-	found := false
-	for _, island := range split(all, sameIsland) {
-		if c, ok := first(island, sameWorker, anywhere); ok && (!found || c.better(best)) {
-			best, found = c, true
-		}
-	}
-	if !found && several {
-		best, _ = first(all, sameIsland, anywhere)
-	}
-	return best.devices
-}
-
 // Check returns an error for a Want that no cluster could satisfy.
 //
 // Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED for more than MaxGranted devices.
@@ -281,7 +322,8 @@ func (w Want) Check() error {
 			status.Count(w.Devices, "device"), MaxGranted)
 	}
 	if len(w.Topology) > MaxDimensions {
-		return TooManyDimensions(len(w.Topology))
+		return status.New(status.InvalidArgument, "a topology of %d dimensions was asked for; expected at most %d",
+			len(w.Topology), MaxDimensions)
 	}
 	if len(w.Topology) == 0 {
 		return nil
@@ -302,44 +344,115 @@ func (w Want) Check() error {
 	return nil
 }
 
-// candidates returns the devices of workers that have not left and that may be granted,
-// in the view's order.
-func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err error) {
-	had := map[int]bool{}
-	for _, d := range old {
-		had[d] = true
+// scratch is memory that looks for devices use again.
+type scratch struct {
+	all, some []candidate
+	had       Numbers // by virtual device
+	several   bool    // no island has enough of all, so a slice may be of several
+	chooser   chooser
+}
+
+// candidates lists the devices of workers that have not left and that may be granted, in the view's order, and marks
+// those that could be granted at once: exclusive to no slice, and if the slice wants to be alone, in use by no one. The
+// list is scratch, until the next call.
+func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candidate, err error) {
+	var used Numbers
+	if r.Want.Exclusive && occupied != nil {
+		used = occupied(r.Session)
 	}
+	own := int32(0) // sessions that see the devices, and are the one that asks
+	if r.View.sized {
+		own = 1
+	}
+	had := m.scratch.had
+	clear(had)
+	for _, d := range old {
+		had.Add(d)
+	}
+	m.scratch.had = had
+	var island *Island
+	ofIsland := 0 // how many
+	m.scratch.several = true
+	all = m.scratch.all[:0]
+	for i := range r.View.runs {
+		at := &r.View.runs[i]
+		w := at.worker
+		if w.gone || r.Want.Island != "" && r.Want.Island != w.Island.Name {
+			continue
+		}
+		if w.Island != island { // devices are sorted by island
+			island, ofIsland = w.Island, 0
+		}
+		first := w.First + at.local
+		for k := range at.count {
+			if r.Want.Kind != "" && r.Want.Kind != w.kind(at.local+k) {
+				continue
+			}
+			l := &m.loads[first+k]
+			// A device that the slice has already is slightly better than an equal one.
+			c := candidate{device: int32(at.device + k), number: int32(first + k), run: int32(i),
+				cost: 2 * int64(l.granted+l.viewed)}
+			if !had.Has(at.device + k) {
+				c.cost++
+			}
+			c.free = l.exclusive == nil &&
+				(!r.Want.Exclusive || l.granted == 0 && l.viewed <= own && !used.Has(first+k))
+			all = append(all, c)
+			if ofIsland++; ofIsland >= r.Want.Devices {
+				m.scratch.several = false
+			}
+		}
+	}
+	m.scratch.all = all
+	if len(all) < r.Want.Devices || len(all) == 0 {
+		return nil, tooFew(r.View, r.Want, len(all))
+	}
+	return all, nil
+}
+
+// enough returns an error if the view has fewer than the wanted devices, whoever has them.
+func enough(view *View, w Want) error {
+	n := 0
+	for _, at := range view.runs {
+		if at.worker.gone || w.Island != "" && w.Island != at.worker.Island.Name {
+			continue
+		}
+		if w.Kind == "" {
+			n += at.count
+			continue
+		}
+		for k := range at.count {
+			if w.Kind == at.worker.kind(at.local+k) {
+				n++
+			}
+		}
+	}
+	if n < w.Devices || n == 0 {
+		return tooFew(view, w, n)
+	}
+	return nil
+}
+
+// tooFew is the error of a session that wants more devices than the n that it could have if it had all.
+func tooFew(view *View, w Want, n int) error {
 	islands, kinds := map[string]int{}, map[string]int{} // devices by island; by kind, in the islands that match
 	known, lost := w.Island == "", 0
-	var worker *Worker
-	for i := range view.Len() {
-		d := view.Device(i)
-		here := w.Island == "" || w.Island == d.Island.Name
+	for _, at := range view.runs {
+		name := at.worker.Island.Name
+		here := w.Island == "" || w.Island == name
 		known = known || here
-		if worker == nil || worker.Offer.Worker != d.Worker {
-			worker = m.workers[d.Worker]
-		}
-		if worker == nil {
+		if at.worker.gone {
 			if here {
-				lost++
+				lost += at.count
 			}
 			continue
 		}
-		islands[d.Island.Name]++
-		if !here {
-			continue
+		islands[name] += at.count
+		for k := range at.count {
+			if here {
+				kinds[at.worker.kind(at.local+k)]++
+			}
 		}
-		kind := worker.kind(d.Local)
-		kinds[kind]++
-		if w.Kind != "" && w.Kind != kind {
-			continue
-		}
-		// A device that the slice has already is slightly better than an equal one.
-		cost := 2 * (worker.granted[d.Local] + worker.viewed[d.Local])
-		if !had[i] {
-			cost++
-		}
-		all = append(all, candidate{device: i, local: d.Local, worker: worker, island: d.Island, cost: cost})
 	}
 	where := ""
 	if w.Island != "" {
@@ -351,18 +464,15 @@ func (m *Map) candidates(view *View, w Want, old []int) (all []candidate, err er
 	}
 	switch {
 	case !known:
-		return nil, status.New(status.InvalidArgument, "there is no island %q; there are %s", w.Island, counted(islands))
-	case len(all) == 0 && len(kinds) > 0:
-		return nil, status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind,
-			counted(kinds))
-	case len(all) < w.Devices && w.Kind != "":
-		return nil, status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s",
-			status.Count(w.Devices, "device"), w.Kind, len(all), where, gone)
-	case len(all) < w.Devices:
-		return nil, status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s",
-			status.Count(w.Devices, "device"), len(all), where, gone)
+		return status.New(status.InvalidArgument, "there is no island %q; there are %s", w.Island, counted(islands))
+	case n == 0 && len(kinds) > 0:
+		return status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind, counted(kinds))
+	case w.Kind != "":
+		return status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s",
+			status.Count(w.Devices, "device"), w.Kind, n, where, gone)
 	}
-	return all, nil
+	return status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s",
+		status.Count(w.Devices, "device"), n, where, gone)
 }
 
 // counted formats counts for people.
@@ -375,134 +485,4 @@ func counted(counts map[string]int) string {
 		parts = append(parts, fmt.Sprintf("%q with %d", name, counts[name]))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// split cuts a list between neighbours that together rejects.
-func split(all []candidate, together func(a, b candidate) bool) (parts [][]candidate) {
-	for i, c := range all {
-		if i == 0 || !together(all[i-1], c) {
-			parts = append(parts, all[i:i:len(all)])
-		}
-		last := &parts[len(parts)-1]
-		*last = (*last)[:len(*last)+1]
-	}
-	return parts
-}
-
-// tile cuts a list into rows, beginning at the offset at which they cost least.
-func tile(all []candidate, row int) []unit {
-	var best []unit
-	least := 0
-	for offset := 0; offset <= len(all)%row && offset+row <= len(all); offset++ {
-		var units []unit
-		total := 0
-		for rest := all[offset:]; len(rest) >= row; rest = rest[row:] {
-			u := unit{all: rest[:row]}
-			for _, c := range u.all {
-				u.cost += c.cost
-			}
-			total += u.cost
-			units = append(units, u)
-		}
-		if best == nil || total < least {
-			best, least = units, total
-		}
-	}
-	return best
-}
-
-// choice is a possible result of choose. Fewer costs are better, then fewer groups.
-type choice struct {
-	devices []int
-	cost    int
-	groups  int // number of groups that the devices come from
-}
-
-func (c choice) better(than choice) bool {
-	return cmp.Or(cmp.Compare(c.cost, than.cost), cmp.Compare(c.groups, than.groups)) < 0
-}
-
-// pick takes n rows of the least cost from groups, and among rows of the same cost as
-// many as possible from one group.
-func pick(groups [][]candidate, row, n int) (choice, bool) {
-	var tiles [][]unit
-	var costs []int
-	for _, g := range groups {
-		t := tile(g, row)
-		tiles = append(tiles, t)
-		for _, u := range t {
-			costs = append(costs, u.cost)
-		}
-	}
-	if len(costs) < n {
-		return choice{}, false
-	}
-	slices.Sort(costs)
-	limit := costs[n-1] // all rows that cost less are taken, and some of those that cost as much
-	some, used := share(tiles, limit, n)
-	var c choice
-	for i, t := range tiles {
-		if used[i] {
-			c.groups++
-		}
-		for _, u := range t {
-			if u.cost == limit && some[i] > 0 {
-				some[i]--
-			} else if u.cost >= limit {
-				continue
-			}
-			c.cost += u.cost
-			for _, d := range u.all {
-				c.devices = append(c.devices, d.device)
-			}
-		}
-	}
-	return c, true
-}
-
-// share decides, for n rows that cost limit at most, how many that cost limit each group gives, and which groups give
-// any row.
-func share(tiles [][]unit, limit, n int) (some []int, used []bool) {
-	some = make([]int, len(tiles))
-	used = make([]bool, len(tiles))
-	free := make([]int, len(tiles)) // rows of cost limit that are not taken
-	for i, t := range tiles {
-		for _, u := range t {
-			switch {
-			case u.cost < limit:
-				used[i] = true
-				n--
-			case u.cost == limit:
-				free[i]++
-			}
-		}
-	}
-	for n > 0 {
-		best := -1
-		for i := range tiles {
-			if free[i] > 0 && (best < 0 || before(used[i], used[best], free[i], free[best], n)) {
-				best = i
-			}
-		}
-		take := min(n, free[best])
-		some[best] += take
-		free[best] -= take
-		used[best] = true
-		n -= take
-	}
-	return some, used
-}
-
-// before reports whether share should take rows from a group with a free rows rather than
-// from one with b, if it needs n more: it prefers a group that is used anyway, then the
-// smallest that has enough, then the largest.
-func before(aUsed, bUsed bool, a, b, n int) bool {
-	switch {
-	case aUsed != bUsed:
-		return aUsed
-	case a >= n && b >= n:
-		return a < b
-	default:
-		return a > b
-	}
 }

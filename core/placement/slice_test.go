@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -17,14 +18,22 @@ func ask(m *Map, session uint32, number uint64, v *View, w Want) (*Slice, error)
 	if err := m.Ask(r); err != nil {
 		return nil, err
 	}
-	if ended := m.Serve(0, nil); !slices.Contains(ended, r) {
+	if ended, _ := m.Serve(0, nil, math.MaxInt); !slices.Contains(ended, r) {
 		return nil, status.New(status.Internal, "a request that does not wait still does")
 	}
 	s, err := r.Result()
 	if s == nil && err == nil {
-		err = status.New(status.ResourceExhausted, "others have devices %v", r.Lacks())
+		err = status.New(status.ResourceExhausted, "others have %d devices", r.Lacks().Count())
 	}
 	return s, err
+}
+
+// behind returns the devices of a slice; their workers may have left.
+func behind(s *Slice) (all []Device) {
+	for _, d := range s.Devices {
+		all = append(all, s.View.Device(d))
+	}
+	return all
 }
 
 // grant grants a slice to session 1 and returns its devices.
@@ -164,7 +173,7 @@ func TestGrantIsRefused(t *testing.T) {
 	if _, err := ask(&m, 1, 1, v, Want{Devices: 1}); status.CodeOf(err) != status.AlreadyExists {
 		t.Errorf("a number used twice returned %v", err)
 	}
-	if _, err := m.Remap(1, 2, v, nil); status.CodeOf(err) != status.NotFound {
+	if _, err := m.Remap(1, 2, nil); status.CodeOf(err) != status.NotFound {
 		t.Errorf("remapping what is not there returned %v", err)
 	}
 	for i := range uint64(MaxSlices) {
@@ -207,7 +216,7 @@ func TestRemap(t *testing.T) {
 	v := workers(t, &m, 2, 2, 2)
 	remap := func(number uint64, want string) {
 		t.Helper()
-		s, err := m.Remap(1, number, v, nil)
+		s, err := m.Remap(1, number, nil)
 		if err != nil || fmt.Sprint(s.Devices) != want {
 			t.Fatalf("slice %d became %v, %v, want %s", number, s, err, want)
 		}
@@ -221,7 +230,7 @@ func TestRemap(t *testing.T) {
 	m.Release(1, 2)
 	remap(1, "[3 4 2]")
 	m.Leave(2)
-	if _, err := m.Remap(1, 1, v, nil); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := m.Remap(1, 1, nil); status.CodeOf(err) != status.ResourceExhausted {
 		t.Fatalf("3 devices of 2 returned %v", err)
 	}
 	if got := fmt.Sprint(m.Slices(1)[0].Devices); got != "[3 4 2]" {
@@ -229,7 +238,7 @@ func TestRemap(t *testing.T) {
 	}
 	// Who came later is not in the session's view.
 	join(t, &m, offer(9, "", 8))
-	if _, err := m.Remap(1, 1, v, nil); status.CodeOf(err) != status.ResourceExhausted {
+	if _, err := m.Remap(1, 1, nil); status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("devices that the session does not know were granted: %v", err)
 	}
 	consistent(t, &m)
@@ -247,10 +256,10 @@ func consistent(t interface{ Fatalf(string, ...any) }, m *Map) {
 			t.Fatalf("session %d holds no slices, and is there", session)
 		}
 		for _, s := range all {
-			if len(s.Devices) != s.Want.Devices || len(s.behind) != s.Want.Devices {
+			if len(s.Devices) != s.Want.Devices {
 				t.Fatalf("slice %d.%d wanted %d devices and has %v", session, s.Number, s.Want.Devices, s.Devices)
 			}
-			for _, d := range s.behind {
+			for _, d := range behind(s) {
 				if w := m.workers[d.Worker]; w != nil {
 					want[w][d.Local]++
 				}
@@ -258,8 +267,10 @@ func consistent(t interface{ Fatalf(string, ...any) }, m *Map) {
 		}
 	}
 	for w, counts := range want {
-		if !slices.Equal(w.granted, counts) {
-			t.Fatalf("worker %d counts %v, and the slices %v", w.Offer.Worker, w.granted, counts)
+		for local, n := range counts {
+			if l := m.loads[w.First+local]; int(l.granted) != n {
+				t.Fatalf("device %d of worker %d counts %d slices, there are %d", local, w.Offer.Worker, l.granted, n)
+			}
 		}
 	}
 }
@@ -279,8 +290,8 @@ func (m *machine) check(s *Slice, session uint32, before map[Device]int) {
 	seen := map[int]bool{}
 	islands := map[*Island]bool{}
 	worst := -1
-	for i, d := range s.Devices {
-		if d < 0 || d >= v.Len() || seen[d] || s.behind[i] != v.Device(d) {
+	for _, d := range s.Devices {
+		if d < 0 || d >= v.Len() || seen[d] {
 			m.t.Fatalf("slice %+v has device %d twice, or one that is not the session's", s, d)
 		}
 		seen[d] = true
@@ -322,7 +333,7 @@ func (m *machine) uses(but *Slice) map[Device]int {
 	uses := map[Device]int{}
 	for _, session := range m.Holders() {
 		for _, s := range m.Slices(session) {
-			for _, d := range s.behind {
+			for _, d := range behind(s) {
 				if s != but {
 					uses[d]++
 				}
@@ -377,14 +388,14 @@ func (m *machine) event(what, a, b, c byte) {
 			return
 		}
 		old, before := slices.Clone(s.Devices), m.uses(s)
-		s, err := m.Remap(session, s.Number, m.views[session], nil)
+		s, err := m.Remap(session, s.Number, nil)
 		if err == nil {
 			m.check(s, session, before)
 			old = slices.Clone(s.Devices)
-			if s, err = m.Remap(session, s.Number, m.views[session], nil); err != nil || !slices.Equal(s.Devices, old) {
+			if s, err = m.Remap(session, s.Number, nil); err != nil || !slices.Equal(s.Devices, old) {
 				m.t.Fatalf("a second remap returned %v, %v after %v", s, err, old)
 			}
-		} else if s := m.slices[session][all[int(b)%len(all)].Number]; !slices.Equal(s.Devices, old) {
+		} else if s := m.holders[session].slices[all[int(b)%len(all)].Number]; !slices.Equal(s.Devices, old) {
 			m.t.Fatalf("a remap failed with %v and left %v of %v", err, s.Devices, old)
 		}
 	case 7:

@@ -272,9 +272,9 @@ class VirtualDeviceSet:
         You get the devices that the fewest slices of all users have, from one worker if possible, else from one island.
         Slices share devices if there are not enough, unless they are exclusive.
 
-        A request that has to wait has a place in a queue of all users' requests: those of a higher priority first, and
-        every minute of waiting counts as one priority more; then those of users who have the fewest exclusive devices;
-        then those that came first. `pathways queue` shows it.
+        A request that has to wait has a place in a queue of all users' requests: each user's first before anyone's
+        second; of these, those of users who have the fewest exclusive devices; then those that came first. `pathways
+        queue` shows it.
 
         Args:
           devices: the number of devices.
@@ -286,7 +286,7 @@ class VirtualDeviceSet:
           exclusive: no other slice has the devices, and no other session can use them, until the slice is released. On
             a cluster the request is met when no other session has arrays or computations on them either.
           wait: how many seconds the request may wait for devices that others have; `math.inf` has no end.
-          priority: of the request while it waits, -100 to 100.
+          priority: among your own requests that wait, -100 to 100; every minute of waiting counts as one more.
           block: if false, returns at once. The slice's `position` is its place in the queue, and `devices` and
             `wait()` wait for the devices.
 

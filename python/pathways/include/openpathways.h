@@ -164,8 +164,8 @@ typedef struct {
 
 // pathways_slice_open asks for a slice and blocks until the answer comes. The grant ends
 // when the slice is dropped, or with its session. A request that has to wait has a place
-// in a queue: those of higher priority first, and every minute of waiting counts as one
-// priority more. Dropping the session ends the wait.
+// in a queue: each user's first before anyone's second. The priority orders those of one
+// user, and every minute of waiting counts as one priority more. Dropping the session ends the wait.
 //
 // Errors: INVALID_ARGUMENT for an unknown island or kind, or invalid options;
 // RESOURCE_EXHAUSTED if there are too few such devices, or others have them.

@@ -1,0 +1,57 @@
+package placement
+
+import "math/bits"
+
+// Numbers is a set of devices, by their numbers in the whole cluster: see Offer.First. The zero Numbers is empty.
+type Numbers []uint64
+
+// Has reports whether a device is in the set.
+func (n Numbers) Has(device int) bool { return device>>6 < len(n) && n[device>>6]>>(device&63)&1 != 0 }
+
+// Count returns the number of devices in the set.
+func (n Numbers) Count() (devices int) {
+	for _, word := range n {
+		devices += bits.OnesCount64(word)
+	}
+	return devices
+}
+
+// CountBoth returns the number of devices that are in both sets.
+func (n Numbers) CountBoth(o Numbers) (devices int) {
+	for i := range min(len(n), len(o)) {
+		devices += bits.OnesCount64(n[i] & o[i])
+	}
+	return devices
+}
+
+// Add adds a device.
+func (n *Numbers) Add(device int) {
+	for len(*n) <= device>>6 {
+		*n = append(*n, 0)
+	}
+	(*n)[device>>6] |= 1 << (device & 63)
+}
+
+// Union adds the devices of another set.
+func (n *Numbers) Union(o Numbers) {
+	for len(*n) < len(o) {
+		*n = append(*n, 0)
+	}
+	for i, word := range o {
+		(*n)[i] |= word
+	}
+}
+
+// without removes the devices of another set.
+func (n Numbers) without(o Numbers) {
+	for i := range min(len(n), len(o)) {
+		n[i] &^= o[i]
+	}
+}
+
+// remove removes count devices from first on.
+func (n Numbers) remove(first, count int) {
+	for d := first; d < first+count && d>>6 < len(n); d++ {
+		n[d>>6] &^= 1 << (d & 63)
+	}
+}

@@ -1,0 +1,164 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// View is a session's list of devices: it numbers them from 0.
+type View struct {
+	runs  []run
+	at    []int32 // the index of its run, by virtual device
+	sized bool    // made by ViewOf: the session asked for this number of devices
+}
+
+// run is consecutive devices of one worker.
+type run struct {
+	worker *Worker
+	device int // virtual, the first
+	local  int // the first
+	count  int
+}
+
+// add appends devices of a worker.
+func (v *View) add(w *Worker, local, count int) {
+	last := len(v.runs) - 1
+	if last >= 0 && v.runs[last].worker == w && v.runs[last].local+v.runs[last].count == local {
+		v.runs[last].count += count
+	} else {
+		last++
+		v.runs = append(v.runs, run{worker: w, device: len(v.at), local: local, count: count})
+	}
+	for range count {
+		v.at = append(v.at, int32(last))
+	}
+}
+
+// View returns a view of all devices that the cluster has now.
+func (m *Map) View() *View {
+	n := 0
+	for _, w := range m.workers {
+		n += w.Devices
+	}
+	v := &View{runs: make([]run, 0, len(m.workers)), at: make([]int32, 0, n)}
+	for _, is := range m.islands {
+		for _, w := range is.members {
+			v.add(w, 0, w.Devices)
+		}
+	}
+	return v
+}
+
+// ViewOf returns a view of the given number of devices, chosen like those of a slice:
+// from one island if one has enough; there, those that the fewest slices and views of
+// this kind have; among these, as many as possible from one worker. Retire ends the
+// view. Devices of exclusive slices, and those that requests which wait keep for themselves, are not chosen.
+//
+// Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
+// has too few.
+func (m *Map) ViewOf(devices int) (*View, error) {
+	all := m.View()
+	switch {
+	case devices < 1:
+		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
+			status.Count(devices, "device"))
+	case devices > all.Len():
+		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; "+
+			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(),
+			status.Count(len(m.workers), "worker"))
+	}
+	r := &Request{View: all, Want: Want{Devices: devices}}
+	found, err := m.candidates(r, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	chosen := m.available(r, found, m.queue.reserved)
+	if chosen == nil {
+		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %d in %s too many "+
+			"are in exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; "+
+			"pass wait= to wait for them, or ask for fewer devices",
+			status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
+	}
+	v := &View{sized: true, at: make([]int32, 0, devices)}
+	for _, d := range chosen {
+		at := &all.runs[all.at[d]]
+		v.add(at.worker, at.local+d-at.device, 1)
+	}
+	m.countView(v, +1)
+	return v, nil
+}
+
+// Retire ends a view: its devices no longer count as seen. It must be called once per
+// view.
+func (m *Map) Retire(v *View) {
+	if v.sized {
+		m.countView(v, -1)
+	}
+}
+
+// countView adds by to the number of views that see each of v's devices.
+func (m *Map) countView(v *View, by int32) {
+	for _, r := range v.runs {
+		if r.worker.gone {
+			continue
+		}
+		for d := range r.count {
+			m.loads[r.worker.First+r.local+d].viewed += by
+		}
+	}
+}
+
+// Sized reports whether the session asked for this number of devices.
+func (v *View) Sized() bool { return v.sized }
+
+// Len returns the number of virtual devices.
+func (v *View) Len() int { return len(v.at) }
+
+// Device returns the device that a virtual device in [0, Len) stands for.
+func (v *View) Device(virtual int) Device {
+	w, local := v.where(virtual)
+	return Device{Worker: w.Offer.Worker, Local: local, Island: w.Island, Number: w.numbers[local]}
+}
+
+func (v *View) where(virtual int) (w *Worker, local int) {
+	r := &v.runs[v.at[virtual]]
+	return r.worker, r.local + virtual - r.device
+}
+
+// Numbers returns the devices' numbers in the whole cluster. The worker of some may have left, and others may have got
+// their numbers.
+func (v *View) Numbers() (all Numbers) {
+	for _, r := range v.runs {
+		for d := range r.count {
+			all.Add(r.worker.First + r.local + d)
+		}
+	}
+	return all
+}
+
+// Span is a run of consecutive devices of one worker.
+type Span struct {
+	Worker uint64
+	Local  int // the first
+	Count  int
+}
+
+// Spans returns the view's devices, run-length coded.
+func (v *View) Spans() []Span {
+	spans := make([]Span, len(v.runs))
+	for i, r := range v.runs {
+		spans[i] = Span{Worker: r.worker.Offer.Worker, Local: r.local, Count: r.count}
+	}
+	return spans
+}
+
+// SpansOf returns some virtual devices run-length coded, in their order.
+func (v *View) SpansOf(devices []int) []Span {
+	var some View
+	for _, d := range devices {
+		w, local := v.where(d)
+		some.add(w, local, 1)
+	}
+	return slices.Clip(some.Spans())
+}
