@@ -246,6 +246,9 @@ var allLong = []long{
 	}},
 	{"want", true, wire.KindWant, taken, func(string) proto.Message { return &wire.Want{Artifact: 1} }},
 	{"have", true, wire.KindHave, taken, func(string) proto.Message { return &wire.Have{Artifact: 1} }},
+	{"doing", true, wire.KindDoing, taken, func(text string) proto.Message {
+		return &wire.Doing{Programs: []string{text}}
+	}},
 	{"loaded", true, wire.KindLoaded, taken, func(string) proto.Message { return &wire.Loaded{Session: 1, Program: 1} }},
 }
 
@@ -263,6 +266,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindDispatch:   "an operation, which is bounded beside it",
 	wire.KindPeers:      "grows with the workers of the cluster alone",
 	wire.KindDrop:       "an error, which is cut",
+	wire.KindWatch:      "numbers of devices of a worker",
 	wire.KindSession:    "grows with the devices of the cluster alone",
 	wire.KindPlayed:     "a play, which is bounded beside it",
 	wire.KindAsk:        "nothing",
