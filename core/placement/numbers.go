@@ -42,13 +42,6 @@ func (n *Numbers) Union(o Numbers) {
 	}
 }
 
-// without removes the devices of another set.
-func (n Numbers) without(o Numbers) {
-	for i := range min(len(n), len(o)) {
-		n[i] &^= o[i]
-	}
-}
-
 // remove removes count devices from first on.
 func (n Numbers) remove(first, count int) {
 	for d := first; d < first+count && d>>6 < len(n); d++ {
