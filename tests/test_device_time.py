@@ -74,6 +74,7 @@ def test_gangs_take_time_of_each_device(devices):
     before = pathways.status().workers[-1]["last"]["device_ns"]
     x = jax.device_put(jnp.ones((256, 256)), jax.NamedSharding(mesh, jax.P("x")))
     jax.jit(of_all)(x).block_until_ready()
+    assert comes(lambda: program("of_all")["runs"] == 1)  # an end is told after the array is ready
     assert program("of_all")["devices"] == mesh.size
     assert all(b > a for a, b in zip(before, pathways.status().workers[-1]["last"]["device_ns"], strict=True))
 
