@@ -42,6 +42,7 @@ type usage struct {
 // passer is a fetch or a put, by its number in the queue. taken is of the array's usage before it.
 type passer struct {
 	number, object, taken uint64
+	put                   bool
 }
 
 // share is what a queued operation was counted to take on a device. It is kept, since the programs that are known may
@@ -108,10 +109,10 @@ func (st *State) count(s *session, message any, number uint64) (looked int) {
 	if number > s.popped { // otherwise it is held itself
 		switch m := message.(type) {
 		case *wire.Fetch:
-			n.passers = append(n.passers, passer{number, m.Object, n.of[m.Object].taken})
+			n.passers = append(n.passers, passer{number, m.Object, n.of[m.Object].taken, false})
 			s.ahead = true
 		case *wire.Put:
-			n.passers = append(n.passers, passer{number, m.Object, 0})
+			n.passers = append(n.passers, passer{number, m.Object, 0, true})
 			s.ahead = true
 		}
 	}
@@ -344,6 +345,22 @@ func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
 	}
 	at, err := st.place(s, m.Devices)
 	return err == nil && st.roomFor(&gang{s: s, place: at, bytes: n.takes}, len(st.held)) // its own bytes included
+}
+
+// putsMayPass reports whether the first of the puts that are queued behind a held gang may go past it now: others may
+// have made room for it.
+func (st *State) putsMayPass(s *session) bool {
+	if s.names == nil {
+		return false
+	}
+	i := slices.IndexFunc(s.names.passers, func(p passer) bool { return p.put })
+	if i < 0 {
+		return false
+	}
+	at, _ := slices.BinarySearchFunc(s.queue[s.head:], s.names.passers[i].number, queued.compare)
+	item := &s.queue[s.head+at]
+	m, is := item.message.(*wire.Put)
+	return is && item.err == nil && st.mayPutAhead(s, m)
 }
 
 // passAhead performs the fetches and puts that were queued behind a gang which is held now and that may go past it.

@@ -283,20 +283,25 @@ func TestManyPutsPassInParts(t *testing.T) {
 	b, other := narrowBed(t, 4+4*long+4+4*puts, puts)
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: floats(long), Devices: []uint32{0}})
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{2}})
-	put := func(op uint64) []Action {
-		return b.say(b.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(1), Devices: []uint32{0}})
+	put := func(op uint64) {
+		b.say(b.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(1), Devices: []uint32{0}})
 	}
-	for op := uint64(4); op < 3+puts; op++ {
+	for op := uint64(4); op < 4+puts; op++ {
 		put(op)
 	}
 	if n := len(b.st.gangs); n != 1 {
 		t.Fatalf("%d operations are under way", n)
 	}
 	b.st.Weigh(atOnce * weightOfOne)
-	b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}})
 	passed := 0
-	for actions := put(3 + puts); ; actions = b.step(Event{Kind: Continue}) {
-		n := len(b.kindsDispatched(actions))
+	actions := b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}})
+	for ; ; actions = b.step(Event{Kind: Continue}) {
+		n := 0
+		for _, kind := range b.kindsDispatched(actions) {
+			if kind == wire.KindPut {
+				n++
+			}
+		}
 		if n > atOnce {
 			t.Errorf("%d puts went past the run in one Step", n)
 		}
@@ -309,6 +314,110 @@ func TestManyPutsPassInParts(t *testing.T) {
 	}
 	if passed != puts {
 		t.Errorf("%d of %d puts went past the run", passed, puts)
+	}
+}
+
+// Puts go past a run that waits for a put when another session makes room for them, though the client asks for nothing
+// more. They do so in their order: one that has room waits for one before it that has none.
+func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
+	const long = 8 << 10
+	b := newBed(t, Config{MemoryWait: 60e9}, 1, 2)
+	b.program(1)
+	s := b.st.sessions[1]
+	if err := b.st.ledger.SetLimit(s.numbers[0], 4+4*long+15); err != nil { // of the other device there is no limit
+		t.Fatal(err)
+	}
+	other := b.joinClient()
+	put := func(conn, op uint64, elements int64, on uint32) {
+		b.say(conn, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(elements), Devices: []uint32{on}})
+	}
+	put(other, 1, 2, 0)
+	b.reportAll()
+	put(b.client, 2, long, 0)
+	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{2}})
+	put(b.client, 4, 1, 0)
+	put(b.client, 5, 1, 1)
+	if n := len(b.st.gangs); n != 1 {
+		t.Fatalf("%d operations are under way", n)
+	}
+	var got []uint64
+	for _, a := range b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}}) {
+		if a.Kind != Send || a.Wire != wire.KindDispatch {
+			continue
+		}
+		d, m := new(wire.Dispatch), new(wire.Put)
+		if err := d.Parse(a.Payload); err != nil || wire.Kind(d.Kind) != wire.KindPut {
+			continue
+		}
+		if err := proto.Unmarshal(d.Operation, m); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, m.Op)
+	}
+	if want := []uint64{4, 5}; !slices.Equal(got, want) {
+		t.Errorf("puts %v went past the run, want %v", got, want)
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillsMemory leaves no memory on the first devices beside what is there, and has a run held that reads an array.
+func (b *bed) fillsMemory(devices int, array uint64) {
+	s := b.st.sessions[1]
+	for _, d := range s.numbers[:devices] {
+		if err := b.st.ledger.SetLimit(d, b.st.ledger.Device(d).InUse); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: 1 << 20, Inputs: []uint64{array}})
+	if len(b.st.held) != 1 {
+		b.t.Fatalf("%d gangs are held", len(b.st.held))
+	}
+}
+
+// A member of an assembled array is not freed ahead of a run that reads what is assembled of it.
+func TestMembersAreNotFreedAheadOfRunsOfWhatIsAssembled(t *testing.T) {
+	b := newBed(t, Config{MemoryWait: 60e9}, 1, 2)
+	b.program(2)
+	for range 2 { // arrays 2 and 3
+		b.say(b.client, wire.KindPut, &wire.Put{Op: b.next(), Object: b.next(), Array: floats(1), Devices: []uint32{0, 1}})
+		b.reportAll()
+	}
+	b.say(b.client, wire.KindAssemble, &wire.Assemble{Object: 10, Program: 1, Pieces: []*wire.Piece{{Object: 1, Rows: 2}}})
+	b.fillsMemory(2, 2)
+	b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: 2 << 20, Inputs: []uint64{10}})
+	b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{1, 3}})
+	objects := b.st.sessions[1].objects
+	if objects[1] == nil || objects[3] != nil {
+		t.Errorf("is the member there: %t; is an array that nothing reads: %t", objects[1] != nil, objects[3] != nil)
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What was freed ahead does not stay in the frees that are queued, which would be as many as the session ever freed.
+func TestFreesThatWentAheadLeaveTheQueue(t *testing.T) {
+	const arrays = sweepsFrom + 10
+	b := newBed(t, Config{MemoryWait: 60e9}, 1, 1)
+	b.program(1)
+	m := new(wire.Free)
+	for range arrays {
+		m.Objects = append(m.Objects, b.next())
+		b.say(b.client, wire.KindPut, &wire.Put{Op: b.next(), Object: b.next(), Array: floats(0), Devices: []uint32{0}})
+		b.reportAll()
+	}
+	b.fillsMemory(1, 1)
+	b.say(b.client, wire.KindFree, m)
+	s := b.st.sessions[1]
+	left := s.queue[s.head].message.(*wire.Free)
+	if s.freeing != 0 || len(left.Objects) != 0 || len(s.objects) > 2 {
+		t.Errorf("%d arrays are there, %d wait to be freed, %d of them in the queue", len(s.objects), s.freeing,
+			len(left.Objects))
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
 	}
 }
 
