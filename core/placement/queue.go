@@ -204,7 +204,7 @@ func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (ended b
 // isKeeping reports whether a request keeps devices for itself now: in the first minute of its wait and not in the
 // second, in the next two and not in the two after these, in the next four, and so on.
 func (r *Request) isKeeping(now int64) bool {
-	minutes := uint64((now-r.Asked)/ages) + 2
+	minutes := uint64(max(0, now-r.Asked)/ages) + 2 // a look goes on with the time at which it began
 	return minutes>>(bits.Len64(minutes)-2)&1 == 0
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
 )
 
 // A wait for a block whose bytes come is no standstill, however long it lasts.
@@ -44,5 +45,21 @@ func TestBytesThatComeAreNoStandstill(t *testing.T) {
 	}
 	if w.tellWaits(nil, moved, begun); len(moved) > 0 {
 		t.Errorf("of gangs that do not wait, %v is remembered", moved)
+	}
+}
+
+// A part that waits for a compiler, for bytes or for readers waits for others than its worker's gangs: it may go on at
+// any time, so it is not among those that stand still with these.
+func TestWaitsForOthersThanGangs(t *testing.T) {
+	for reason, want := range map[devicequeue.Reason]bool{
+		devicequeue.Loading: false, devicequeue.Bytes: false, devicequeue.Readers: false, devicequeue.Window: true,
+		devicequeue.Before: true,
+	} {
+		q := &queue{}
+		q.stands.Store(&standing{gang: 1, reason: reason, since: time.Now()})
+		w := &Worker{queues: []*queue{q}}
+		if all := w.Waits(); len(all) != 1 || all[0].Behind != want {
+			t.Errorf("reason %d: %+v; expected that it is behind gangs: %v", reason, all, want)
+		}
 	}
 }

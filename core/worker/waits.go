@@ -42,6 +42,10 @@ type Wait struct {
 	Behind    bool     // of a part that has yet to begin: only for what came before it, or for its other devices here
 }
 
+// outside are the reasons to wait for what others do: a compiler, whoever brings bytes, or whoever has yet to read an
+// array before it is donated.
+var outside = []devicequeue.Reason{devicequeue.Loading, devicequeue.Bytes, devicequeue.Readers}
+
 // Waits tells of the queues that wait, by device, and of the collectives and calls
 // that the devices are in, by gang.
 func (w *Worker) Waits() []Wait {
@@ -49,7 +53,7 @@ func (w *Worker) Waits() []Wait {
 	for _, q := range w.queues {
 		if s := q.stands.Load(); s != nil {
 			all = append(all, Wait{Devices: []int{q.local}, Gang: s.gang, For: s.what, Since: time.Since(s.since),
-				Behind: s.reason != devicequeue.Loading && s.reason != devicequeue.Bytes})
+				Behind: !slices.Contains(outside, s.reason)})
 		}
 	}
 	var in []collective.Wait

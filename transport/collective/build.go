@@ -341,11 +341,12 @@ func (p *pack) add(from ref) int64 {
 	return at
 }
 
-// alike returns which blocks are the same as the first long one, if there are several.
-func alike(sends []pack) (all []int) {
-	for k := range sends {
-		if s := &sends[k]; s.bytes > transport.PostSize &&
-			(len(all) == 0 || slices.Equal(s.pieces, sends[all[0]].pieces)) {
+// alike returns to which peers the same long block goes, if there are several. They send one, too: else a process could
+// run ahead of slow ones that read from it, and keep memory for all that they have yet to read.
+func alike(r *round) (all []int) {
+	for k := range r.sends {
+		if s := &r.sends[k]; s.bytes > transport.PostSize && r.gets[k].bytes > 0 &&
+			(len(all) == 0 || slices.Equal(s.pieces, r.sends[all[0]].pieces)) {
 			all = append(all, k)
 		}
 	}
@@ -378,7 +379,7 @@ func (b *builder) prune(processes []uint64) {
 		for k := range r.sends {
 			r.sends[k].same = k > 0 && slices.Equal(r.sends[k].pieces, r.sends[k-1].pieces)
 		}
-		r.alike = alike(r.sends)
+		r.alike = alike(r)
 		for _, s := range r.steps {
 			for j := range s.from {
 				if s.from[j].kind == block {
