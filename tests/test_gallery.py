@@ -62,7 +62,9 @@ def test_script_without_matplotlib_does_all_but_its_picture(name, tmp_path):
 
 def test_the_readme_shows_each_script():
     text = (GALLERY / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\((\w+)\.py\)", text)) == set(re.findall(r"\((\w+)\.png\)", text)) == set(SCRIPTS)
+    notebooks = set(re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\)", text))
+    assert set(re.findall(r"\((\w+)\.py\)", text)) == set(SCRIPTS)
+    assert set(re.findall(r"\((\w+)\.png\)", text)) == {*SCRIPTS, *notebooks}
     for name in SCRIPTS:
         assert (GALLERY / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         script = (GALLERY / f"{name}.py").read_text(encoding="utf-8")
