@@ -208,7 +208,7 @@ func (r *remote) Close() error {
 
 // Compile implements Cluster.
 func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	defer func() { r.called(begun, "compile", 0, int64(len(c.Code))) }()
 	m := &wire.Compile{Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers}
 	var text []byte

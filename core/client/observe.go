@@ -9,16 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// clock is when a call began, for called: nanoseconds since the Unix epoch, or 0 while no
-// profile is under way.
-func (r *remote) clock() int64 {
-	if !r.recorder.On() {
-		return 0
-	}
-	return time.Now().UnixNano()
-}
-
-// called records a call of this thread that began at begun, which is of clock.
+// called records a call of this thread that began at begun, which is of the recorder's clock.
 func (r *remote) called(begun int64, name string, op uint64, bytes int64) {
 	if begun != 0 {
 		r.recorder.Note(0, observe.Event{Kind: observe.Call, Name: name, Op: op, Thread: int32(unix.Gettid()),

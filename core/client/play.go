@@ -86,7 +86,7 @@ func (r *remote) Play(s *PlaySpec) error {
 // play sends the sections of a graph. If one of them cannot be sent after others were, it
 // returns the ends of the nodes that were not sent.
 func (r *remote) play(s *PlaySpec) (unsent []Ended, err error) {
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	r.order.Lock()
 	defer r.order.Unlock()
 	first := r.op + 1

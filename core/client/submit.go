@@ -120,7 +120,7 @@ func (r *remote) takeBack(op uint64, err error) error {
 
 // Run implements Cluster.
 func (r *remote) Run(s *RunSpec) error {
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	r.order.Lock()
 	defer r.order.Unlock()
 	p := pending{token: s.Token}
@@ -187,7 +187,7 @@ func (r *remote) Put(s *PutSpec) error {
 				len(r.welcome.Devices)-1)
 		}
 	}
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	put := &putting{left: 1, unsent: s.gathers()}
 	if s.Lend == nil {
 		put.left += len(s.Devices)
@@ -337,7 +337,7 @@ const alignment = 64
 
 // Transfer implements Cluster. It sets t.Op.
 func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	op, err := r.submit(pending{token: token}, wire.KindTransfer, func(op uint64) proto.Message {
 		t.Op = op
 		return t
@@ -379,7 +379,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
 			len(r.welcome.Devices)-1)
 	}
-	begun := r.clock()
+	begun := r.recorder.Clock()
 	f := new(fetching)
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
 		return &wire.Fetch{Op: op, Object: object, Device: device}

@@ -65,6 +65,15 @@ const MaxSpans = 1 << 20
 // On reports whether there is any recording.
 func (r *Recorder) On() bool { return r.recordings.Load() != nil }
 
+// Clock returns when something begins that may be recorded: nanoseconds since the Unix
+// epoch, or 0 if there is no recording.
+func (r *Recorder) Clock() int64 {
+	if !r.On() {
+		return 0
+	}
+	return time.Now().UnixNano()
+}
+
 // Start begins to record the computations of a session, and keeps at most limit spans and
 // limit events.
 // The caller must call Stop or Drop.

@@ -24,7 +24,7 @@ type seen struct {
 
 // see begins to record a gang if somebody records, which has waited in the controller for some nanoseconds.
 func (w *Worker) see(g *gang, waited uint64) {
-	if now := w.clock(); now != 0 {
+	if now := w.recorder.Clock(); now != 0 {
 		g.seen = &seen{came: now, waited: int64(waited)}
 	}
 }
@@ -84,7 +84,7 @@ func (l *leg) bytes() (n int64) {
 
 // observed returns done of a device's call of a collective, which has it recorded if somebody records.
 func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(error)) {
-	begun := w.clock()
+	begun := w.recorder.Clock()
 	if begun == 0 || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
 		return c.Done
 	}

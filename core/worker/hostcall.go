@@ -22,7 +22,7 @@ import (
 func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 	inputs := [][]device.Buffer{row(nil, f)}
 	go func() {
-		begun, clock := q.w.elapsed(), q.w.clock()
+		begun, clock := q.w.elapsed(), q.w.recorder.Clock()
 		results, err := r.execute(g, inputs, r.device(q))
 		if err == nil {
 			q.w.record(g, q, clock, results.Done[0])

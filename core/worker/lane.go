@@ -99,7 +99,7 @@ func (l *lane) take(into []bar, now time.Duration) (bars []bar, dropped uint64, 
 func (w *Worker) doing() *wire.Doing {
 	var m *wire.Doing
 	var bars []bar
-	names := map[string]uint32{}
+	var names numbered
 	for _, q := range w.queues {
 		l := q.lane.Load()
 		if l == nil {
@@ -115,27 +115,21 @@ func (w *Worker) doing() *wire.Doing {
 			q.lane.CompareAndSwap(l, nil) // unless another has come
 		}
 		if len(bars) > 0 {
-			m.Lanes = append(m.Lanes, tellLane(m, names, q.local, bars, dropped))
+			m.Lanes = append(m.Lanes, tellLane(&names, q.local, bars, dropped))
 		}
-		m.NowNs = int64(now)
+		m.NowNs, m.Programs = int64(now), names.texts
 	}
 	return m
 }
 
-// tellLane makes the message of a lane. Names are the numbers of the programs that m has.
-func tellLane(m *wire.Doing, names map[string]uint32, local int, bars []bar, dropped uint64) *wire.Doing_Lane {
+// tellLane makes the message of a lane, and numbers its programs.
+func tellLane(names *numbered, local int, bars []bar, dropped uint64) *wire.Doing_Lane {
 	n := len(bars)
 	out := &wire.Doing_Lane{Local: uint32(local), Dropped: dropped, Sessions: make([]uint32, n),
 		Programs: make([]uint32, n), Runs: make([]uint32, n), GapNs: make([]uint64, n), Ns: make([]uint64, n)}
 	end := time.Duration(0)
 	for i, b := range bars {
-		name, ok := names[b.program]
-		if !ok {
-			name = uint32(len(m.Programs))
-			names[b.program] = name
-			m.Programs = append(m.Programs, b.program)
-		}
-		out.Sessions[i], out.Programs[i], out.Runs[i] = b.session, name, b.runs
+		out.Sessions[i], out.Programs[i], out.Runs[i] = b.session, names.of(b.program), b.runs
 		out.GapNs[i], out.Ns[i] = uint64(b.begin-end), uint64(b.end-b.begin)
 		end = b.end
 	}

@@ -28,15 +28,7 @@ type recordingKey struct {
 // maxRecordings bounds a session's profiles under way.
 const maxRecordings = 4
 
-// clock is the time for record, or 0 where nobody records.
-func (w *Worker) clock() int64 {
-	if !w.recorder.On() {
-		return 0
-	}
-	return time.Now().UnixNano()
-}
-
-// record keeps what a device does from begun, which is of clock, until done. It may be
+// record keeps what a device does from begun, which is of the recorder's clock, until done. It may be
 // called from any goroutine, once the driver has the run.
 func (w *Worker) record(g *gang, q *queue, begun int64, done device.Event) {
 	if begun == 0 {
@@ -105,28 +97,39 @@ func (w *Worker) answer(m *wire.Profiled) {
 // pack makes the message of what was recorded.
 func pack(r observe.Recorded) *wire.Recorded {
 	m := &wire.Recorded{Dropped: r.Dropped, Spans: make([]*wire.Executed, len(r.Spans))}
-	names := map[string]uint32{}
-	name := func(text string) uint32 {
-		n, ok := names[text]
-		if !ok {
-			n = uint32(len(m.Programs))
-			names[text] = n
-			m.Programs = append(m.Programs, text)
-		}
-		return n
-	}
+	var names numbered
 	all := make([]wire.Executed, len(r.Spans))
 	for i, s := range r.Spans {
 		e := &all[i]
-		e.Program, e.Number, e.Gang, e.Local = name(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
+		e.Program, e.Number, e.Gang, e.Local = names.of(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
 		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)),
 			uint64(s.End-s.Submitted)
 		m.Spans[i] = e
 	}
 	for _, e := range r.Events {
-		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: name(e.Name), Op: e.Op, Gang: e.Gang,
+		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: names.of(e.Name), Op: e.Op, Gang: e.Gang,
 			Local: uint32(e.Device), Bytes: uint64(e.Bytes), Waited: uint64(e.Waited), Begin: uint64(e.Begin),
 			End: uint64(e.End - e.Begin)})
 	}
+	m.Programs = names.texts
 	return m
+}
+
+// numbered are texts by which messages name things: numbers, in the order in which they first come.
+type numbered struct {
+	texts   []string
+	numbers map[string]uint32
+}
+
+func (n *numbered) of(text string) uint32 {
+	number, ok := n.numbers[text]
+	if !ok {
+		if n.numbers == nil {
+			n.numbers = map[string]uint32{}
+		}
+		number = uint32(len(n.texts))
+		n.numbers[text] = number
+		n.texts = append(n.texts, text)
+	}
+	return number
 }

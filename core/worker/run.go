@@ -183,7 +183,7 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		q.lend()
 		q.w.report.warn()
 	}
-	begun, clock := q.w.elapsed(), q.w.clock()
+	begun, clock := q.w.elapsed(), q.w.recorder.Clock()
 	results, err := r.execute(g, q.row[:], r.device(q))
 	r.program.took(q.w.elapsed() - begun)
 	clear(buffers)

@@ -134,7 +134,7 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	if r.program.Calls {
 		g.depart()
 	}
-	begun, clock := g.w.elapsed(), g.w.clock()
+	begun, clock := g.w.elapsed(), g.w.recorder.Clock()
 	results, err := r.execute(g, r.meet.rows, -1)
 	if err != nil {
 		if cell != nil {
