@@ -62,6 +62,12 @@ type perfetto struct {
 	err       error    // of a name that does not encode
 }
 
+// lane is whose events share tracks.
+type lane struct {
+	kind   Kind
+	worker string
+}
+
 // origin is where arrows to what an operation does begin.
 type origin struct {
 	at   [2]int
@@ -119,19 +125,25 @@ func (p *perfetto) text(s string) []byte {
 
 // events writes what a recording has beside computations, and returns where arrows to the computations of gangs begin.
 func (p *perfetto) events(r *Recorded) map[uint64][]origin {
-	by := map[Kind][]Event{}
+	by := map[lane][]Event{}
 	for _, e := range r.Events {
-		by[e.Kind] = append(by[e.Kind], e)
+		at := lane{e.Kind, e.Worker}
+		if e.Kind == Arrival {
+			at.worker = "" // of all workers: they become the controller's
+		}
+		by[at] = append(by[at], e)
 	}
 	names := map[uint64]string{} // of programs, by gang
 	for i := range r.Spans {
 		names[r.Spans[i].Gang] = r.Spans[i].Program
 	}
 	moves := map[uint64]string{} // names, by gang
-	for _, e := range by[Move] {
-		moves[e.Gang] = e.Name
+	for _, e := range r.Events {
+		if e.Kind == Move {
+			moves[e.Gang] = e.Name
+		}
 	}
-	arrivals := first(by[Arrival])
+	arrivals := first(by[lane{kind: Arrival}])
 	gangs := map[uint64]*Event{} // by operation
 	for i := range arrivals {
 		e := &arrivals[i]
@@ -139,7 +151,7 @@ func (p *perfetto) events(r *Recorded) map[uint64][]origin {
 			gangs[e.Op] = e
 		}
 	}
-	calls := p.calls(by[Call], gangs, names)
+	calls := p.calls(by[lane{kind: Call}], gangs, names)
 	flows := map[uint64][]origin{}
 	if len(arrivals) > 0 {
 		p.track(p.process("controller", true), p.next, "operations")
@@ -160,17 +172,15 @@ func (p *perfetto) events(r *Recorded) map[uint64][]origin {
 		flows[e.Gang] = append(flows[e.Gang], origin{p.at, begin})
 	}
 	for _, worker := range workers(r.Events) {
-		of := func(k Kind) []Event {
-			return slices.DeleteFunc(slices.Clone(by[k]), func(e Event) bool { return e.Worker != worker })
-		}
 		process := p.process(worker, true)
 		move := func(e *Event) {
 			p.slice(e.Name, "move", e.Begin, e.End, fmt.Sprintf(`"gang":%d,"operation":%d,"bytes":%d,"queued_us":%.3f`,
 				e.Gang, e.Op, e.Bytes, float64(e.Waited)/µs))
 			p.arrow(flows[e.Gang], e.Begin)
 		}
-		p.lanes(process, of(Move), func(int32) string { return "bytes" }, move)
-		p.lanes(process, of(Collective), func(d int32) string { return fmt.Sprintf("collectives of device %d", d) },
+		p.lanes(process, by[lane{Move, worker}], func(int32) string { return "bytes" }, move)
+		p.lanes(process, by[lane{Collective, worker}],
+			func(d int32) string { return fmt.Sprintf("collectives of device %d", d) },
 			func(e *Event) {
 				p.slice(e.Name, "collective", e.Begin, e.End, fmt.Sprintf(`"gang":%d,"bytes":%d`, e.Gang, e.Bytes))
 			})
