@@ -58,7 +58,7 @@ func under(p string, trees []string) bool {
 }
 
 // rules reads all Go files of a module and tells of each rule that is broken. It
-// gives the packages it has seen.
+// returns the packages it has seen.
 func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 	packages = map[string]bool{} // by directory: a comment was found
 	err = fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {

@@ -38,7 +38,7 @@ class Gate:
     """The gate of this process, open at first.
 
     Args:
-      library: what build() gave.
+      library: what build() returned.
       plugin: the library of the PJRT plugin that JAX drives, whose devices JAX has made.
     """
 

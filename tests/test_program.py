@@ -490,7 +490,7 @@ def test_more_nodes_than_a_message_has(devices):
         bad.block_until_ready()
 
 
-# On workers they are compiled anew for each number of them, so that each tries few.
+# On workers they are compiled again for each number of them, so that each tries few.
 @pytest.mark.sizes
 @pytest.mark.parametrize("seed", range(3 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 8))
 def test_random_programs(devices, seed):

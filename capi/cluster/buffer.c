@@ -14,8 +14,8 @@ static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device**
   return NULL;
 }
 
-// unborn is the one shard of a new object, before the cluster knows the object.
-static pr_buffer* unborn(PJRT_Device* d, pr_memory* m, pw_shape* shape) {
+// new_shard is the one shard of a new object, before the cluster knows the object.
+static pr_buffer* new_shard(PJRT_Device* d, pr_memory* m, pw_shape* shape) {
   pr_buffer* b;
   if (!pr_shards_new(&b, 1)) return NULL;
   b->device = d;
@@ -24,14 +24,14 @@ static pr_buffer* unborn(PJRT_Device* d, pr_memory* m, pw_shape* shape) {
   return b;
 }
 
-static void bury(pr_buffer* b) {
+static void drop_shard(pr_buffer* b) {
   PW_ARGS(PJRT_Buffer_Destroy_Args, a);
   a.buffer = pr_buffer_handle(b);
   pr_PJRT_Buffer_Destroy(&a);
 }
 
-// born returns the handle of a shard that the cluster now knows. It takes the future.
-static PJRT_Buffer* born(pr_buffer* b, uint64_t number, pr_future* made) {
+// register_shard returns the handle of a shard that the cluster now knows. It takes the future.
+static PJRT_Buffer* register_shard(pr_buffer* b, uint64_t number, pr_future* made) {
   int64_t bytes = pw_shape_bytes(b->shape);
   pr_object_becomes(b->object, b->device->client->session, number, made, bytes);
   pr_buffer_count(b, bytes);
@@ -118,7 +118,7 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   pr_put* p = put_new(args, during, args->byte_strides && !pr_dense(args->dims, args->byte_strides, n, element));
   if (p == NULL) return pw_short("a transfer from the host", sizeof *p);
   pr_future *done = p->done, *made = pr_future_new(2);  // one for the object and one for Go
-  pr_buffer* b = made ? unborn(d, m, p->shape) : NULL;
+  pr_buffer* b = made ? new_shard(d, m, p->shape) : NULL;
   if (b == NULL) {
     pr_put_free(p);
     for (int refs = during ? 1 : 2; refs > 0; refs--) pr_future_drop(done);
@@ -137,7 +137,7 @@ PJRT_Error* pr_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
   if (code || joined) pr_future_drop(made);  // Go's: the operation is not this object's
   if (code) {  // Go has dropped p, but not the other future
     pr_future_drop(done);
-    bury(b);
+    drop_shard(b);
     return pw_error_take((PJRT_Error_Code)code, message);
   }
   if (joined) {
@@ -257,7 +257,7 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
         "the default layout where it is, with jax.device_put(x, jax.experimental.layout.Format("
         "jax.experimental.layout.Layout(tuple(range(x.ndim))), x.sharding)), or use pathways.reshard");
   pr_future* made = pr_future_new(2);
-  pr_buffer* copy = made ? unborn(d, m, b->shape) : NULL;
+  pr_buffer* copy = made ? new_shard(d, m, b->shape) : NULL;
   if (copy == NULL) {
     for (int refs = made ? 2 : 0; refs > 0; refs--) pr_future_drop(made);
     return pr_no_shards(1);
@@ -270,10 +270,10 @@ static PJRT_Error* move(pr_buffer* b, PJRT_Device* d, pr_memory* m, PJRT_Buffer*
   if (code) {
     pr_future_drop(made);
     pr_future_drop(made);
-    bury(copy);
+    drop_shard(copy);
     return pw_error_take((PJRT_Error_Code)code, message);
   }
-  *out = born(copy, number, made);
+  *out = register_shard(copy, number, made);
   return NULL;
 }
 

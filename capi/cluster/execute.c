@@ -222,7 +222,7 @@ static void wrap(call* c, uint64_t first, pr_future* made) {
     for (size_t d = 0; d < c->n; d++) c->args->device_complete_events[d] = (PJRT_Event*)made;
 }
 
-// forget takes back what a call has given that gives an error instead.
+// forget takes back what a call has made that returns an error instead.
 static void forget(call* c) {
   PJRT_LoadedExecutable_Execute_Args* args = c->args;
   for (size_t d = 0; d < c->n; d++) {
@@ -239,7 +239,7 @@ static void forget(call* c) {
   }
 }
 
-// submit gives the run to the cluster. Functions are those that it may call, or NULL. At is where the call was made,
+// submit hands the run to the cluster. Functions are those that it may call, or NULL. At is where the call was made,
 // where that has been looked up. On success one reference to made is Go's. The lists are read before prGoRun returns.
 static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char* at, pr_run* run) {
   const PJRT_ExecuteOptions* options = c->args->options;
@@ -315,7 +315,7 @@ static PJRT_Error* run(call* c) {
 
 PJRT_Error* pr_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
   if (pw_forked) return pw_forked_error();
-  PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which gives its results by pointers
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which has pointers to where its results go
   PJRT_Executable* x = args.executable->x;
   if (atomic_load_explicit(&args.executable->deleted, memory_order_acquire))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s was deleted before", x->name);

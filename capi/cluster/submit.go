@@ -89,7 +89,7 @@ func prGoRun(r *C.pr_run) (code C.int) {
 
 // mix says where arguments come from whose rows are shards of several objects.
 // Shards that are not on their row's device are brought there first, as new
-// objects, which it gives.
+// objects, which it returns.
 func (s *session) mix(r *C.pr_run, spec *client.RunSpec) (moved []uint64, err error) {
 	rows := unsafe.Slice((*uint32)(r.rows), r.num_rows)
 	all := unsafe.Slice(r.shards, r.num_rows*r.num_mixed)

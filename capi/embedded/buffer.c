@@ -61,9 +61,9 @@ static void drop_parts(parts* p) {
   pw_shape_drop(p->shape);
 }
 
-// born makes the parts a buffer of ours over one of the plugin's, with its object in the core.
-static PJRT_Buffer* born(const parts* p, PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJRT_Memory* memory,
-                         uint64_t object) {
+// new_buffer makes the parts a buffer of ours over one of the plugin's, with its object in the core.
+static PJRT_Buffer* new_buffer(const parts* p, PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device,
+                               PJRT_Memory* memory, uint64_t object) {
   pw_array_is(p->array, c->session, object, 1);
   fill(p->buffer, under, device, memory, p->shape, p->array);
   return pw_buffer_handle(p->buffer);
@@ -94,7 +94,7 @@ PJRT_Error* pw_adopt(PJRT_Client* c, PJRT_Buffer* under, PJRT_Device* device, PJ
     pw_destroy_buffer(under);
     return err;
   }
-  *handle = born(&p, c, under, device, memory, object);
+  *handle = new_buffer(&p, c, under, device, memory, object);
   return NULL;
 }
 
@@ -131,7 +131,7 @@ PJRT_Error* pw_PJRT_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer
     return err;
   }
   args->done_with_host_buffer = a.done_with_host_buffer;
-  args->buffer = born(&p, args->client, a.buffer, device, memory, object);
+  args->buffer = new_buffer(&p, args->client, a.buffer, device, memory, object);
   PW_COUNT(puts, 1);
   return NULL;
 }

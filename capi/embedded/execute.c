@@ -378,7 +378,7 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
 
 PJRT_Error* pw_PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args* callers) {
   if (pw_forked) return pw_forked_error();
-  PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which gives its results by pointers
+  PW_COPY(PJRT_LoadedExecutable_Execute_Args, args, callers);  // which has pointers to where its results go
   PJRT_LoadedExecutable* e = args.executable;
   if (e->port != PW_RUNS) return pp_through(&pw_frontend, e->port, &args);
   if (pp_capturing) return pp_execute(&pw_frontend, &args);

@@ -99,7 +99,7 @@ void pathways_partition_fail(pw_partition_call* call, const char* text) {
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,
                              const char* directory, char** error) {
   pw_partition_call call = {NULL};
-  int how = PW_PARTITION_NOBODY;
+  int how = PW_PARTITION_NO_PARTITIONER;
   pthread_rwlock_rdlock(&calling);
   pw_partitioner partition = atomic_load(&partitioner);
   if (partition) {

@@ -116,7 +116,7 @@ func call(p Program, directory string) (bool, error) {
 	switch how {
 	case C.PW_PARTITION_DONE:
 		return true, nil
-	case C.PW_PARTITION_NOBODY:
+	case C.PW_PARTITION_NO_PARTITIONER:
 		return false, nil
 	case C.PW_PARTITION_INTERRUPTED:
 		return false, status.New(status.Cancelled, "the compile was interrupted while the program was partitioned")

@@ -54,7 +54,7 @@ void pathways_partition_fail(pw_partition_call* call, const char* text) __attrib
 // Reports whether a program stays correct without Python's answers: XLA then gathers what it could have split.
 bool pw_partition_optional(const char* code, size_t size);
 
-enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NOBODY, PW_PARTITION_INTERRUPTED };
+enum { PW_PARTITION_FAILED, PW_PARTITION_DONE, PW_PARTITION_NO_PARTITIONER, PW_PARTITION_INTERRUPTED };
 
 // Calls the function that partitions. *error is a refusal (see base.h) if that failed.
 int pw_partition_call_python(const char* code, size_t code_size, const char* options, size_t options_size,

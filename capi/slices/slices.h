@@ -20,7 +20,7 @@ typedef struct {
   const int64_t* topology;
   size_t num_topology;
   const char *island, *kind;
-  bool exclusive;    // no one else uses the devices while the slice has them
+  bool exclusive;    // no other session uses the devices while the slice has them
   double wait;       // seconds for devices that others have; 0 is not at all, infinity without end
   int32_t priority;  // among requests that wait
 } pw_slice_want;

@@ -77,7 +77,7 @@ type seeker struct{ *bytes.Buffer }
 func (s *seeker) Seek(int64, int) (int64, error) { return int64(s.Len()), nil }
 
 // Streams and files, compressed or not, come record by record as arrays, ahead of
-// whoever asks and no further.
+// the reader that asks and no further.
 func TestBatches(t *testing.T) {
 	r := open(t, 2)
 	r.run()

@@ -117,7 +117,7 @@ func TestSharedLifetimes(t *testing.T) {
 			case len(holders) > 0 && n != 1:
 				t.Fatalf("%v: behind %q %d buffers are in use, and somebody has the memory", order, name, n)
 			case len(holders) == 0 && closed && n != 0:
-				t.Fatalf("%v: behind %q %d buffers are in use, and nobody has the memory", order, name, n)
+				t.Fatalf("%v: behind %q %d buffers are in use, and nothing holds the memory", order, name, n)
 			}
 			half := want[len(want)/2:]
 			if holders["out"] != nil && !bytes.Equal(bytesOf(out), half) || holders["part"] != nil &&

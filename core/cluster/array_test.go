@@ -35,7 +35,7 @@ var computations = []struct {
 
 const replace = 4 // consumes its argument
 
-// compute fills in what a computation gives.
+// compute fills in what a computation returns.
 func (z *array) compute(n int, in []*array) {
 	var sum shard
 	for _, d := range z.devices {

@@ -12,7 +12,7 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// fill adds runs of a program, each of what the one before gave, until the graph has
+// fill adds runs of a program, each of what the one before made, until the graph has
 // so many nodes.
 func (d *drawing) fill(r *client.Remote, y uint64, nodes int) uint64 {
 	for len(d.Nodes) < nodes {

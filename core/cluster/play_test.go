@@ -133,7 +133,7 @@ var (
 		Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}
 )
 
-// A chain gives what its nodes give one by one, however often it is played, and
+// A chain makes what its nodes make one by one, however often it is played, and
 // keeps nothing but its outputs.
 func TestPlayChain(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {

@@ -14,8 +14,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// nobody is a user that this test is not.
-const nobody = 65534
+// stranger is a user that this test is not.
+const stranger = 65534
 
 func needsRoot(t *testing.T) {
 	t.Helper()
@@ -24,8 +24,8 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// asNobody calls do with files and sockets made for another user.
-func asNobody(t *testing.T, do func()) {
+// asStranger calls do with files and sockets made for another user.
+func asStranger(t *testing.T, do func()) {
 	t.Helper()
 	needsRoot(t)
 	runtime.LockOSThread() // the file system's user is a thread's own
@@ -33,7 +33,7 @@ func asNobody(t *testing.T, do func()) {
 	set := func(user uintptr) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, user, 0, 0) // it returns the user before
 	}
-	set(nobody)
+	set(stranger)
 	defer set(0)
 	do()
 }
@@ -108,7 +108,7 @@ func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
 			makeDir(t, filepath.Join(base, "real"), 0o700)
 			chmod(t, base, 0o777|os.ModeSticky)
 			link(t, filepath.Join(base, "real"), filepath.Join(base, "clusters"))
-			if err := os.Lchown(filepath.Join(base, "clusters"), nobody, nobody); err != nil {
+			if err := os.Lchown(filepath.Join(base, "clusters"), stranger, stranger); err != nil {
 				t.Fatal(err)
 			}
 		}, "belongs to user 65534", "clusters"},
@@ -234,7 +234,7 @@ func TestFindToken(t *testing.T) {
 	}
 	t.Run("another user listens", func(t *testing.T) {
 		var theirs, both string
-		asNobody(t, func() {
+		asStranger(t, func() {
 			theirs = listen("tcp", "127.0.0.1:0")
 			both = listen("tcp", "127.0.0.2:"+port) // where a name of this machine may lead to
 		})
@@ -310,7 +310,7 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 
 func chown(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Chown(path, nobody, nobody); err != nil {
+	if err := os.Chown(path, stranger, stranger); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,7 +20,7 @@ func (p *program) token() *cobra.Command {
   new       a random one, for a tenant in the file of --tenants; it needs no cluster
 
 The tokens of tenants and workers are made from the cluster's own, always the same ones, and open nothing else. Give each
-person and machine only the one it needs, in a file that nobody else can read.`,
+person and machine only the one it needs, in a file that no other user can read.`,
 		Example: `  pathways token tenant > team.token
   pathways token worker --token-file /etc/pathways/token
   (umask 077; pathways token new > research.token)`,

@@ -84,7 +84,7 @@ func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
 	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
 }
 
-// program gives the session a program that adds to an array on all devices, and
+// program loads for the session a program that adds to an array on all devices, and
 // the array.
 func (b *bed) program(devices int) {
 	b.install(1, devices, true)
@@ -100,7 +100,7 @@ func (b *bed) program(devices int) {
 	b.step(Event{Kind: Flush})
 }
 
-// install gives the session a program on its first devices, and returns what follows from its being compiled.
+// install loads a program on the session's first devices, and returns what follows from its being compiled.
 func (b *bed) install(program uint64, devices int, collective bool) []Action {
 	all := make([]int, devices)
 	for i := range all {

@@ -58,7 +58,7 @@ func put(h hash.Hash, b []byte) {
 	h.Write(b)
 }
 
-// tryCompile gives a session its program: at once where it is compiled already, else when it is.
+// tryCompile gets a session its program: at once where it is compiled already, else when it is.
 func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
 	if r == nil {
 		r = readCompile(m)

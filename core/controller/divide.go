@@ -132,7 +132,7 @@ func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 	return nodes
 }
 
-// add gives a worker move k of a row, whose first one has this index.
+// add adds move k of a row to a worker's, whose first one has this index.
 func (c *cutter) add(slot int, m *wire.Move, k, index uint32) {
 	for len(c.rows) <= slot {
 		c.rows = append(c.rows, nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A worker that says it restarts is lost for the reason that it gives: what other
+// A worker that says it restarts is lost for the reason that it says: what other
 // sessions have there is DATA_LOSS, in its words.
 func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)

@@ -41,7 +41,7 @@ type node struct {
 	counted []int64 // of these, the bytes that take device memory
 	reads   []read
 	donates []uint64
-	frees   []uint64 // behind it nobody reads them
+	frees   []uint64 // nothing reads them after it
 	inner   bool     // it makes intermediate objects, and nothing else
 }
 
@@ -308,7 +308,7 @@ func (d *sketch) place(rows []uint32) (*place, error) {
 	return p, nil
 }
 
-// placeOf gives the place of a set of virtual devices.
+// placeOf returns the place of a set of virtual devices.
 func (d *sketch) placeOf(devices set) (*place, error) {
 	var rows []uint32
 	devices.each(func(d int) { rows = append(rows, uint32(d)) })

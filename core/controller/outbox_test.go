@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
-// A peer that does not read holds up nobody, and not the end either.
+// A peer that does not read holds up no other, and not the end either.
 func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := inproc.Pair("controller", "peer")

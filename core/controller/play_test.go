@@ -72,7 +72,7 @@ func TestPlayMessages(t *testing.T) {
 	}
 }
 
-// Of nodes whose results nobody can ask for, the client hears with what it can wait
+// Of nodes whose results cannot be asked for, the client hears with what it can wait
 // for: an end that it may ask for, a failure, or that nothing is under way.
 func TestInnerEnds(t *testing.T) {
 	const nodes = 5

@@ -8,7 +8,7 @@ import (
 )
 
 // A worker's unix sockets are dialled by processes of its host alone, and its loopback
-// addresses by those of its network. Whoever cannot dial it at any address learns that
+// addresses by those of its network. A process that cannot dial it at any address learns that
 // when it joins, or when the worker does, and not by the first array that is moved.
 // Addresses of other kinds are dialled by the controller before a worker joins: see
 // core/cluster.

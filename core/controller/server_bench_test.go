@@ -92,7 +92,7 @@ func (s *seat) dial(h *wire.Hello) *far {
 	return &far{conn, s.server.conns[s.server.last]}
 }
 
-// hear gives the next message of a kind.
+// hear returns the next message of a kind.
 func (s *seat) hear(f *far, want wire.Kind, into proto.Message) {
 	for {
 		kind, payload, err := f.Recv()
@@ -120,7 +120,7 @@ func (s *seat) say(f *far, kind wire.Kind, payloads ...[]byte) {
 	}
 }
 
-// program gives the session a program on all devices, and an array.
+// program loads a program on all devices for the session, and makes an array.
 func (s *seat) program(devices int) {
 	all := make([]int, devices)
 	on := make([]uint32, devices)

@@ -63,7 +63,7 @@ func TestWorkerIsLost(t *testing.T) {
 		t.Errorf("the steady worker's shard is %d, %v", got, err)
 	}
 	if _, err := fetch(t, c, x, 0); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("the frail worker's shard gives %v, want UNAVAILABLE", err)
+		t.Errorf("the frail worker's shard has %v, want UNAVAILABLE", err)
 	}
 }
 
@@ -80,11 +80,11 @@ func TestErrorOfRunReachesDependents(t *testing.T) {
 		t.Errorf("the run ends with %v", err)
 	}
 	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
-		t.Errorf("what it made gives %v", err)
+		t.Errorf("what it made has %v", err)
 	}
 	if _, err := c.Compile(context.Background(), client.CompileSpec{
 		Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a bad program gives %v", err)
+		t.Errorf("a bad program returns %v", err)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 		}
 		if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: c.Objects(1), Inputs: []uint64{x},
 			Only: -1}); status.CodeOf(err) != status.Unavailable || c.Lost() == nil {
-			t.Errorf("a run after the end gives %v, and Lost %v", err, c.Lost())
+			t.Errorf("a run after the end returns %v, and Lost %v", err, c.Lost())
 		}
 		c.Close()
 		a.until(func() bool { return len(a.objects)+len(a.programs) == 0 })
@@ -224,7 +224,7 @@ func TestCompileEnds(t *testing.T) {
 	defer cancel()
 	if _, err := c.Compile(ctx, client.CompileSpec{
 		Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})}); status.CodeOf(err) != status.Cancelled {
-		t.Errorf("compiling that was given up gives %v", err)
+		t.Errorf("compiling that was cancelled returns %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -239,11 +239,11 @@ func TestCompileEnds(t *testing.T) {
 	}
 	w.server.Close()
 	if err := <-done; status.CodeOf(err) != status.Unavailable {
-		t.Errorf("compiling at the controller's end gives %v", err)
+		t.Errorf("compiling at the controller's end returns %v", err)
 	}
 }
 
-// A worker that does not read holds up nobody: what is for it waits, others go on.
+// A worker that does not read holds up no other: what is for it waits, others go on.
 func TestWorkerDoesNotRead(t *testing.T) {
 	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Window: 1 << 20, Credit: 1 << 20}})
 	w.worker("good", 1)

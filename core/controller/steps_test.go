@@ -33,7 +33,7 @@ func onAll(b *bed) []uint32 {
 	return all
 }
 
-// loads gives the session a program that has the portable form, which makes no pair of workers known to each other.
+// loads loads for the session a program that has the portable form, which makes no pair of workers known to each other.
 func (b *bed) loads(program uint64, kept bool) {
 	all := make([]int, len(b.st.sessions[1].slots))
 	for i := range all {

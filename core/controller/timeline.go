@@ -110,7 +110,7 @@ func (st *State) look(rows []Row) {
 	}
 }
 
-// lookAway forgets what devices did when nobody looks any more.
+// lookAway forgets what devices did when no browser looks any more.
 func (st *State) lookAway() {
 	if st.looked == 0 || st.now < st.looked {
 		return

@@ -64,6 +64,6 @@ func TestALookHasWorkersTellWhatTheirDevicesDo(t *testing.T) {
 	b.step(Event{Kind: Tick})
 	b.say(b.workers[0], wire.KindDoing, &wire.Doing{NowNs: 7e9})
 	if seen, _ = b.look(&wire.Look{Most: 64}); len(seen.Rows[0].Doing) != 0 {
-		t.Errorf("when nobody has looked for a while, %v is known", seen)
+		t.Errorf("when no browser has looked for a while, %v is known", seen)
 	}
 }

@@ -191,7 +191,7 @@ func (tr *tracer) parse(line string) (Event, error) {
 			m = &wire.Compiled{Op: op, Status: why, NoText: words[3] == "notext"}
 		}
 		if words[3] == "cancelled" {
-			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "nobody waits"}}
+			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "no session waits"}}
 		}
 		ev.Wire, ev.Message = wire.KindCompiled, m
 	case "want":
@@ -418,7 +418,7 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 			m := new(wire.Forget)
 			into(m)
 			if len(m.Compiles) > 0 {
-				fmt.Fprintf(w, "nobody waits for %v", m.Compiles)
+				fmt.Fprintf(w, "no session waits for %v", m.Compiles)
 				break
 			}
 			if len(m.Artifacts) > 0 {

@@ -339,7 +339,7 @@ func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
 		w.knowsEnds(worker, on, own.Moves)
 		got, want = new(wire.Transfer), own
 	default:
-		w.t.Fatalf("operation %d of session %d, which nobody submitted, is dispatched", op, d.Session)
+		w.t.Fatalf("operation %d of session %d, which was not submitted, is dispatched", op, d.Session)
 	}
 	if err := proto.Unmarshal(d.Operation, got); err != nil || !proto.Equal(got, want) {
 		w.t.Fatalf("process %d is sent %v, %v, want %v", worker.process, got, err, want)
@@ -458,7 +458,7 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 		w.into(a, m)
 		rows, ok := c.waiting[m.Program]
 		if !ok {
-			w.t.Fatalf("program %d is compiled and nobody asked", m.Program)
+			w.t.Fatalf("program %d is compiled and was not asked for", m.Program)
 		}
 		delete(c.waiting, m.Program)
 		if m.Status.Err() == nil {

@@ -120,7 +120,7 @@ func checkOffer(h *wire.Hello) error {
 	return nil
 }
 
-// admitWorker gives a worker its number, its place in an island, a slot, and a board where it shares a host.
+// admitWorker assigns a worker its number, its place in an island, a slot, and a board where it shares a host.
 func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board, error) {
 	o := h.Worker
 	if o.Platform == nil {
@@ -181,7 +181,7 @@ func (st *State) apart(name string, process uint64) string {
 // another.
 const BoardSlots = 64
 
-// board gives a worker that joins as st.process its place on a board of its host,
+// board assigns a worker that joins as st.process its place on a board of its host,
 // which is its own where the host has none with a place left. Places are not used
 // again. Who made a board has to be there when others open it.
 func (st *State) board(host, own string) *wire.Board {

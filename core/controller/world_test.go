@@ -389,7 +389,7 @@ func (a *adder) dispatch(d *wire.Dispatch) {
 	}
 }
 
-// wait gives the ends of so many operations by token.
+// wait returns the ends of so many operations by token.
 func wait(t testing.TB, ends <-chan client.Ended, n int) map[uint64]error {
 	t.Helper()
 	got := map[uint64]error{}
@@ -482,7 +482,7 @@ func TestClusterComputes(t *testing.T) {
 		}
 	}
 	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("reading a freed array gives %v, want INVALID_ARGUMENT", err)
+		t.Errorf("reading a freed array returns %v, want INVALID_ARGUMENT", err)
 	}
 	compiles := 0
 	for _, a := range workers {

@@ -86,7 +86,7 @@ func (d *duel) join(launch int32, dev int) {
 	d.mu.Unlock()
 }
 
-// argument is what a device gives to a thread's program in a phase.
+// argument is what a device passes to a thread's program in a phase.
 func argument(thread, phase, dev int) float32 { return float32(1 + dev*dev + 100*phase + 50*thread) }
 
 // launch passes a phase's program of a thread to the driver.

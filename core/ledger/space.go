@@ -94,7 +94,7 @@ func (l *Ledger) Place(o Owner, devices []int) (Placement, error) {
 // Devices are the devices of a placement, in ascending order: see Sort.
 type Devices []int32
 
-// PlaceSorted is Place, in constant time. It keeps the devices, which nobody changes any more.
+// PlaceSorted is Place, in constant time. It keeps the devices, which the caller must not change any more.
 //
 // Errors: NOT_FOUND where the owner is not known.
 func (l *Ledger) PlaceSorted(o Owner, devices Devices) (Placement, error) {

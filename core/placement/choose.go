@@ -198,9 +198,9 @@ func smallest(list []int64, k int) int64 {
 	return list[k]
 }
 
-// share decides, for n rows that cost limit at most, how many that cost limit each group gives. Groups that are used
-// anyway come first: of these, as of the others, the smallest that has enough, otherwise the largest. It returns the
-// cost of the rows, and the number of groups that give any.
+// share decides, for n rows that cost limit at most, how many that cost limit each group contributes. Groups that are
+// used anyway come first: of these, as of the others, the smallest that has enough, otherwise the largest. It returns
+// the cost of the rows, and the number of groups that contribute any.
 func (c *chooser) share(limit int64, n int) (got choice) {
 	most := 0
 	for i := range c.groups {

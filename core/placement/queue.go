@@ -17,9 +17,9 @@ import (
 // A priority orders the requests of one owner, and every minute of waiting counts as one priority more. Between owners,
 // each one's first request comes before anyone's second, and so on. Of those, the first is the one whose owner has the
 // highest class, then the fewest devices in exclusive slices, and then the one that came first; after ten minutes of
-// waiting, only who came first counts. So no one gets ahead of others by the priorities, or the number, of its
-// requests, and since a request that has waited for long enough comes before all that arrive, none stays behind without
-// end.
+// waiting, only who came first counts. So a session does not get ahead of others by the priorities, or the number, of
+// its requests, and since a request that has waited for long enough comes before all that arrive, none stays behind
+// without end.
 //
 // # Why every request gets its devices
 //

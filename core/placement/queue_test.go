@@ -298,7 +298,7 @@ func TestOneOwnersRequestsDoNotFillTheQueue(t *testing.T) {
 	if r := q.requests["3a"]; r.Position() != 2 {
 		t.Errorf("it waits as number %d", r.Position())
 	}
-	q.now += ages // whoever waits lets others have devices
+	q.now += ages // each that waits lets others have devices
 	q.serve()
 	if got := q.devices("3a"); got != "[1]" {
 		t.Errorf("it got %q", got)

@@ -18,7 +18,7 @@ type Want struct {
 	Topology []int
 	Island   string // "" means any
 	Kind     string // of device; "" means any
-	// Exclusive: no one else uses the devices while the slice has them. They are in no other slice of anyone, in no
+	// Exclusive: no other session uses the devices while the slice has them. They are in no other slice of anyone, in no
 	// other session's view of a fixed size, and Occupied by no other session.
 	Exclusive bool
 }
@@ -45,7 +45,7 @@ type Slice struct {
 	Session uint32
 	Number  uint64 // chosen by the session
 	Want    Want
-	Devices []int // virtual, row-major in the topology; no one changes them, a remapped slice has others
+	Devices []int // virtual, row-major in the topology; read only, a remapped slice has others
 	View    *View
 	owner   *owner
 }
@@ -150,7 +150,7 @@ func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, e
 		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
 	reserved := append(Numbers(nil), m.queue.reserved...)
-	s.each(func(number int) { reserved.remove(number, 1) }) // what it has it may keep, whoever waits for it
+	s.each(func(number int) { reserved.remove(number, 1) }) // what it has it may keep, also where others wait for it
 	m.count(s, -1)
 	defer m.count(s, +1)
 	r := &Request{Session: session, Number: number, View: s.View, Want: s.Want}
@@ -353,7 +353,7 @@ type scratch struct {
 }
 
 // candidates lists the devices of workers that have not left and that may be granted, in the view's order, and marks
-// those that could be granted at once: exclusive to no slice, and if the slice wants to be alone, in use by no one. The
+// those that could be granted at once: exclusive to no slice, and if the slice wants to be alone, not in use. The
 // list is scratch, until the next call.
 func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candidate, err error) {
 	var used Numbers
@@ -410,7 +410,7 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 	return all, nil
 }
 
-// enough returns an error if the view has fewer than the wanted devices, whoever has them.
+// enough returns an error if the view has fewer than the wanted devices, in use or not.
 func enough(view *View, w Want) error {
 	n := 0
 	for _, at := range view.runs {

@@ -1,8 +1,8 @@
 // Package tenant is who shares a cluster, and on which terms: it reads and checks the file of tenants, and answers
 // whose a credential is.
 //
-// It is pure: it opens no file, and a Table never changes. The controller gets a Table by an event; whoever checks
-// credentials asks the same Table. core/cluster reads the file and gives the Table to both.
+// It is pure: it opens no file, and a Table never changes. The controller gets a Table by an event; what checks
+// credentials asks the same Table. core/cluster reads the file and passes the Table to both.
 package tenant
 
 import (

@@ -19,7 +19,7 @@ type Stage interface {
 
 // Run runs all scripts of testdata/traces. Their command "new" makes a stage with its arguments,
 // and "steps" has events happen on it. `go test -run TestTraces -args -rewrite` writes the scripts
-// anew, with what follows now.
+// again, with what follows now.
 func Run(t *testing.T, open func(t *testing.T, d *datadriven.TestData) Stage) {
 	datadriven.Walk(t, "testdata/traces", func(t *testing.T, path string) {
 		var s Stage

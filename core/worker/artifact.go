@@ -114,7 +114,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 
 // spilled returns the serialized form of an executable as it is kept: in a file, or where that fails as it came. It
 // stays for as long as a session may come that runs the program elsewhere, beside what the driver has made of it, and
-// mostly nobody asks for it again. A driver cannot be asked for it again: see parts.
+// mostly it is not asked for again. A driver cannot be asked for it again: see parts.
 func spilled(serialized device.Bytes) *content.Memory {
 	m, err := content.Spilled(content.SpillFolder(), serialized.Data)
 	if err != nil {

@@ -41,7 +41,7 @@ var results = device.Results{Outputs: [][]device.Buffer{{buffer{}}}, Done: []dev
 
 func (executable) Execute(device.Run) (*device.Results, error) { return &results, nil }
 
-// engine knows gangs whose collectives nobody enters.
+// engine knows gangs whose collectives are never entered.
 type engine struct{ worker.Engine }
 
 func (engine) Begin(collective.Gang) {}

@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/transport/content"
 )
 
-// A file of the cache gives back what was written, whatever the size, and nothing where it is damaged, or where another
+// A file of the cache has what was written, whatever the size, and nothing where it is damaged, or where another
 // user may have written it.
 func TestCacheFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.program")
@@ -58,7 +58,7 @@ func TestCacheFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, parts, err := readCached(path); status.CodeOf(err) != status.DataLoss || m != nil || parts != nil {
-			t.Errorf("%s is damaged, and it gives %v with %d parts, %v", name, m, len(parts), err)
+			t.Errorf("%s is damaged, and reading returns %v with %d parts, %v", name, m, len(parts), err)
 		}
 	}
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
@@ -68,14 +68,14 @@ func TestCacheFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := readCached(path); status.CodeOf(err) != status.PermissionDenied {
-		t.Errorf("a file that others may write to gives %v", err)
+		t.Errorf("a file that others may write to returns %v", err)
 	}
 	if left := content.Used() - used; left != 0 {
 		t.Errorf("%d bytes of programs are left", left)
 	}
 	err = writeCached(filepath.Join(filepath.Dir(path), "none", "x"), header, nil)
 	if status.CodeOf(err) != status.NotFound {
-		t.Errorf("a folder that is not there gives %v", err)
+		t.Errorf("a folder that is not there returns %v", err)
 	}
 	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
 		t.Errorf("the folder has %v, %v, want one file", files, err)

@@ -76,7 +76,7 @@ func TestCacheOutlivesTheWorker(t *testing.T) {
 					case want > 0 && err != nil:
 						t.Errorf("the text was not taken: %v", err)
 					case want == 0 && status.CodeOf(err) != status.Cancelled:
-						t.Errorf("the text that is not needed gives %v", err)
+						t.Errorf("the text that is not needed returns %v", err)
 					}
 					got := answer.Loadable.Serialized
 					if answer.Loadable.Kept {

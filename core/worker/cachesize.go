@@ -22,7 +22,7 @@ import (
 const (
 	programFile = ".program" // ends the name of a file
 	newFile     = "new-"     // begins that of one that is being written
-	// staleAfter is how old a file is that nobody writes any more, since its worker has ended before it was complete.
+	// staleAfter is how old a file is that is not written any more, since its worker has ended before it was complete.
 	staleAfter = time.Hour
 )
 

@@ -71,7 +71,7 @@ func (w *Worker) textOf(ctx context.Context, m *wire.Compile) (*content.Memory, 
 	return text, err
 }
 
-// unwanted gives up a compile that nobody waits for any more: one that has yet to
+// unwanted cancels a compile that no session waits for any more: one that has yet to
 // begin, or that the driver can stop.
 func (w *Worker) unwanted(op uint64) {
 	w.mu.Lock()

@@ -22,7 +22,7 @@ func (d slowCompiler) Compile(ctx context.Context, p device.Program, options []b
 	return d.Driver.Compile(context.WithoutCancel(ctx), p, options) // as one that cannot stop midway
 }
 
-// A compile that nobody waits for any more does not begin; one that has begun goes
+// A compile that no session waits for any more does not begin; one that has begun goes
 // on, and its result is told.
 func TestAbandonedCompileDoesNotBegin(t *testing.T) {
 	drivers := simDrivers(t, 1, 1, sim.Options{})
@@ -54,7 +54,7 @@ func TestAbandonedCompileDoesNotBegin(t *testing.T) {
 	close(slow.let)
 	for n := 2; n <= 3; n++ {
 		if m := answer(n); m.Op == 3 || m.Status.Err() != nil || m.Info == nil {
-			t.Errorf("compile %d had begun and gives %v", m.Op, m.Status)
+			t.Errorf("compile %d had begun and returns %v", m.Op, m.Status)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // A computation cannot be ended from outside: neither XLA's CPU client nor CUDA has a
 // call for it, and only the end of the process frees the device. As long as its session
-// lives that is the user's affair. Once the session has gone nobody reads what it
-// computes, and nobody but the worker can end it.
+// lives that is the user's affair. Once the session has gone nothing reads what it
+// computes, and only the worker can end it.
 
 // overdue returns the computation for which the worker has to restart, or nil: one
 // whose session ended after ago or earlier, and which has been the oldest of its device

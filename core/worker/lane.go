@@ -8,7 +8,7 @@ import (
 )
 
 // This file tells the controller what devices do, computation by computation, while somebody looks at them. While
-// nobody does, a computation costs one load more, and otherwise some twenty nanoseconds and no allocation.
+// none does, a computation costs one load more, and otherwise some twenty nanoseconds and no allocation.
 
 // lane is what a device has done since the last heartbeat. The queue's owner adds to it.
 type lane struct {
@@ -52,7 +52,7 @@ func (w *Worker) watch(m *wire.Watch) {
 		q := w.queues[local]
 		l := q.lane.Load()
 		if l == nil || len(l.bars) < bars {
-			l = &lane{bars: make([]bar, bars)} // what another has is lost, which nobody will miss
+			l = &lane{bars: make([]bar, bars)} // what another has is lost, which is never missed
 			q.lane.Store(l)
 		}
 		l.mu.Lock()
@@ -82,7 +82,7 @@ func (l *lane) add(session uint32, program string, begin, end time.Duration) {
 	l.count++
 }
 
-// take returns what there is, and begins anew. It reports whether somebody still looks.
+// take returns what there is, and starts over. It reports whether a browser still looks.
 func (l *lane) take(into []bar, now time.Duration) (bars []bar, dropped uint64, looked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +94,8 @@ func (l *lane) take(into []bar, now time.Duration) (bars []bar, dropped uint64, 
 	return into, dropped, now < l.until
 }
 
-// doing returns what the devices did since it was called last; nil while nobody looks. One goroutine calls it: that of
-// the heartbeats.
+// doing returns what the devices did since it was called last; nil while no browser looks. One goroutine calls it: that
+// of the heartbeats.
 func (w *Worker) doing() *wire.Doing {
 	var m *wire.Doing
 	var bars []bar

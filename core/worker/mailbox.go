@@ -31,7 +31,7 @@ import (
 //	lent      → owned      reclaim: the same owner as before lend
 //
 // Why each task is applied once, in the order of the posts, and none is forgotten: tasks are
-// taken by the owner alone, all at once and under mu. In the states in which no one takes them,
+// taken by the owner alone, all at once and under mu. In the states in which they are not taken,
 // vacant and lent, there are none when the state is entered, which is under mu, and post ends
 // the state. It leaves lent as it is for parts, which a deputy could not begin: the owner finds
 // them when it has the queue back. So it does with what a deputy leaves that was recalled.

@@ -103,7 +103,7 @@ func (n *node) freedBy(objects []uint64, q *queue) {
 	n.frees = append(n.frees, frees{objects, []*queue{q}})
 }
 
-// resolveNode keeps of a node what concerns this worker. It gives the queues of
+// resolveNode keeps of a node what concerns this worker. It returns the queues of
 // devices that take part.
 func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.Node) ([]*queue, error) {
 	if pn.Run != nil {
@@ -140,7 +140,7 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 	return g.queues, t.lay(w, g)
 }
 
-// play makes a run of a node, of the objects that it gives the gang.
+// play makes a run of a node, of the objects that it sets in the gang.
 func (n *node) play(g *gang, r *run, d *wire.Played) {
 	g.First, g.Objects = graphs.Number(n.first, d.Inputs, d.First), make([]uint64, len(n.run.Inputs))
 	r.name, r.kept, r.only, r.trace = n.run.Program, n.kept, uint32(n.run.Only+1), n.run.Trace

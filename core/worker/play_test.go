@@ -21,7 +21,7 @@ func (w *world) define(graph uint64, nodes int) {
 	w.tell(wire.KindGraph, m)
 }
 
-// play sends nodes of a play of one input and gives their gangs.
+// play sends nodes of a play of one input and returns their gangs.
 func (w *world) play(graph, op, first, input uint64, from, count int) (gangs []uint64) {
 	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: graph, Op: op, From: uint32(from),
 		Count: uint32(count), First: first,
@@ -50,7 +50,7 @@ func TestPlayWithinMemory(t *testing.T) {
 			}
 		}
 		if got, err := w.fetch(1, op+91, first+nodes-1, 1, 4); err != nil || !slices.Equal(got, []float32{41, 42, 43, 44}) {
-			t.Errorf("the play gives %v, %v", got, err)
+			t.Errorf("the play ended with %v, %v", got, err)
 		}
 		w.free(first + nodes - 1)
 	}
@@ -80,7 +80,7 @@ func TestPlayGivenWithinMemory(t *testing.T) {
 	}
 	w.free(given...)
 	if got, err := w.fetch(1, 200, made[vectors-1], 1, 4); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
-		t.Errorf("the play gives %v, %v", got, err)
+		t.Errorf("the play ended with %v, %v", got, err)
 	}
 	w.free(made...)
 	w.empty()

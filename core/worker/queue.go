@@ -42,7 +42,7 @@ type queue struct {
 	charged atomic.Int64 // device time of all computations so far, in nanoseconds
 	flights *flights     // what it computes
 	stands  atomic.Pointer[standing]
-	lane    atomic.Pointer[lane] // what it has done lately; nil while nobody looks
+	lane    atomic.Pointer[lane] // what it has done lately; nil while no browser looks
 
 	// The owner's.
 	state    *devicequeue.Queue

@@ -13,7 +13,7 @@ import (
 )
 
 // This file records what devices do for the sessions that ask for it: each run of a
-// session's, from its launch to the end that the driver tells. Where nobody records, a
+// session's, from its launch to the end that the driver tells. Where no session records, a
 // launch costs one load more.
 
 // maxSpans bounds what a session's recording keeps, of spans and of events: some 20 MB each.

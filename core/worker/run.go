@@ -249,7 +249,7 @@ func (q *queue) launched(
 	})
 }
 
-// elapsed returns the time since the worker was made, by a clock that nobody sets.
+// elapsed returns the time since the worker was made, by a clock that is never set.
 func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 
 // charge returns the device time of a computation that the driver was given at begun and was through

@@ -270,7 +270,7 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 	return m
 }
 
-// dispatch sends an operation to workers and gives its gang.
+// dispatch sends an operation to workers and returns its gang.
 func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, workers ...int) uint64 {
 	s.gang++
 	s.dispatchAs(s.gang, session, kind, op, workers...)
@@ -289,7 +289,7 @@ func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op prot
 	}
 }
 
-// wait gives the first error of a gang's workers, once all have reported it.
+// wait returns the first error of a gang's workers, once all have reported it.
 func (s *script) wait(gang uint64, workers ...int) (err error) {
 	s.t.Helper()
 	s.until("the end of a gang", func() bool {
@@ -322,7 +322,7 @@ func (s *script) put(session uint32, op, object uint64, devices []int, value fun
 	return g
 }
 
-// of gives the workers of devices.
+// of returns the workers of devices.
 func (s *script) of(devices []int) (workers []int) {
 	seen := map[int]bool{}
 	for _, d := range devices {

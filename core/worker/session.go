@@ -42,7 +42,7 @@ func (w *Worker) session(m *wire.Session) {
 	}
 }
 
-// where gives the place of a virtual device, and its queue where it is here.
+// where returns the place of a virtual device, and its queue where it is here.
 //
 // Errors: INVALID_ARGUMENT where the session has no such device.
 func (w *Worker) where(session uint32, number uint32) (place, *queue, error) {

@@ -16,7 +16,7 @@ import (
 // What waits for so long is told of.
 const stuck = 5 * time.Second
 
-// Of very many, as after the loss of a worker that nobody has noticed, so many are
+// Of very many, as after the loss of a worker that has not been noticed, so many are
 // told of, and of each so many processes.
 const (
 	mostWaits = 64
@@ -42,8 +42,8 @@ type Wait struct {
 	Behind    bool     // of a part that has yet to begin: only for what came before it, or for its other devices here
 }
 
-// outside are the reasons to wait for what others do: a compiler, whoever brings bytes, or whoever has yet to read an
-// array before it is donated.
+// outside are the reasons to wait for what others do: a compiler, a process that brings bytes, or one that has yet to
+// read an array before it is donated.
 var outside = []devicequeue.Reason{devicequeue.Loading, devicequeue.Bytes, devicequeue.Readers}
 
 // Waits tells of the queues that wait, by device, and of the collectives and calls
@@ -231,7 +231,7 @@ type journalKey struct {
 	in     string
 }
 
-// long gives the waits that are to be told of. Those that are new in the journal, or
+// long returns the waits that are to be told of. Those that are new in the journal, or
 // have lasted twice as long as when they were last logged, are logged.
 func (w *Worker) long(all []Wait, logged journal) (waits []Wait) {
 	before := maps.Clone(logged)

@@ -85,7 +85,7 @@ type Config struct {
 	// Threads is the pool that the devices share, where they are threads and not
 	// queues; see schedule.Threads. 0: they are queues.
 	Threads int
-	// DeviceID gives the driver's number for a place, of this or of other members
+	// DeviceID returns the driver's number for a place, of this or of other members
 	// of the driver's epoch. nil: only places of this worker have one.
 	DeviceID func(worker uint64, local int) (id int, ok bool)
 	// Stuck is told where a run over several members of the driver's epoch has failed

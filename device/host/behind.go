@@ -10,7 +10,7 @@ import (
 const longSlice = 100_000_000
 
 // Behind has the calling goroutine stand behind the others of the machine for its remaining life, which it spends in
-// long work that nobody needs at once. A goroutine calls it once, at its beginning: it stays on a thread of its own,
+// long work that is not urgent. A goroutine calls it once, at its beginning: it stays on a thread of its own,
 // which ends with it.
 //
 // The thread asks for long slices of its processor, in exchange for which each of them begins later. So a thread that

@@ -53,7 +53,7 @@ const PJRT_Api* pwdrv_table(void* library, char* reason, size_t reason_size) {
   }
   const PJRT_Api* api = get();
   if (api == NULL) {
-    snprintf(reason, reason_size, "its GetPjrtApi gave no table");
+    snprintf(reason, reason_size, "its GetPjrtApi returned no table");
     return NULL;
   }
   if (api->struct_size < offsetof(PJRT_Api, PJRT_Error_Destroy)) {

@@ -189,7 +189,7 @@ except jax.errors.JaxRuntimeError as error:
     )
 
 
-def test_stopped_client_holds_up_nobody(cluster):
+def test_stopped_client_holds_up_no_other(cluster):
     puts = """
 total = jax.jit(jnp.sum)
 line("begins")

@@ -169,7 +169,7 @@ while True:
 
 
 def test_clients_that_die_leave_nothing_open():
-    """Whoever is killed while arrays come, go and move leaves no memory, socket or file behind, however many do."""
+    """Processes that are killed while arrays come, go and move leave no memory, socket or file behind."""
     clients = 5
     with Cluster(2, 1) as cluster:
 

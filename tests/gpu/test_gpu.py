@@ -170,7 +170,7 @@ def test_a_loop_on_the_device_and_programs_played_together():
     assert float(twice(jnp.float32(1))) == 3
 
 
-def test_a_profile_has_the_plane_of_the_gpu_once_and_alarms_nobody():
+def test_a_profile_has_the_plane_of_the_gpu_once_without_warnings():
     out = script("""
         import glob, tempfile, jax, jax.numpy as jnp
         with tempfile.TemporaryDirectory() as d:

@@ -3,12 +3,12 @@
 //
 // # Guarantees
 //
-// What an Allocator gives begins at a multiple of 64, is zero, lies outside the Go
+// What an Allocator returns begins at a multiple of 64, is zero, lies outside the Go
 // heap, and is counted by the pool, by purpose, beside all other memory of the
 // process's exchange. Shared memory is a sealed memfd, which File names, so that
 // another process can map it. Close tells of what was not freed.
 //
-// Memory belongs to whoever allocated it until Free, which Arrow calls when a
+// Memory belongs to the code that allocated it until Free, which Arrow calls when a
 // buffer's last reference is released; a slice of it that is used later reads
 // other data, or none. The garbage collector frees none of it.
 //
@@ -77,7 +77,7 @@ func (a *Allocator) Allocate(size int) []byte {
 	return b
 }
 
-// block gives memory that is not zero.
+// block returns memory that is not zero.
 func (a *Allocator) block(size int) []byte {
 	if size == 0 {
 		return []byte{}
@@ -128,7 +128,7 @@ func (a *Allocator) Free(b []byte) {
 	block.Release()
 }
 
-// find gives the block of memory. The caller holds mu, which is free when it panics.
+// find returns the block of memory. The caller holds mu, which is free when it panics.
 func (a *Allocator) find(b []byte) *shm.Block {
 	block := a.blocks[unsafe.SliceData(b)]
 	if block == nil {
@@ -173,13 +173,13 @@ func (a *Allocator) Close() error {
 	return nil
 }
 
-// Buffer gives memory as a buffer that cannot be resized. When the last reference to
+// Buffer returns memory as a buffer that cannot be resized. When the last reference to
 // it is released, release is called, once.
 func Buffer(data []byte, release func()) *memory.Buffer {
 	return memory.NewBufferWithAllocator(data, owner(release))
 }
 
-// Received gives a block of an exchange as a buffer, which gives it back.
+// Received returns a block of an exchange as a buffer, which gives it back.
 func Received(b transport.Block) *memory.Buffer { return Buffer(b.Data, b.Release) }
 
 // owner is the allocator of memory that is somebody's: it only frees.

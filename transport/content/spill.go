@@ -41,7 +41,7 @@ func Spilled(folder string, data []byte) (*Memory, error) {
 }
 
 // Spill moves bytes that were received, or read, to a file in the folder. They keep their addresses for all who use
-// them, also while it runs, and nobody may write to them any more. The caller is a user. Other bytes stay in memory.
+// them, also while it runs, and they must not be written to any more. The caller is a user. Other bytes stay in memory.
 //
 // Errors: those of Spilled; then nothing has changed.
 func (m *Memory) Spill(folder string) error {

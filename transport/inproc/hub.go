@@ -52,7 +52,7 @@ func NewHub(pool *shm.Pool) *Hub {
 
 // Exchange implements transport.Exchange. A block is written by its sender
 // straight into where its receiver wants it, once the receiver expects it: what
-// nobody expects takes no memory.
+// no process expects takes no memory.
 type Exchange struct {
 	hub   *Hub
 	self  uint64
@@ -141,7 +141,7 @@ func (x *Exchange) CanLend(peer uint64, _ []byte) error {
 }
 
 // Lend implements transport.Lender. What is lent is read in this process: until it is
-// released, whoever has gone or closed.
+// released, also where an end has gone or closed.
 func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(error)) {
 	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, lend: true, done: done})
 }
@@ -199,7 +199,7 @@ func (t *transfer) arrive() {
 	t.offered()
 }
 
-// Cut cuts a process off: nobody hears of its blocks, and it of nobody's, until
+// Cut cuts a process off: no other hears of its blocks, and it of no other's, until
 // Heal. It is for hubs that have a Delay.
 func (h *Hub) Cut(process uint64) {
 	h.mu.Lock()
@@ -312,7 +312,7 @@ func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byt
 	}
 }
 
-// begin gives the sender memory to write to.
+// begin lends the sender memory to write to.
 func (t *transfer) begin(e *match.Expected) {
 	t.mu.Lock()
 	if t.ended {
@@ -355,7 +355,7 @@ func (t *transfer) begin(e *match.Expected) {
 	}
 }
 
-// show gives the receiver the sender's memory.
+// show lends the receiver the sender's memory.
 func (t *transfer) show() {
 	t.mu.Lock()
 	if t.ended {
@@ -407,7 +407,7 @@ func (t *transfer) written(err error) {
 	t.end(err)
 }
 
-// fail ends a transfer, as soon as nobody writes.
+// fail ends a transfer, as soon as nothing writes.
 func (t *transfer) fail(err error) {
 	t.mu.Lock()
 	if t.err == nil {

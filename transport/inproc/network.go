@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Network gives connections between the parts of one process by addresses
+// Network makes connections between the parts of one process by addresses
 // "inproc:name". It is a transport.Dialer.
 type Network struct {
 	transport.Credentials

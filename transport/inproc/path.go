@@ -13,7 +13,7 @@ type Conditions struct {
 	// Delay is how long a message from one part to another takes.
 	Delay func(from, to string) time.Duration
 	// Silence is how long a connection may be cut before both ends take the other
-	// for lost, as heartbeats do between processes; 0 is for ever.
+	// for lost, as heartbeats do between processes; 0 has no end.
 	Silence time.Duration
 }
 

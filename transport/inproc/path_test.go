@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/transport/transporttest"
 )
 
-// connected gives both ends of a connection of a part to a hub of a network.
+// connected returns both ends of a connection of a part to a hub of a network.
 func connected(t *testing.T, n *Network, part string) (ours transport.Conn, theirs *transport.Incoming) {
 	t.Helper()
 	l, err := n.Listen("centre of " + part)
@@ -127,7 +127,7 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 				t.Errorf("a cut that does not heal: %v", err)
 			}
 			if got := c.Send(wire.KindRun, nil); got != err {
-				t.Errorf("sending gives %v, receiving gave %v", got, err)
+				t.Errorf("sending returns %v, receiving %v", got, err)
 			}
 		}
 		if took := time.Since(begun); took != time.Second {

@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// Calls are made once, in order and one at a time, whoever makes them.
+// Calls are made once, in order and one at a time, on any goroutine.
 func TestCallsRunOnceAndInOrder(t *testing.T) {
 	var c Calls
 	const posters, each = 4, 2000
-	made := 0 // of whoever makes them: a race otherwise
+	made := 0 // by the one goroutine that makes them: a race otherwise
 	var all, ended sync.WaitGroup
 	ended.Add(posters * each)
 	for range posters {

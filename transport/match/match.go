@@ -1,11 +1,11 @@
 // Package match brings together what is offered under a key and who expects it,
 // whichever comes first. It is the one table of an exchange.
 //
-// The table is bounded by whoever fills it: an expectation is its own process's,
+// The table is bounded by the code that fills it: an expectation is its own process's,
 // an offer a peer's, which the exchange bounds. Operations that have failed and peers
 // that were lost are remembered, so that what comes for them later does not stay; the
 // oldest are forgotten, when nothing speaks of them any more. It may be used from any goroutine
-// and calls nobody.
+// and makes no call.
 package match
 
 import (
@@ -49,7 +49,7 @@ func New[O any]() *Table[O] {
 	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}, away: map[uint64]error{}}
 }
 
-// Offer looks for who expects a key. Where nobody does, and no error is given,
+// Offer looks for who expects a key. Where none does, and there is no error,
 // the offer is kept.
 //
 // Errors: that of the operation, of the peer or of the table; ALREADY_EXISTS where
@@ -100,7 +100,7 @@ func (t *Table[O]) Expect(e *Expected) (offer O, found bool, err error) {
 	return offer, false, nil
 }
 
-// Refused is the error for an operation or peer that is no more, or nil.
+// Refused is the error for an operation or peer that has ended, or nil.
 func (t *Table[O]) Refused(peer uint64, key transport.Key) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +168,7 @@ func (t *Table[O]) Away(peer uint64) error {
 	return t.away[peer]
 }
 
-// Regain ends Forsake. What was expected meanwhile stays refused: nobody takes it.
+// Regain ends Forsake. What was expected meanwhile stays refused: it is not taken.
 func (t *Table[O]) Regain(peer uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,7 +12,7 @@ type Recent[K comparable] struct {
 }
 
 // Add remembers an end; the first error of a key stays. Where the oldest is
-// forgotten for it, that is what Add gives.
+// forgotten for it, that is what Add returns.
 func (r *Recent[K]) Add(key K, err error) (oldest K, forgotten bool) {
 	if _, ok := r.why[key]; ok {
 		return oldest, false

@@ -16,7 +16,7 @@ import (
 
 const kind = wire.KindRun
 
-// pattern is n bytes that say where they are. Nobody else has them yet, and looking
+// pattern is n bytes that say where they are. They are not shared yet, and looking
 // at each of them would take the race detector most of a test's time.
 //
 //go:norace
@@ -34,7 +34,7 @@ func pattern(n int, seed uint64) []byte {
 
 func paint(b []byte, seed uint64) { copy(b, pattern(len(b), seed)) }
 
-// Conn checks a kind of connection. Pair gives both ends of a new one, which can
+// Conn checks a kind of connection. Pair returns both ends of a new one, which can
 // carry messages of up to largest bytes.
 func Conn(t *testing.T, largest int, pair func(t *testing.T) (a, b transport.Conn)) {
 	s := connSuite{largest, pair}
@@ -240,7 +240,7 @@ func (s connSuite) sendEndsWithTheConnection(t *testing.T) {
 			}
 		}()
 		<-begun
-		select { // nobody reads: it waits for ever, or sends without bound
+		select { // nothing reads: it waits without end, or sends without bound
 		case err := <-failed:
 			t.Fatal(err)
 		default:

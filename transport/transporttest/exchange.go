@@ -54,7 +54,7 @@ func (e *ends) done(want status.Code) func(error) {
 	}
 }
 
-// expect gives a channel of what arrives.
+// expect returns a channel of what arrives.
 func expect(t testing.TB, x transport.Exchange, peer uint64, key transport.Key, size int64, into []byte) <-chan result {
 	arrived := make(chan result, 2)
 	var times atomic.Int32
@@ -178,14 +178,14 @@ func (s exchangeSuite) posted(t *testing.T) {
 		t.Error("a long block was posted")
 	}
 	if w.of(1).Post(99, key(0, 0), nil) {
-		t.Error("a block was posted to nobody")
+		t.Error("a block was posted to no process")
 	}
 	gone := status.New(status.Aborted, "given up")
 	w.of(1).Fail(key(1, 0).Space, 1, gone)
 	if w.of(1).Post(2, key(1, 0), nil) {
 		t.Error("a block was posted of what had failed")
 	}
-	// A link stands behind the first block at the latest. Blocks that nobody takes
+	// A link stands behind the first block at the latest. Blocks that are not taken
 	// use credit up, and those that are taken give it back.
 	w.of(1).PushBytes(2, key(0, 1), nil, func(error) {})
 	take := func(k transport.Key, want []byte) {
@@ -281,7 +281,7 @@ func (s exchangeSuite) oneThatWaits(t *testing.T) {
 	w := s.open(t, 2)
 	var e ends
 	e.t = t
-	for i := range uint64(20) { // nobody expects these yet
+	for i := range uint64(20) { // these are not expected yet
 		w.of(1).PushBytes(2, key(1, i), pattern(1<<20, i), e.done(status.OK))
 		w.of(1).PushBytes(2, key(2, i), pattern(10_000, i), e.done(status.OK))
 	}

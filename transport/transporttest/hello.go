@@ -10,7 +10,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Greeted dials a listener, which lets it in, and gives both ends.
+// Greeted dials a listener, which lets it in, and returns both ends.
 func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialled, accepted transport.Conn) {
 	t.Helper()
 	type end struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Lending checks a kind of exchange that lends memory, which memory gives: shared, of
+// Lending checks a kind of exchange that lends memory, which memory returns: shared, of
 // a process of the world that was made last.
 func Lending(t *testing.T, world func(t *testing.T, n int) World, memory func(number, size int) []byte) {
 	s := lendSuite{world, memory}

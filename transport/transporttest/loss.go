@@ -131,7 +131,7 @@ func (s exchangeSuite) losing(t *testing.T) {
 		done := make(chan error, 1)
 		w.of(1).PushBytes(77, key(1, 0), make([]byte, 10), func(err error) { done <- err })
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "process 77") {
-			t.Errorf("a push to nobody: %v", err)
+			t.Errorf("a push to no process: %v", err)
 		}
 	})
 	t.Run("closed", func(t *testing.T) {

@@ -11,13 +11,13 @@ type Buffer any
 //
 // Two may still come back to a shard that was freed: a part that was given it to read, until
 // Unpin, and the caller who brings its contents, until Fill or Spoil. So a freed shard is
-// buried, which lets go of its buffer and makes the Shard usable for another object, at the
+// recycled, which lets go of its buffer and makes the Shard usable for another object, at the
 // first moment at which it is neither pinned nor pending: each of remove, Unpin, Fill and Spoil
 // looks whether that is now. A ready or failed shard never becomes pending again, and a freed
-// one is in no table, so it cannot be pinned again: a shard is buried once.
+// one is in no table, so it cannot be pinned again: a shard is recycled once.
 //
 // A buffer is handed out for closing by discard alone, which takes it out of its shard: so it
-// is handed out once. Every way out of ready passes discard: bury, or spoil with the last Unpin
+// is handed out once. Every way out of ready passes discard: recycle, or spoil with the last Unpin
 // where the shard was pinned when it failed.
 //
 // What is told later than that, such as that a copy into a shard failed after all, names the
@@ -99,13 +99,13 @@ func (q *Queue) add(session uint32, object uint64) *Shard {
 	return s
 }
 
-// Unpin ends the use of a shard that Begin gave to read.
+// Unpin ends the use of a shard that Begin returned to be read.
 func (q *Queue) Unpin(s *Shard) {
 	s.readers--
 	switch {
 	case s.readers > 0:
 	case s.freed:
-		q.bury(s)
+		q.recycle(s)
 	case s.state == failed:
 		q.discard(s)
 	}
@@ -115,7 +115,7 @@ func (q *Queue) Unpin(s *Shard) {
 func (q *Queue) Fill(s *Shard, b Buffer) {
 	s.Buffer, s.state = b, ready
 	if s.freed && s.readers == 0 {
-		q.bury(s)
+		q.recycle(s)
 	}
 }
 
@@ -123,7 +123,7 @@ func (q *Queue) Fill(s *Shard, b Buffer) {
 func (q *Queue) Spoil(s *Shard, err error) {
 	q.spoil(s, err)
 	if s.freed && s.readers == 0 {
-		q.bury(s)
+		q.recycle(s)
 	}
 }
 
@@ -150,7 +150,7 @@ func (q *Queue) discard(s *Shard) {
 func (q *Queue) Fault(session uint32, object uint64, err error) {
 	t := q.tables[session]
 	if t == nil {
-		return // no one is left to ask
+		return // there is nothing left to ask
 	}
 	if s := t.shards[object]; s != nil {
 		q.spoil(s, err)
@@ -183,12 +183,12 @@ func (q *Queue) remove(s *Shard) {
 	s.freed = true
 	s.charge.leaves()
 	if s.readers == 0 && s.state != pending {
-		q.bury(s)
+		q.recycle(s)
 	}
 }
 
-// bury makes a shard that was freed one to be used again.
-func (q *Queue) bury(s *Shard) {
+// recycle lets go of the buffer of a shard that was freed, and keeps the Shard for another object.
+func (q *Queue) recycle(s *Shard) {
 	const most = 256 // that are kept to be used again
 	q.discard(s)
 	*s = Shard{}

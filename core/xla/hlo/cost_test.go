@@ -29,7 +29,7 @@ func programs(t testing.TB) map[string][]byte {
 	return all
 }
 
-// Every figure is the one that XLA's own analysis gives for the same program
+// Every figure is the one that XLA's own analysis has for the same program
 // (testdata/make.py).
 func TestCostsAreXLAsOwn(t *testing.T) {
 	b, err := os.ReadFile("testdata/costs.json")

@@ -46,7 +46,7 @@ func tuple(parts ...[]byte) []byte {
 }
 
 // computation adds one whose instructions are numbered from 1; the last is its
-// root. It gives the computation's number.
+// root. It returns the computation's number.
 func (b *builder) computation(list ...instr) int64 {
 	b.next++
 	c := protowalk.AppendInt(nil, computationID, b.next)

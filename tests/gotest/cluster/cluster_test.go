@@ -243,8 +243,8 @@ func natively(t *testing.T, p program) [][]byte {
 	return out
 }
 
-// Programs with every collective give, on any number of workers, bit for bit what
-// one driver with all devices gives.
+// Programs with every collective compute, on any number of workers, bit for bit what
+// one driver with all devices computes.
 func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 	const devices = 4
 	want := map[string][][]byte{}

@@ -79,7 +79,7 @@ func counted(f func(x float32) float32) (out []float32) {
 }
 
 // Figure 2 of the Pathways paper: programs on three pairs of devices, as a graph that
-// is played, gives what the same calls give one by one, as often as it is played.
+// is played, makes what the same calls make one by one, as often as it is played.
 func TestFigureTwoAsAGraph(t *testing.T) {
 	for _, workers := range []int{1, 2, 3} {
 		r := open(t, workers, 6/workers)

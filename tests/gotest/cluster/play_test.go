@@ -24,7 +24,7 @@ func (d *drawing) run(r *client.Remote, input uint64) uint64 {
 	return d.last
 }
 
-// A play of collectives, calls of the client and transfers gives the bits of its
+// A play of collectives, calls of the client and transfers makes the bits of its
 // operations one by one, and leaves nothing.
 func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {

@@ -64,7 +64,7 @@ func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *
 	return a
 }
 
-// Programs on sharded arrays give what a loop gives, cut in two dimensions, with
+// Programs on sharded arrays make what a loop makes, cut in two dimensions, with
 // copies, in a chain that is not waited for; what they are given that they do not
 // take is an error.
 func TestSharded(t *testing.T) {
