@@ -206,7 +206,9 @@ func (w *Worker) post(g *gang, err error) {
 	if !w.enlist(g, err) {
 		return
 	}
-	quick := len(g.queues) == 1 && g.quick()
+	// What a put takes is short on every device. Of a run, several devices would begin one after the other.
+	_, puts := g.work.(*put)
+	quick := (len(g.queues) == 1 || puts) && g.quick()
 	for i, q := range g.queues {
 		w.posts.add(q, devicequeue.Part{Gang: &g.Gang, Index: i}, quick)
 	}

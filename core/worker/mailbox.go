@@ -24,7 +24,8 @@ import (
 //	vacant    → owned      post: the goroutine becomes the owner, by a token in wake
 //	vacant    → owned      post, here: the caller becomes the owner
 //	owned     → vacant     serve, goOn: no task is left, and nothing can begin
-//	owned     → owned      goOn: the caller passes what is left on to the goroutine, by a token
+//	owned     → owned      goOn: the caller passes what is left on to the goroutine, by a token, having applied
+//	                       what came meanwhile
 //	owned     → lent       lend: no task is left, and the owner enters the driver
 //	lent      → deputized  post of a call: a new goroutine becomes the deputy
 //	deputized → lent       standIn: no task is left, or the owner wants the queue back
@@ -115,11 +116,23 @@ func (q *queue) now(call func()) {
 // look has the queue look again at what it waits for.
 func (q *queue) look() { q.post(false, task{}) }
 
-// goOn ends the ownership of a caller of post. The queue's goroutine goes on if there is more
-// to begin, or if tasks have come meanwhile.
+// inlineRounds is how often a caller of post applies what has come meanwhile. Once is for what
+// it began itself: the bytes of a put may have been there. The next is for what followed from
+// that. It is bounded, so that others cannot keep the caller from its connection.
+const inlineRounds = 2
+
+// goOn ends the ownership of a caller of post, once it has applied tasks that have come
+// meanwhile. The queue's goroutine goes on if there is more to begin, or if tasks keep coming.
 func (q *queue) goOn(more bool) {
 	b := &q.box
 	b.mu.Lock()
+	for i := 0; i < inlineRounds && !more && len(b.tasks) > 0; i++ {
+		b.take()
+		b.mu.Unlock()
+		q.apply(b.taken)
+		more = q.advance(true)
+		b.mu.Lock()
+	}
 	if !more && len(b.tasks) == 0 && !q.stopping {
 		b.owner = vacant
 		b.mu.Unlock()

@@ -138,6 +138,17 @@ func TestPostHereLeavesWhatIsSlowToTheQueue(t *testing.T) {
 	<-late
 }
 
+// What the caller's own tasks post, such as the bytes of a put that were there before, it applies as well.
+func TestPostHereAppliesWhatItsTasksPost(t *testing.T) {
+	q := lone(t)
+	q.borrow()
+	q.goOn(q.advance(true)) // it is vacant
+	mine := 0               // a race where it is another's
+	if !q.post(true, task{call: func() { q.now(func() { mine++ }) }}) || mine != 1 {
+		t.Errorf("the caller made %d of one call", mine)
+	}
+}
+
 // While another has the queue, what is posted waits for it.
 func TestPostToAQueueThatIsOwned(t *testing.T) {
 	q := lone(t)
