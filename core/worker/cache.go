@@ -71,13 +71,8 @@ func (w *Worker) fromCache(m *wire.Compile, answer *wire.Compiled) bool {
 		w.artifacts.add(m.Op, &artifact{serialized: parts[0], code: parts[1]})
 	}
 	if t := m.Text; t.GetTransfer() != 0 { // its client need not send it
-		giveUp := content.Receive(w.config.Exchange, t.Process, t.Transfer, int64(t.Size),
-			func(came []*content.Memory, _ error) {
-				for _, part := range came {
-					part.Release()
-				}
-			})
-		giveUp(status.New(status.Cancelled, "worker %s has the program in its cache", w.config.Name))
+		content.Decline(w.config.Exchange, t.Transfer,
+			status.New(status.Cancelled, "worker %s has the program in its cache", w.config.Name))
 	}
 	answer.Info, answer.Loadable, answer.Cached = kept.Info, kept.Loadable, true
 	return true
