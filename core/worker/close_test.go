@@ -5,9 +5,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -45,4 +48,56 @@ func TestCloseWhileServeBegins(t *testing.T) {
 		both.Wait()
 		near.Close()
 	}
+}
+
+// Messages that the worker is acting on when it is closed touch none of what the end takes apart: the race detector
+// watches.
+func TestCloseWhileMessagesCome(t *testing.T) {
+	d, err := sim.Open(sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for range 20 {
+		near, remote := inproc.Pair("controller", "worker")
+		w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: d, Exchange: x})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		begun := make(chan struct{})
+		all.Go(func() { // until the worker has closed the connection
+			for session := uint32(1); ; session++ {
+				load := &wire.Load{Session: session, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}}
+				if tell(near, wire.KindLoad, load) != nil || tell(near, wire.KindDrop, &wire.Drop{Session: session}) != nil {
+					return
+				}
+				if session == 10 {
+					close(begun)
+				}
+			}
+		})
+		all.Go(func() {
+			if err := w.Serve(); err != nil {
+				t.Error(err)
+			}
+		})
+		<-begun
+		w.Close()
+		all.Wait()
+		near.Close()
+	}
+}
+
+func tell(c transport.Conn, kind wire.Kind, m proto.Message) error {
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return c.Send(kind, payload)
 }

@@ -40,6 +40,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -184,6 +186,7 @@ type Worker struct {
 	hostCalls atomic.Uint64 // numbers given to calls, by twos
 
 	closed sync.Once
+	unread chan struct{} // closed once the goroutine that reads the connection touches nothing more
 }
 
 // New makes a worker. Serve runs it; Close is owed in any case.
@@ -206,7 +209,7 @@ func New(c Config) (*Worker, error) {
 		recordings: map[recordingKey]*observe.Recording{}, gangs: map[uint64]*gang{},
 		giveUp: map[uint64]context.CancelCauseFunc{}, names: map[uint64]string{}, clients: map[uint32]client{},
 		calls: map[uint64]calling{},
-		slots: make(chan struct{}, 2), since: time.Now(),
+		slots: make(chan struct{}, 2), since: time.Now(), unread: make(chan struct{}),
 	}
 	w.idle = sync.NewCond(&w.mu)
 	w.boundCache()
@@ -251,6 +254,7 @@ func (w *Worker) Serve() error {
 		return err
 	}
 	err := w.read()
+	close(w.unread)
 	if err != nil {
 		err = status.Wrap(err, "worker %s", w.config.Name)
 	}
@@ -309,13 +313,13 @@ func (w *Worker) close() {
 	w.mu.Lock()
 	w.closing = true
 	started := w.started
-	under := make([]*gang, 0, len(w.gangs))
-	for _, g := range w.gangs {
-		under = append(under, g)
-	}
 	w.mu.Unlock()
-	for _, g := range under {
-		g.fail(ended)
+	w.failAll(ended)
+	if started {
+		// The reader may be acting on a message, even inside the driver, where it waits for a gang that has failed by
+		// now. It may also have begun another gang since.
+		<-w.unread
+		w.failAll(ended)
 	}
 	if w.island != nil {
 		w.island.Close()
@@ -353,6 +357,16 @@ func (w *Worker) close() {
 		p.release()
 	}
 	w.artifacts.close()
+}
+
+// failAll fails all gangs that are under way.
+func (w *Worker) failAll(why error) {
+	w.mu.Lock()
+	under := slices.Collect(maps.Values(w.gangs))
+	w.mu.Unlock()
+	for _, g := range under {
+		g.fail(why)
+	}
 }
 
 // read is the loop over the controller's messages.
