@@ -53,22 +53,25 @@ test-all: export PATHWAYS_TEST_THOROUGH = 1
 test-all: test-go test-python ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
 
 # Each test runs once, as strictly as can be; vet is part of lint. Beside it runs only what that cannot show: that steps
-# do not allocate (the invariants do); shares of seconds of simulated time, in one goroutine, which take four times as
-# long so strictly; the newest plugin, in the packages whose tests open one; and that what may not
-# use cgo compiles without it, which is all there is to try, since core/rules_test.go keeps cgo out of its tests too.
+# do not allocate (the invariants do); the files that their first line keeps out of it, since they are about one
+# goroutine and take many times as long and as much memory so strictly (long messages, many steps of simulated time);
+# the newest plugin, in the packages whose tests open one; and that what may not use cgo compiles without it, which is
+# all there is to try, since core/rules_test.go keeps cgo out of its tests too.
 .PHONY: test-go
 test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, and with the plugins of every Python found
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
 	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/embedded)
-	$(call say,go test of what allocates nothing$(comma) and in simulated time)
+	$(call say,go test of what allocates nothing$(comma) and of what is only about one goroutine)
 	CGO_ENABLED=0 $(GO) test -vet=off -run DoesNotAllocate ./core/schedule ./core/ledger ./core/wire
-	CGO_ENABLED=0 $(GO) test -vet=off -run Fair ./core/schedule
+	CGO_ENABLED=0 $(GO) test -vet=off -run '^($(in_one_goroutine))$$' $(sort $(addprefix ./,$(dir $(of_one_goroutine))))
 	$(call say,go build without cgo)
 	CGO_ENABLED=0 $(GO) build $(pure)
 	$(if $(PATHWAYS_TEST_THOROUGH),$(call say,go test$(comma) also without cgo))
 	$(if $(PATHWAYS_TEST_THOROUGH),$(call plugins,$(VENV)) $(GO) test -vet=off ./... && CGO_ENABLED=0 $(GO) test -vet=off $(pure))
 
 pure := ./core/... ./transport/... ./device/sim/...
+of_one_goroutine = $(shell git grep --untracked -lE '^//go:build !race && !invariants' -- '*_test.go')
+in_one_goroutine = $(subst $() ,|,$(strip $(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(of_one_goroutine))))
 
 # Each is one run of pytest. Three run at once, since much of what tests take is waiting; the longest come first.
 embedded = pytest-embedded pytest-cluster

@@ -1,3 +1,5 @@
+//go:build !race && !invariants
+
 package controller
 
 import (
@@ -14,7 +16,6 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device/sim"
 )
 
 // long is a message of a kind that a controller gets, whose field of any length is so long.
@@ -139,18 +140,6 @@ func dims(text string) []int64 {
 		list[i] = 1 << 60
 	}
 	return list
-}
-
-func compile(change func(*wire.Compile)) proto.Message {
-	m := &wire.Compile{Op: 2, Program: 2, Format: "sim", Code: []byte("q"), Options: sim.CompileOptions([]int{0})}
-	change(m)
-	return m
-}
-
-func compiledTo(change func(*wire.Compiled)) proto.Message {
-	m := &wire.Compiled{Op: 2, Info: &wire.ProgramInfo{Name: "p"}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
-	change(m)
-	return m
 }
 
 // allLong are all messages to a controller, each with each of its fields that may be long.

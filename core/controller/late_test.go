@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -80,4 +81,16 @@ func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	}
 	readers.Wait()
 	running.Wait()
+}
+
+func compile(change func(*wire.Compile)) proto.Message {
+	m := &wire.Compile{Op: 2, Program: 2, Format: "sim", Code: []byte("q"), Options: sim.CompileOptions([]int{0})}
+	change(m)
+	return m
+}
+
+func compiledTo(change func(*wire.Compiled)) proto.Message {
+	m := &wire.Compiled{Op: 2, Info: &wire.ProgramInfo{Name: "p"}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
+	change(m)
+	return m
 }

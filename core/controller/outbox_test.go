@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -42,4 +45,25 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		}
 		theirs.Close()
 	})
+}
+
+// The last resort: a message that no frame holds ends its connection, and the peer is told why.
+func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
+	ours, theirs := inproc.Pair("controller", "peer")
+	var running sync.WaitGroup
+	var o outbox
+	o.open(&transport.Incoming{Conn: ours}, &running)
+	o.start()
+	o.put(wire.KindReport, make([]byte, wire.MaxFrame+1), nil)
+	kind, payload, err := theirs.Recv()
+	m := new(wire.Goodbye)
+	if err != nil || kind != wire.KindGoodbye || proto.Unmarshal(payload, m) != nil ||
+		!strings.Contains(m.Status.GetMessage(), "a message of kind 41 would have 67108865 bytes") {
+		t.Errorf("the peer got a message of kind %d, %v, %v", kind, m, err)
+	}
+	if _, _, err := theirs.Recv(); err == nil {
+		t.Error("the connection goes on")
+	}
+	running.Wait()
+	theirs.Close()
 }

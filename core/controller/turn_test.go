@@ -1,3 +1,5 @@
+//go:build !race && !invariants
+
 package controller
 
 import (
