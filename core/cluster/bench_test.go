@@ -52,10 +52,7 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 func (m *stream) run(b *testing.B, gangs, depth int) {
 	begun := time.Now()
 	for range gangs {
-		token, y := m.s.Start(m.step, m.x)
-		m.s.Free([]uint64{m.x})
-		m.x = y
-		if m.tokens = append(m.tokens, token); len(m.tokens) > depth {
+		if m.start(); len(m.tokens) > depth {
 			m.end(b)
 		}
 	}
@@ -63,6 +60,14 @@ func (m *stream) run(b *testing.B, gangs, depth int) {
 		m.end(b)
 	}
 	m.took += time.Since(begun)
+}
+
+// start submits a gang.
+func (m *stream) start() {
+	token, y := m.s.Start(m.step, m.x)
+	m.s.Free([]uint64{m.x})
+	m.x = y
+	m.tokens = append(m.tokens, token)
 }
 
 func (m *stream) end(b *testing.B) {

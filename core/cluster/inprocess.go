@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -35,6 +36,8 @@ type InProcess struct {
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Lease      time.Duration
 	Sequential bool
+	Fair       bool
+	Tenants    *tenant.Table // clients belong to the tenants whose tokens ConnectAs shows
 	MemoryWait time.Duration
 	Limits     controller.Limits
 	// Evict replaces the restart of a worker's process, given by its index: its devices
@@ -90,13 +93,17 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 			len(c.Drivers), len(c.Islands))
 	}
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, MemoryWait: c.MemoryWait,
-		Limits: c.Limits, Log: c.Log})
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Fair: c.Fair, Tenants: c.Tenants,
+		MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
 	if err != nil {
 		return nil, err
 	}
 	pool := shm.NewPool(shm.Config{})
-	l := &Local{network: inproc.NewNetwork(transport.Credentials{Software: "pathways"}), server: server,
+	credentials := transport.Credentials{Software: "pathways"}
+	if c.Tenants != nil {
+		credentials.TenantOf = c.Tenants.OfToken
+	}
+	l := &Local{network: inproc.NewNetwork(credentials), server: server,
 		hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
@@ -202,9 +209,18 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 
 // ConnectTo begins a session with exactly the given number of devices; 0 means all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
+	return l.connect(ctx, &wire.Hello{Name: name, Devices: uint32(devices)}, notify)
+}
+
+// ConnectAs begins a session with all devices of the tenant that a token belongs to.
+func (l *Local) ConnectAs(ctx context.Context, name, token string, notify client.Notify) (client.Cluster, error) {
+	return l.connect(ctx, &wire.Hello{Name: name, Token: token}, notify)
+}
+
+func (l *Local) connect(ctx context.Context, hello *wire.Hello, notify client.Notify) (client.Cluster, error) {
+	name := hello.Name
 	return client.Connect(ctx, client.Config{
-		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: &wire.Hello{Name: name, Devices: uint32(devices)},
-		Notify: notify, Hurry: l.hurry,
+		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify, Hurry: l.hurry,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process, name)
@@ -227,6 +243,12 @@ func (l *Local) name(process uint64) string {
 
 // Memory returns the host memory of bytes in transit, by purpose.
 func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
+
+// Answer returns what an operator is told, or a tenant, as Server.Answer does.
+func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report { return l.server.Answer(ask, tenant) }
+
+// Timeline returns what some devices did, as Server.Timeline does.
+func (l *Local) Timeline(look *wire.Look) *wire.Timeline { return l.server.Timeline(look) }
 
 // Report returns the controller's report.
 func (l *Local) Report() *wire.Report { return l.server.Report() }
