@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -29,6 +28,7 @@ import figures  # noqa: E402
 import fresh  # noqa: E402
 import gobench  # noqa: E402
 import sides  # noqa: E402
+from page import milliseconds, on, paragraph, rate, table, verdict  # noqa: E402
 
 PEERS = cluster.PEERS
 # One line of figure 5: a system, how it is driven, and the program that its process is asked for.
@@ -129,28 +129,6 @@ def turns(running, lines, rounds, seconds):
             took = running[system].ask(program=program, calls=calls[line], sync=sync)["seconds"]
             rates.setdefault(line, []).append(computation.computations(program, calls[line]) / took)
     return {line: cluster.spread(values) for line, values in rates.items()}
-
-
-def paragraph(text):
-    return [*textwrap.wrap(text, 120), ""]
-
-
-def table(heads, rows):
-    lines = ["| " + " | ".join(map(str, heads)) + " |", "|" + "---|" * len(heads)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
-
-
-def rate(got):
-    return f"{got['median']:,.0f}" if got else "–"
-
-
-def verdict(text, reached, why=""):
-    """A target and what became of it; where it is missed, what is known of the distance."""
-    return f"- {text}: **{'reached' if reached else 'missed'}**{'' if reached or not why else '. ' + why}"
-
-
-def on(workers):
-    return f"{workers} worker{'s' * (workers > 1)}"
 
 
 def microseconds(got):
@@ -340,14 +318,6 @@ def page6(data):
             why += f" The controller's own part of a gang is {own / 1e3:.2f} ms."
         text += [verdict(f"{said} (target {target} ms; the paper {theirs} ms)", reached, why), ""]
     return text
-
-
-def milliseconds(cost):
-    """Reads Go's way to write a duration."""
-    for unit, factor in (("µs", 1e-3), ("ms", 1), ("s", 1e3)):
-        if cost.endswith(unit):
-            return float(cost.removesuffix(unit)) * factor
-    raise ValueError(cost)
 
 
 # ---- Figure 7: parallel and sequential dispatch of a chain over workers.
