@@ -4,6 +4,7 @@ A *computation* is an AllReduce of one float32 a participant, scaled by 1/N, plu
 from zeros, every participant therefore holds the number of computations done: each measurement checks it.
 """
 
+import collections
 import time
 
 import jax
@@ -91,6 +92,22 @@ def chain(f, x, calls, sync):
             x.block_until_ready()
     x.block_until_ready()
     return x, time.perf_counter() - start
+
+
+def go_on(f, x, seconds, depth):
+    """Calls f on its own result for some seconds, and waits for the oldest of `depth` results before it goes on.
+
+    Returns the last result, the number of calls, and the seconds that they took.
+    """
+    start, calls, under_way = time.perf_counter(), 0, collections.deque()
+    while time.perf_counter() - start < seconds:
+        x = f(x)
+        calls += 1
+        under_way.append(x)
+        if len(under_way) > depth:
+            under_way.popleft().block_until_ready()
+    x.block_until_ready()
+    return x, calls, time.perf_counter() - start
 
 
 def values(x):

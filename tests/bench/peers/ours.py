@@ -1,7 +1,9 @@
 """Open Pathways: one process drives all devices of the cluster that PATHWAYS_ADDRESS names."""
 
+import contextlib
 import pathlib
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
@@ -58,10 +60,25 @@ def first(program):
     return zeros
 
 
-def answer(program, calls, sync):
-    x, seconds = computation.chain(programs[program], first(program), calls, sync)
+def answer(program, calls=0, sync=False, lasts=0, depth=0, traced=False):
+    """Runs so many calls; or goes on for some seconds, with at most `depth` calls under way."""
+    if lasts:
+        x, calls, seconds = computation.go_on(programs[program], first(program), lasts, depth)
+    else:
+        with recorded(traced):
+            x, seconds = computation.chain(programs[program], first(program), calls, sync)
     computation.check(program, calls, computation.values(x))
-    return {"seconds": seconds}
+    return {"seconds": seconds, "calls": calls}
+
+
+@contextlib.contextmanager
+def recorded(traced):
+    """Records a trace meanwhile, which is thrown away."""
+    if not traced:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as directory, pathways.trace(directory + "/trace.json"):
+        yield
 
 
 sides.serve(stream, answer, {"version": pathways.__version__})

@@ -1,0 +1,368 @@
+"""The paper's experiments on sharing devices: figures 8, 9 and 11, and what it costs to share them and to look.
+
+paper.py calls these and writes what they return. Clients are processes of their own. The ones of multi-controller JAX
+are a process for each device, and a client's processes know nothing of other clients': the machine shares the
+processors out among them.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import cluster
+import computation
+import fresh
+import gobench
+import sides
+from page import milliseconds, on, paragraph, table, verdict
+
+WORKERS = 2  # of one device: the processors that this machine has
+LENGTHS = (0.04, 0.33, 1.04, 2.4)  # milliseconds of device time, as in the paper
+TRACED = 0.33  # of figures 9 and 11
+WEIGHTS = {"1:1:1:1": (1, 1, 1, 1), "1:2:4:8": (1, 2, 4, 8)}
+UNDER_WAY = 64  # calls of a client that goes on until it is stopped
+
+
+class Shared:
+    """A cluster of this machine, and clients of it that each have a tenant's token."""
+
+    def __init__(self, stack, clients, weights=()):
+        self.directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paper-")))
+        self.env = fresh.environment("pathways") | {"TMPDIR": str(self.directory)}
+        for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
+            self.env.pop(name, None)
+        self.file = self.directory / "tenants.toml"
+        self.tokens = []
+        for i in range(clients):
+            self.tokens.append(self.directory / f"t{i}.token")
+            self.tokens[i].touch(0o600)
+            self.tokens[i].write_text(self.command("token", "new"))
+        self.write(weights or [1] * clients)
+        self.port = sides.free_port()
+        self.at = ["--dir", str(self.directory)]
+        up = ["--workers", str(WORKERS), "--devices", "1", "--http", f"127.0.0.1:{self.port}"]
+        stack.callback(self.command, "down", *self.at)
+        self.command("up", *self.at, *up, "--tenants", str(self.file))
+        address = self.command("address", *self.at).strip()
+        self.clients = []
+        stack.callback(lambda: sides.close(self.clients))
+        for token in self.tokens:
+            env = self.env | {"PATHWAYS_ADDRESS": address, "PATHWAYS_TOKEN_FILE": str(token)}
+            self.clients.append(sides.Side([sys.executable, cluster.PEERS / "ours.py"], env))
+        for client in self.clients:
+            client.hear()
+
+    def command(self, *arguments):
+        """Runs a command of `pathways`, and returns what it prints."""
+        line = [sys.executable, "-m", "pathways_command", *arguments]
+        return subprocess.run(line, env=self.env, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    def write(self, weights):
+        lines = [f'[tenants.t{i}]\ntoken-file = "t{i}.token"\nweight = {weight}\n' for i, weight in enumerate(weights)]
+        self.file.write_text("\n".join(lines))
+
+    def weigh(self, weights):
+        """Changes the weights of the tenants."""
+        self.write(weights)
+        self.command("tenants", "apply", *self.at)
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+            return json.load(answer)
+
+    def lanes(self, seconds):
+        """What the devices do for some seconds, as the system records it: [(tenant, begin, end)] by device, in ms."""
+        report, lanes, after = self.get("/api/status"), {}, 0
+        tenants = {s["session"]: s["tenant"] for s in report["sessions"]}
+        until = time.monotonic() + seconds + 2  # what is first asked has nothing yet, and bars come a second later
+        while time.monotonic() < until:
+            got = self.get(f"/api/timeline?after={after}")
+            after = got["newest"]
+            for lane in got["lanes"]:
+                if lane["dropped"]:
+                    raise ValueError(f"{lane['dropped']} computations of {lane['worker']} are not in its timeline")
+                bars = lanes.setdefault(f"{lane['worker']}/{lane['device']}", [])
+                bars += [(tenants[session], begin, end) for session, _, _, begin, end in lane["bars"]]
+            time.sleep(0.5)
+        return lanes
+
+
+def together(clients, program, calls):
+    """Has clients run so many calls each, at the same time. Returns the computations a second of all of them."""
+    began = time.perf_counter()
+    for client in clients:
+        client.tell(program=program, calls=calls, sync=False)
+    for client in clients:
+        client.hear()
+    return len(clients) * computation.computations(program, calls) / (time.perf_counter() - began)
+
+
+def lasting(client, lengths):
+    """Returns the programs whose computations take so many milliseconds of a device, by length."""
+    took = {}
+    for steps in (1000, 4000):
+        calls = cluster.calls_of(client, {"program": f"work:{steps}", "sync": False}, 0.3)
+        asked = {"program": f"work:{steps}", "calls": calls, "sync": False}
+        took[steps] = min(client.ask(**asked)["seconds"] for _ in range(3)) / calls
+    step = (took[4000] - took[1000]) / 3000
+    return {length: f"work:{round(length / 1e3 / step)}" for length in lengths}
+
+
+# ---- Figure 8: computations a second of several clients together.
+
+
+def figure8(quick):
+    counts = (1, 2, 4) if quick else (1, 2, 4, 8, 16)
+    rounds, seconds = (2, 0.3) if quick else (5, 1)
+    real = {}
+    with contextlib.ExitStack() as stack:
+        shared = Shared(stack, counts[-1])
+        env = fresh.environment("jaxlib") | {"TMPDIR": str(shared.directory)}
+        command = [sys.executable, cluster.PEERS / "jax_gloo.py", str(WORKERS)]
+        theirs = []
+        stack.callback(lambda: sides.close(theirs))
+        theirs += [sides.Side(command, env) for _ in range(counts[-1])]
+        for side in theirs:
+            side.hear()
+        systems = {"ours": shared.clients, "gloo": theirs}
+        for length, program in lasting(theirs[0], LENGTHS).items():
+            calls = {}
+            for name, clients in systems.items():
+                calls[name] = cluster.calls_of(clients[0], {"program": program, "sync": False}, seconds)
+                together(clients, program, 1)  # compiles
+            rates = {}
+            for i in range(rounds):
+                for count in counts:
+                    for name in list(systems)[:: 1 if i % 2 else -1]:
+                        got = together(systems[name][:count], program, max(1, calls[name] // count))
+                        rates.setdefault((name, count), []).append(got)
+            of = real.setdefault(str(length), {})
+            for (name, count), all_of in rates.items():
+                of.setdefault(name, {})[str(count)] = cluster.spread(all_of)
+            for count in counts:
+                ours, gloo = (of[name][str(count)]["median"] for name in systems)
+                said = f"figure 8, {length} ms, {count} clients: {ours:8,.0f}/s, {ours / gloo:.2f} of JAX with gloo"
+                print(said, flush=True)
+    simulated = {}
+    found = gobench.run("./core/cluster", "^BenchmarkClients$", 1 if quick else 3, "0.3s" if quick else "1s")
+    for name, values in found.items():
+        _, cost, clients = (part.partition("=")[2] for part in name.split("/"))
+        at = simulated.setdefault(f"{milliseconds(cost):g}", {}).setdefault(clients, {})
+        at |= {"rate": statistics.median(values["gangs/s"]), "use": statistics.median(values["use"])}
+    return {"real": real, "simulated": simulated}
+
+
+def clients_of(count):
+    return f"{count} client{'s' * (int(count) != 1)}"
+
+
+def least_of(rates):
+    """Of some counts of clients: where the rate is least of one client's, and how much of that it is."""
+    alone = rates["1"]
+    return min(((count, rate / alone) for count, rate in rates.items() if count != "1"), key=lambda at: at[1])
+
+
+NOISE = 0.97  # a rate counts as reached from this part of the other on: as far apart are two runs of the same
+
+
+def page8(data):
+    text = ["## Figure 8: computations a second of several clients", ""]
+    text += paragraph(
+        f"Clients that each run programs of their own on the same {on(WORKERS)}, as fast as they can: all their"
+        " computations a second. *JAX with gloo*: as many clients of multi-controller JAX, each with a process for"
+        f" each device, which share the same {os.cpu_count()} processors. A computation is a loop of some length and an"
+        " AllReduce; medians; higher is better."
+    )
+    counts = list(next(iter(data["real"].values()))["ours"])
+    rows, verdicts = [], []
+    titles = {"ours": "Open Pathways", "gloo": "JAX with gloo"}
+    for length, of in data["real"].items():
+        for name, title in titles.items():
+            rows.append([f"{title}, {length} ms", *(f"{of[name][count]['median']:,.0f}" for count in counts)])
+        ours = {count: of["ours"][count]["median"] for count in counts}
+        count, part = least_of(ours)
+        verdicts.append(verdict(
+            f"{length} ms: at least {part:.2f} × one client's rate, with {clients_of(count)} (target 1 ×)",
+            part >= NOISE))  # fmt: skip
+        ratio = {count: ours[count] / of["gloo"][count]["median"] for count in counts}
+        count = min(ratio, key=ratio.get)
+        verdicts.append(verdict(
+            f"{length} ms: at least {ratio[count]:.2f} × JAX with gloo, with {clients_of(count)} (target 1 ×)",
+            ratio[count] >= NOISE))  # fmt: skip
+    text += [table(["clients", *counts], rows), "", "![figure 8](figure8.png)", "", *verdicts, ""]
+    if simulated := data["simulated"]:
+        counts = list(next(iter(simulated.values())))
+        text += paragraph(
+            "Simulated, 128 devices on 16 workers, which take the time that they say: computations a second, and in"
+            " brackets the part of the time that the devices compute. Clients, controller and workers share this"
+            " machine."
+        )
+        rows = [
+            [f"{length} ms", *(f"{at['rate']:,.0f} ({at['use']:.2f})" for at in of.values())]
+            for length, of in simulated.items()
+        ]
+        text += [table(["clients", *counts], rows), ""]
+        for length, of in simulated.items():
+            count, part = least_of({count: at["rate"] for count, at in of.items()})
+            text.append(verdict(
+                f"{length} ms: at least {part:.2f} × one client's rate, with {clients_of(count)} (target 1 ×)",
+                part >= NOISE))  # fmt: skip
+    return text
+
+
+# ---- Figure 9: shares of device time.
+
+
+def parts(bars, begin, end):
+    """The part that each tenant has of what a device did between two times."""
+    got = {}
+    for tenant, began, ended in bars:
+        if (took := min(ended, end) - max(began, begin)) > 0:
+            got[tenant] = got.get(tenant, 0) + took
+    total = sum(got.values())
+    return {tenant: took / total for tenant, took in got.items()}
+
+
+def distances(lanes, weights, seconds):
+    """How far tenants are from their shares, at most, as part of these: over any second, and over all of them."""
+    share = {f"t{i}": weight / sum(weights) for i, weight in enumerate(weights)}
+
+    def furthest(bars, begin, end):
+        got = parts(bars, begin, end)
+        return max(abs(got.get(tenant, 0) / part - 1) for tenant, part in share.items())
+
+    second, whole = 0, 0
+    for bars in lanes.values():
+        end = bars[-1][2]
+        begin = end - 1e3 * seconds
+        whole = max(whole, furthest(bars, begin, end))
+        for i in range(10 * (seconds - 1) + 1):
+            second = max(second, furthest(bars, begin + 100 * i, begin + 100 * i + 1e3))
+    return {"second": second, "whole": whole}
+
+
+SHOWN = 60  # milliseconds of a picture of figure 9
+
+
+def excerpt(lanes, shown):
+    """Some milliseconds from the middle of what devices did, from zero on."""
+    out = {}
+    for name, bars in lanes.items():
+        begin = (bars[0][1] + bars[-1][2]) / 2
+        inside = [(t, max(b - begin, 0), min(e - begin, shown)) for t, b, e in bars if e > begin and b < begin + shown]
+        out[name] = [(tenant, round(b, 3), round(e, 3)) for tenant, b, e in inside]
+    return out
+
+
+def figure9(quick):
+    seconds = 5 if quick else 10
+    real = {}
+    with contextlib.ExitStack() as stack:
+        shared = Shared(stack, 4)
+        program = lasting(shared.clients[0], (TRACED,))[TRACED]
+        for name, weights in WEIGHTS.items():
+            shared.weigh(weights)
+            lanes, rates = observed(shared, shared.clients, program, seconds)
+            real[name] = distances(lanes, weights, seconds) | {
+                "seconds": seconds,
+                "rates": rates,
+                "parts": parts(lanes[min(lanes)], lanes[min(lanes)][-1][2] - 1e3 * seconds, lanes[min(lanes)][-1][2]),
+                "trace": excerpt(lanes, SHOWN),
+            }
+            far = "{whole:.1%} from their shares over {seconds} s, {second:.1%} over any second".format(**real[name])
+            print(f"figure 9, {name}: {far}", flush=True)
+    simulated = {}
+    found = gobench.run("./core/cluster", "^BenchmarkShares$", 1, "1x")
+    for name, values in found.items():
+        weights = name.partition("=")[2].strip("[]").replace("_", ":")
+        simulated[weights] = {"second": values["%second"][0] / 100, "whole": values["%ten"][0] / 100, "seconds": 10}
+    return {"real": real, "simulated": simulated}
+
+
+def observed(shared, clients, program, seconds):
+    """Returns what devices do for some seconds while clients keep them busy, and each client's rate."""
+    for client in clients:
+        client.ask(program=program, calls=1, sync=True)  # compiles
+    for client in clients:
+        client.tell(program=program, lasts=seconds + 4, depth=UNDER_WAY)
+    time.sleep(0.5)
+    lanes = shared.lanes(seconds)
+    return lanes, [round(got["calls"] / got["seconds"], 1) for got in (client.hear() for client in clients)]
+
+
+def page9(data):
+    text = ["## Figure 9: shares of device time", ""]
+    text += paragraph(
+        f"Four clients of four tenants, each with {UNDER_WAY} computations of {TRACED} ms under way, on"
+        f" {on(WORKERS)} of this machine, and on 128 simulated devices. How far what a tenant got of a device's time is"
+        " from its share, at most, as a part of this: over any second, and over all of the time. Less is better."
+    )
+    rows, verdicts = [], []
+    for where, of in ((on(WORKERS), data["real"]), ("128 simulated devices", data["simulated"])):
+        for weights, got in of.items():
+            rows.append([f"{weights}, {where}", f"{got['second']:.1%}", f"{got['whole']:.1%} of {got['seconds']} s"])
+            for name, target, over in (("whole", 0.02, f"{got['seconds']} s"), ("second", 0.05, "a second")):
+                said = f"{weights}, {where}: {got[name]:.1%} from the shares over {over} (target {target:.0%})"
+                verdicts.append(verdict(said, got[name] <= target))
+    text += [table(["weights", "a second", "all"], rows), "", "![figure 9](figure9.png)", "", *verdicts, ""]
+    return text
+
+
+# ---- Figure 11: use of devices, and the cost of going from client to client.
+
+
+def figure11(quick):
+    counts = (1, 4) if quick else (1, 4, 8, 16)
+    seconds = 2 if quick else 5
+    real = {}
+    with contextlib.ExitStack() as stack:
+        shared = Shared(stack, counts[-1])
+        program = lasting(shared.clients[0], (TRACED,))[TRACED]
+        for count in counts:
+            lanes, rates = observed(shared, shared.clients[:count], program, seconds)
+            use = [busy(bars, bars[-1][2] - 1e3 * seconds, bars[-1][2]) for bars in lanes.values()]
+            real[str(count)] = {"use": min(use), "rates": rates, "trace": excerpt(lanes, 10)}
+            print(f"figure 11, {count} clients: devices compute {min(use):.0%} of the time", flush=True)
+    found = gobench.run(
+        "./core/cluster", "^BenchmarkClients$/^cost=330µs$", 1 if quick else 3, "0.3s" if quick else "1s"
+    )
+    simulated = {name.rpartition("=")[2]: statistics.median(values["use"]) for name, values in found.items()}
+    found = gobench.run("./core/cluster", "^BenchmarkSwitch$", 1, "4x" if quick else "20x")
+    switch = {name.partition("=")[2]: values["x-apart"][0] - 1 for name, values in found.items()}
+    return {"real": real, "simulated": simulated, "switch": switch}
+
+
+def busy(bars, begin, end):
+    """The part of a time that a device computes."""
+    return sum(max(0, min(ended, end) - max(began, begin)) for _, began, ended in bars) / (end - begin)
+
+
+def page11(data):
+    text = ["## Figure 11: the use of devices", ""]
+    text += paragraph(
+        f"Clients with computations of {TRACED} ms: the part of the time that devices compute, on {on(WORKERS)} that"
+        f" share {os.cpu_count()} processors with the clients and the controller, and on 128 simulated devices. More is"
+        " better."
+    )
+    counts = sorted({*data["real"], *data["simulated"]}, key=int)
+    rows = [
+        [on(WORKERS), *(f"{data['real'][c]['use']:.1%}" if c in data["real"] else "–" for c in counts)],
+        ["simulated", *(f"{data['simulated'][c]:.1%}" if c in data["simulated"] else "–" for c in counts)],
+    ]
+    text += [table(["clients", *counts], rows), "", "![figure 11](figure11.png)", ""]
+    for count, use in data["simulated"].items():
+        if int(count) >= 4:
+            said = f"Simulated, {clients_of(count)}: devices compute {use:.1%} of the time (target 99 %)"
+            text.append(verdict(said, use >= 0.99))
+    for cost, more in data["switch"].items():
+        what = f"computations of {cost}" if milliseconds(cost) else "computations that take no time"
+        said = f"A B A B … against A A B B …, {what}: {more:+.1%} (target at most 1 %)"
+        text.append(verdict(said, more <= 0.01))
+    return text
