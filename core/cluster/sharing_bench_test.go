@@ -30,9 +30,12 @@ const (
 	sharedEach    = 8
 )
 
-// underWay is how many gangs a client has under way at a time: as many as a loop that does not wait for its results
-// may well have.
-const underWay = 16
+// How many gangs a client has under way at a time: as many as a loop that does not wait for its results may well have,
+// and where shares are measured, always more than a device is given ahead, which is 50 ms.
+const (
+	underWay = 16
+	backlog  = 256
+)
 
 // share starts a cluster that shares its devices by time.
 func share(b *testing.B, c cluster.InProcess, workers, each int) *cluster.Local {
@@ -185,7 +188,7 @@ func (m *stream) runUntil(b *testing.B, stop <-chan struct{}) {
 			return
 		default:
 		}
-		if len(m.tokens) == underWay {
+		if len(m.tokens) == backlog {
 			m.end(b)
 		}
 		m.start()

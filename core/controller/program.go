@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -71,15 +72,21 @@ type program struct {
 	forgotten bool
 }
 
-// recent is how many runs back the average of a program's device time reaches, about.
-const recent = 8
+// How far back the average of a program's device time reaches, about: as far as a device is given ahead, and eight runs
+// at least. When a short run ended is known to some tenths of a millisecond: where several end at about the same time, one
+// of them seems to have taken what all did. An average of few runs would follow that, and with it how many of a
+// program's runs get their places before others'.
+const (
+	recentTime = 2 * schedule.DefaultWindow
+	recentRuns = 8
+)
 
 // took averages the device time of a run, on each device, into what the program usually takes.
 func (c *compiled) took(time int64) {
 	if c.usual == 0 {
 		c.usual = time
 	} else {
-		c.usual += (time - c.usual) / recent
+		c.usual += (time - c.usual) / max(recentRuns, recentTime/c.usual)
 	}
 }
 

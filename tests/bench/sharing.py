@@ -27,7 +27,7 @@ WORKERS = 2  # of one device: the processors that this machine has
 LENGTHS = (0.04, 0.33, 1.04, 2.4)  # milliseconds of device time, as in the paper
 TRACED = 0.33  # of figures 9 and 11
 WEIGHTS = {"1:1:1:1": (1, 1, 1, 1), "1:2:4:8": (1, 2, 4, 8)}
-UNDER_WAY = 64  # calls of a client that goes on until it is stopped
+UNDER_WAY = 256  # calls of a client that goes on until it is stopped: more than a device is given ahead
 
 
 class Shared:
