@@ -193,8 +193,58 @@ def draw_pipeline(heads, rows, path):
     pyplot.close(figure)
 
 
+def draw8(heads, rows, path):
+    """Computations a second by the number of clients, a panel for each length of a computation."""
+    counts = [int(head) for head in heads[1:]]
+    lengths = list(dict.fromkeys(row[0].partition(", ")[2] for row in rows))
+    figure, grid = pyplot.subplots(1, len(lengths), figsize=(12, 3.6), sharex=True)
+    for axes, length in zip(grid.flat, lengths, strict=True):
+        for name, *cells in rows:
+            system, _, of = name.partition(", ")
+            if of == length:
+                ours = system == "Open Pathways"
+                values = [number(cell) for cell in cells]
+                axes.plot(counts, values, "-o", color=COLOURS[system], markersize=3.5, linewidth=2.2 if ours else 1.2)
+                up = 6 if values[-1] == max(number(r[-1]) for r in rows if r[0].endswith(f", {length}")) else -14
+                axes.annotate(system, (counts[-1], values[-1]), (0, up), textcoords="offset points", ha="right",
+                              fontsize=8, color=COLOURS[system])  # fmt: skip
+        axes.set_ylim(0, 1.2 * max(number(cell) for row in rows if row[0].endswith(f", {length}") for cell in row[1:]))
+        axes.set_title(f"{length} a computation", fontsize=10, loc="left")
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        plain(axes, "clients", "computations a second (higher is better)" if axes is grid.flat[0] else "")
+        doubling(axes, counts)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_traces(traces, path):
+    """What devices did for some milliseconds, by what was set: a lane for each device, a colour for each tenant."""
+    figure, grid = pyplot.subplots(len(traces), 1, figsize=(11, 0.6 + 1.1 * len(traces)), squeeze=False)
+    for axes, (title, got) in zip(grid.flat, traces.items(), strict=True):
+        lanes = got["trace"]
+        tenants = sorted({bar[0] for bars in lanes.values() for bar in bars}, key=lambda name: int(name[1:]))
+        colours = pyplot.get_cmap("tab20" if len(tenants) > 8 else "Set2")
+        for row, bars in enumerate(lanes.values()):
+            spans = [(begin, end - begin) for _, begin, end in bars]
+            axes.broken_barh(
+                spans, (row - 0.4, 0.8), color=[colours(tenants.index(bar[0])) for bar in bars], linewidth=0
+            )
+        for i, tenant in enumerate(tenants[:8]):
+            axes.text(1.005, 0.9 - i * 0.9 / min(len(tenants), 8), f"client {int(tenant[1:]) + 1}", fontsize=7,
+                      transform=axes.transAxes, color=colours(i), va="top")  # fmt: skip
+        axes.set_yticks(range(len(lanes)), lanes, fontsize=8)
+        axes.set_xlim(0, max(bar[2] for bars in lanes.values() for bar in bars))
+        axes.set_title(title if ":" in title else f"{title} client{'s' * (title != '1')}", fontsize=10, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+    grid.flat[-1].set_xlabel("milliseconds")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
 # By how the title of the section begins.
-DRAWN = {"Figure 5": draw5, "Figure 6": draw6, "Figure 7": draw7, "Pipeline": draw_pipeline}
+DRAWN = {"Figure 5": draw5, "Figure 6": draw6, "Figure 7": draw7, "Figure 8": draw8, "Pipeline": draw_pipeline}
 
 
 def draw(page, into=None):

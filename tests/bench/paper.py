@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7,pipeline] [--out out/paper]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,costs,pipeline] [--out out/paper]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
@@ -27,6 +27,7 @@ import computation  # noqa: E402
 import figures  # noqa: E402
 import fresh  # noqa: E402
 import gobench  # noqa: E402
+import sharing  # noqa: E402
 import sides  # noqa: E402
 from page import milliseconds, on, paragraph, rate, table, verdict  # noqa: E402
 
@@ -426,7 +427,16 @@ def pipeline_page(data):
     return text
 
 
-FIGURES = {"5": (figure5, page5), "6": (figure6, page6), "7": (figure7, page7), "pipeline": (pipeline, pipeline_page)}
+FIGURES = {
+    "5": (figure5, page5),
+    "6": (figure6, page6),
+    "7": (figure7, page7),
+    "8": (sharing.figure8, sharing.page8),
+    "9": (sharing.figure9, sharing.page9),
+    "11": (sharing.figure11, sharing.page11),
+    "costs": (sharing.costs, sharing.costs_page),
+    "pipeline": (pipeline, pipeline_page),
+}
 
 
 def main():
@@ -457,6 +467,9 @@ def main():
     written = said.out / "README.md"
     written.write_text("\n".join(text))
     figures.draw(written)
+    for number in sharing.TRACES:
+        if number in data:
+            figures.draw_traces(data[number]["real"], said.out / f"figure{number}.png")
     print(f"{time.monotonic() - began:.0f} s; wrote {written}")
 
 

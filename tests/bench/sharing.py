@@ -27,13 +27,14 @@ WORKERS = 2  # of one device: the processors that this machine has
 LENGTHS = (0.04, 0.33, 1.04, 2.4)  # milliseconds of device time, as in the paper
 TRACED = 0.33  # of figures 9 and 11
 WEIGHTS = {"1:1:1:1": (1, 1, 1, 1), "1:2:4:8": (1, 2, 4, 8)}
+TRACES = ("9", "11")  # figures whose pictures are of what devices did, not of a table
 UNDER_WAY = 256  # calls of a client that goes on until it is stopped: more than a device is given ahead
 
 
 class Shared:
     """A cluster of this machine, and clients of it that each have a tenant's token."""
 
-    def __init__(self, stack, clients, weights=()):
+    def __init__(self, stack, clients, devices=1):
         self.directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paper-")))
         self.env = fresh.environment("pathways") | {"TMPDIR": str(self.directory)}
         for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
@@ -44,10 +45,10 @@ class Shared:
             self.tokens.append(self.directory / f"t{i}.token")
             self.tokens[i].touch(0o600)
             self.tokens[i].write_text(self.command("token", "new"))
-        self.write(weights or [1] * clients)
+        self.write([1] * clients)
         self.port = sides.free_port()
         self.at = ["--dir", str(self.directory)]
-        up = ["--workers", str(WORKERS), "--devices", "1", "--http", f"127.0.0.1:{self.port}"]
+        up = ["--workers", str(WORKERS), "--devices", str(devices), "--http", f"127.0.0.1:{self.port}"]
         stack.callback(self.command, "down", *self.at)
         self.command("up", *self.at, *up, "--tenants", str(self.file))
         address = self.command("address", *self.at).strip()
@@ -365,4 +366,73 @@ def page11(data):
         what = f"computations of {cost}" if milliseconds(cost) else "computations that take no time"
         said = f"A B A B … against A A B B …, {what}: {more:+.1%} (target at most 1 %)"
         text.append(verdict(said, more <= 0.01))
+    return text
+
+
+# ---- What it costs to share devices, and to look at what they do.
+
+
+def costs(quick):
+    rounds, seconds = (5, 0.2) if quick else (20, 0.3)
+    traced = {}
+    with contextlib.ExitStack() as stack:
+        shared = Shared(stack, 1, devices=2)
+        (client,) = shared.clients
+        for program in ("add", "chained add", "chained", "work:1000"):
+            calls = cluster.calls_of(client, {"program": program, "sync": False}, seconds)
+            took = {False: [], True: []}
+            for i in range(rounds):
+                for on in (False, True) if i % 2 else (True, False):
+                    took[on].append(client.ask(program=program, calls=calls, sync=False, traced=on)["seconds"])
+            each = {on: statistics.median(of) / computation.computations(program, calls) for on, of in took.items()}
+            ratio = statistics.median(a / b for a, b in zip(took[True], took[False], strict=True))
+            traced[program] = {"without": each[False], "with": each[True], "ratio": ratio}
+            print(f"costs, {program} with a trace: {ratio:.3f} × the time without", flush=True)
+    count, lasts = (1, "20000x") if quick else (3, "200000x")
+    found = gobench.run("./core/schedule", "^BenchmarkFair$/^tenants=[0-9]+$", count, lasts)
+    tenants = {name.partition("=")[2]: statistics.median(values["ns/op"]) for name, values in found.items()}
+    found = gobench.run("./core/worker", "^BenchmarkRun(Watched)?$", 2 * count + 1, lasts)
+    run = {name: statistics.median(values["ns/op"]) for name, values in found.items()}
+    found = gobench.run("./core/cluster", "^BenchmarkWatching$", 1, "3x" if quick else "10x")
+    watching = {unit: values[0] for of in found.values() for unit, values in of.items()}
+    return {"traced": traced, "tenants": tenants, "run": run, "watching": watching}
+
+
+NAMED = {
+    "add": "add, one by one",
+    "chained add": "add, a program of 128",
+    "chained": "AllReduce + add, a program of 128",
+    "work:1000": "1,000 steps + AllReduce",
+}
+
+
+def costs_page(data):
+    text = ["## Costs of sharing and of looking", ""]
+    text += paragraph(
+        "What a computation takes while `pathways.trace` records it, on two workers of two devices, by what it takes"
+        " otherwise; by turns. Less is better."
+    )
+    rows, verdicts = [], []
+    for program, got in data["traced"].items():
+        rows.append([NAMED[program], *(f"{1e6 * got[how]:,.1f}" for how in ("without", "with")), f"{got['ratio']:.3f}"])
+        said = f"{NAMED[program]}: {got['ratio'] - 1:+.1%} with a trace (target at most 2 %)"
+        verdicts.append(verdict(said, got["ratio"] <= 1.02))
+    text += [table(["computation", "µs without", "µs with a trace", "ratio"], rows), "", *verdicts, ""]
+    if tenants := data["tenants"]:
+        text += paragraph(
+            "What the order by shares costs the controller for a gang, from its submission to its end, while each of so"
+            " many tenants has one that waits:"
+        )
+        text += [table(["tenants", *tenants], [["µs a gang", *(f"{ns / 1e3:.2f}" for ns in tenants.values())]]), ""]
+    if "RunWatched" in data["run"]:
+        more = data["run"]["RunWatched"] / data["run"]["Run"] - 1
+        text.append(verdict(
+            f"A worker's part of a run that takes no time, while somebody looks at its device: {more:+.1%} (target at most"
+            " 1 %)", more <= 0.01))  # fmt: skip
+    if watching := data["watching"]:
+        ratio, look = watching["x-watched"] - 1, watching["%look"] / 100
+        text.append(verdict(
+            "`pathways top`, the page and its metrics, each once a second, with 100,000 arrays on 2,048 simulated"
+            f" devices: what they ask takes {look:.1%} of the processors' time, and gangs {ratio:+.1%} longer (target at"
+            " most 1 %)", look <= 0.01))  # fmt: skip
     return text
