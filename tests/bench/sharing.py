@@ -427,12 +427,12 @@ def costs_page(data):
     if "RunWatched" in data["run"]:
         more = data["run"]["RunWatched"] / data["run"]["Run"] - 1
         text.append(verdict(
-            f"A worker's part of a run that takes no time, while somebody looks at its device: {more:+.1%} (target at most"
-            " 1 %)", more <= 0.01))  # fmt: skip
+            f"A worker's part of a run that takes no time, while somebody looks at its device: {more:+.1%} (target at"
+            " most 1 %)", more <= 0.01))  # fmt: skip
     if watching := data["watching"]:
         ratio, look = watching["x-watched"] - 1, watching["%look"] / 100
         text.append(verdict(
             "`pathways top`, the page and its metrics, each once a second, with 100,000 arrays on 2,048 simulated"
-            f" devices: what they ask takes {look:.1%} of the processors' time, and gangs {ratio:+.1%} longer (target at"
-            " most 1 %)", look <= 0.01))  # fmt: skip
+            f" devices: what they ask takes {look:.1%} of the processors' time, and gangs {ratio:+.1%} longer (target"
+            " at most 1 %)", look <= 0.01))  # fmt: skip
     return text
