@@ -256,9 +256,9 @@ func distances(all []did, weights []float64) (second, ten float64) {
 	return second, over(end-10*sec, end)
 }
 
-// What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`, the
-// web page, and a scrape of its metrics: "x-watched" is the time of a gang by that of one while nobody looks, by turns of
-// a second; "%look" is the processor time of what is asked in a second, as a part of all processors.
+// What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`,
+// the web page, and a scrape of its metrics: "x-watched" is the time of a gang by that of one while nobody looks, by
+// turns of a second; "%look" is the processor time of what is asked in a second, as a part of all processors.
 func BenchmarkWatching(b *testing.B) {
 	const workers, each, arrays = 512, 4, 100_000
 	l := share(b, cluster.InProcess{}, workers, each)

@@ -72,10 +72,10 @@ type program struct {
 	forgotten bool
 }
 
-// How far back the average of a program's device time reaches, about: as far as a device is given ahead, and eight runs
-// at least. When a short run ended is known to some tenths of a millisecond: where several end at about the same time, one
-// of them seems to have taken what all did. An average of few runs would follow that, and with it how many of a
-// program's runs get their places before others'.
+// How far back the average of a program's device time reaches, about: twice as far as a device is given ahead, and
+// eight runs at least. When a short run ended is known to some tenths of a millisecond: where several end at about the
+// same time, one of them seems to have taken what all did. An average of few runs would follow that, and with it how
+// many of a program's runs get their places before others'.
 const (
 	recentTime = 2 * schedule.DefaultWindow
 	recentRuns = 8
