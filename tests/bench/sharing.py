@@ -255,8 +255,9 @@ SHOWN = 60  # milliseconds of a picture of figure 9
 def excerpt(lanes, shown):
     """Some milliseconds from the middle of what devices did, from zero on."""
     out = {}
-    for name, bars in lanes.items():
-        begin = (bars[0][1] + bars[-1][2]) / 2
+    first = lanes[min(lanes)]
+    begin = (first[0][1] + first[-1][2]) / 2  # the same for all devices
+    for name, bars in sorted(lanes.items()):
         inside = [(t, max(b - begin, 0), min(e - begin, shown)) for t, b, e in bars if e > begin and b < begin + shown]
         out[name] = [(tenant, round(b, 3), round(e, 3)) for tenant, b, e in inside]
     return out
