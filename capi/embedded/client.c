@@ -120,6 +120,23 @@ static PJRT_Error* memory_init(PJRT_Client* c, pw_memory* m) {
   return NULL;
 }
 
+// list_devices makes a client's devices stand for those of the plugin's client.
+static void list_devices(PJRT_Client* c, PJRT_Device* const* all, PJRT_Device* const* addressable) {
+  for (size_t i = 0; i < c->num_devices; i++) {
+    PJRT_Device* d = &c->device_structs[i];
+    c->devices[i] = d;
+    d->client = c;
+    d->under = all[i];
+    d->index = -1;
+    for (size_t j = 0; j < c->num_addressable; j++)
+      if (addressable[j] == d->under) {
+        d->index = (int32_t)j;
+        d->time = &c->times->devices[j];
+        c->addressable[j] = d;
+      }
+  }
+}
+
 PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, char* version, PJRT_Client** out) {
   PJRT_Error* err;
   PW_ARGS(PJRT_Client_Devices_Args, all);
@@ -151,19 +168,7 @@ PJRT_Error* pw_client_new(PJRT_Client* under, uint64_t session, pw_pass* pass, c
   c->num_devices = devices;
   c->num_addressable = addressable;
   c->num_memories = memories;
-  for (size_t i = 0; i < c->num_devices; i++) {
-    PJRT_Device* d = &c->device_structs[i];
-    c->devices[i] = d;
-    d->client = c;
-    d->under = all.devices[i];
-    d->index = -1;
-    for (size_t j = 0; j < c->num_addressable; j++)
-      if (local.addressable_devices[j] == d->under) {
-        d->index = (int32_t)j;
-        d->time = &c->times->devices[j];
-        c->addressable[j] = d;
-      }
-  }
+  list_devices(c, all.devices, local.addressable_devices);
   for (size_t i = 0; i < c->num_memories; i++) {
     c->memory_structs[i].under = mem.addressable_memories[i];
     c->memories[i] = &c->memory_structs[i].base.base;
