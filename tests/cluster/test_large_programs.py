@@ -2,13 +2,16 @@
 
 import re
 
+import pytest
 from processes import Cluster
 
 SCRIPT = """
+import os
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-table = np.random.default_rng(0).random(30 << 18, dtype=np.float32)  # 30 MiB
+MIB = int(os.environ["MIB"])
+table = np.random.default_rng(0).random(MIB << 18, dtype=np.float32)
 
 def look_up(x, i):
     return x + jax.lax.dynamic_slice(jnp.asarray(table), (i,), (8,))
@@ -20,11 +23,18 @@ assert "constant({...})" in compiled.as_text()
 """
 
 
-def test_program_with_a_long_constant_is_compiled_once():
-    with Cluster(2, 1, "--log", "info") as cluster:
-        cluster.run(SCRIPT)
-        cluster.run(SCRIPT)
+AGAIN = pytest.mark.again("30 MiB on two workers here; core/cluster's TestProgramOfAnySize")
+
+
+@pytest.mark.parametrize(
+    ("workers", "mib"),
+    [(2, 30), *(pytest.param(w, mib, marks=AGAIN) for w, mib in [(2, 1), (2, 100), (2, 500), (4, 30), (4, 100)])],
+)
+def test_program_with_a_long_constant_is_compiled_once(workers, mib):
+    with Cluster(workers, 1, "--log", "info") as cluster:
+        cluster.run(SCRIPT, MIB=str(mib))
+        cluster.run(SCRIPT, MIB=str(mib))
         log = (cluster.dir / "default/controller.log").read_text()
         report = cluster.report()
     assert len(re.findall(r"compiled jit_look_up", log)) == 1
-    assert int(report["artifact_bytes"]) >= 30 << 20 and int(report["compiled_bytes"]) < 30 << 20
+    assert int(report["artifact_bytes"]) >= mib << 20 and int(report["compiled_bytes"]) < max(mib, 30) << 20
