@@ -188,7 +188,9 @@ func Receive(x transport.Exchange, from, transfer uint64, limit int64,
 }
 
 // Decline has a transfer to this process fail with an error of the caller's, also where it comes later.
-func Decline(x transport.Exchange, transfer uint64, why error) { x.Fail(transport.Contents(), transfer, why) }
+func Decline(x transport.Exchange, transfer uint64, why error) {
+	x.Fail(transport.Contents(), transfer, why)
+}
 
 // release lets go of a block that came, or did not.
 func release(b transport.Block) {
