@@ -1,0 +1,283 @@
+"""How fast weights go from a slice of workers to another of different layout, beside memcpy and a plain TCP stream.
+
+    python tests/bench/reshard.py                   256 MiB and 1 GiB, by shared memory and by TCP: some four minutes
+    python tests/bench/reshard.py --quick           256 MiB, fewer rounds: some one and a half
+    python tests/bench/reshard.py --ways shm --sizes 256 --workers 2
+
+The weights lie on the first half of the workers, cut along their rows (fsdp), and go to the second half, cut along
+their columns (tp). They are one array, or thirty. In each round every way of moving them and every reference is taken
+once, in rotating order, so that whatever else the machine does slows all of them alike; a ratio is taken within a
+round, and the table shows the median of a row's ratios with the lowest and highest. The references move the same bytes:
+
+* memcpy: one thread a processor copies its part into memory that was written before.
+* stream: one process sends the bytes to another over one TCP connection on loopback, out of and into memory that was
+  written before.
+
+"cold" is the first call, whose destination has no memory yet. Processor time and page faults are those of all
+processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
+
+import fresh  # noqa: E402
+from processes import COMMAND, Cluster, command, until  # noqa: E402
+
+CLIENT = """
+import json, sys, time
+import jax, numpy as np
+import pathways
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+half = len(jax.devices()) // 2
+rows = NamedSharding(Mesh(np.array(jax.devices()[:half]), ("fsdp",)), P("fsdp", None))
+columns = NamedSharding(Mesh(np.array(jax.devices()[half:]), ("tp",)), P(None, "tp"))
+make = jax.jit(lambda key, n: jax.random.normal(key, (n, 4096)), static_argnums=1, out_shardings=rows)
+ways = {
+    "device_put": lambda tree: jax.device_put(tree, columns),
+    "reshard": lambda tree: pathways.reshard(tree, columns),
+}
+weights = moved = None
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "rows" in asked:
+        weights = moved = None
+        weights = [make(jax.random.key(i), n) for i, n in enumerate(asked["rows"])]
+        jax.block_until_ready(weights)
+        print(flush=True)
+        continue
+    moved = None  # as a learner drops the weights before the last ones
+    begin = time.perf_counter()
+    moved = jax.block_until_ready(ways[asked["way"]](weights))
+    print(time.perf_counter() - begin, flush=True)
+    if asked.get("check"):
+        for a, b in zip(weights, moved):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+        print(flush=True)
+"""
+
+MEMCPY = """
+import sys, threading, time
+import numpy as np
+
+size, threads = int(sys.argv[1]), int(sys.argv[2])
+parts = [(np.ones(size // threads, np.uint8), np.ones(size // threads, np.uint8)) for _ in range(threads)]
+print(flush=True)
+for _ in sys.stdin:
+    begin = time.perf_counter()
+    running = [threading.Thread(target=np.copyto, args=part) for part in parts]
+    for t in running:
+        t.start()
+    for t in running:
+        t.join()
+    print(time.perf_counter() - begin, flush=True)
+"""
+
+STREAM = """
+import socket, sys, time
+import numpy as np
+
+size, chunk = int(sys.argv[1]), 1 << 20
+data = memoryview(np.ones(size, np.uint8))
+if sys.argv[2] == "sends":
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+    while s.recv(1):
+        for at in range(0, size, chunk):
+            s.sendall(data[at : at + chunk])
+else:
+    s = socket.create_server(("127.0.0.1", 0))
+    print(s.getsockname()[1], flush=True)
+    s, _ = s.accept()
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        s.sendall(b"x")
+        got = 0
+        while got < size:
+            got += s.recv_into(data[got : got + chunk])
+        print(time.perf_counter() - begin, flush=True)
+"""
+
+
+class Side:
+    """A process that does what a line asks, and answers with the seconds that it took."""
+
+    def __init__(self, code, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.first = self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def __call__(self):
+        return float(ask(self.process, ""))
+
+
+def ask(process, line):
+    print(line, file=process.stdin, flush=True)
+    answer = process.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"a process of the benchmark ended with {process.wait()}")
+    return answer
+
+
+class Stream(Side):
+    def __init__(self, size):
+        super().__init__(STREAM, size, "receives")
+        self.sender = subprocess.Popen([sys.executable, "-c", STREAM, str(size), "sends", self.first.strip()])
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.sender.wait()
+
+
+class Tcp:
+    """A cluster whose processes reach each other by TCP alone."""
+
+    def __init__(self, workers):
+        self.stack, self.env, self.processes = ExitStack(), {}, {}
+        self.workers = workers
+
+    def __enter__(self):
+        self.env = {"PATHWAYS_DIR": self.stack.enter_context(tempfile.TemporaryDirectory())}
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            self.address = f"tcp:127.0.0.1:{s.getsockname()[1]}"
+        self.serve("controller", "--listen", self.address, "--silence", "60s")
+        for i in range(self.workers):
+            self.serve("worker", "--address", self.address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}", "--devices",
+                       "1", "--silence", "60s")
+        until("workers", lambda: self.status().count(" × cpu") == self.workers)
+        return self
+
+    def serve(self, *arguments):
+        process = subprocess.Popen([*COMMAND, *arguments],
+                                   env=fresh.environment(env={"PATHWAYS_DEVICES": "", **self.env}),
+                                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.processes[arguments[-1]] = process.pid
+
+        def end():
+            process.terminate()
+            process.wait()
+
+        self.processes[f"{arguments[0]} {len(self.processes)}"] = process.pid
+        self.stack.callback(end)
+
+    def status(self):
+        return command("status", "--address", self.address, env=self.env, check=False).stdout
+
+    def __exit__(self, *error):
+        self.stack.__exit__(*error)
+
+    def start(self, code):
+        return fresh.start(code, env={"PATHWAYS_ADDRESS": self.address, "PATHWAYS_DEVICES": "", **self.env})
+
+
+def used(pids):
+    """The processor time, in seconds, and the page faults that processes have taken."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return (sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK"), sum(int(f[7]) for f in fields))
+
+
+def measure(way, workers, mib, arrays, rounds):
+    """One row for each call that moves the weights."""
+    size = mib << 20
+    each = mib * 64 // arrays // 64 * 64  # rows of 16 KiB, which every number of workers divides
+    rows = [each] * (arrays - 1) + [mib * 64 - each * (arrays - 1)]
+    calls = {name: {"seconds": [], "memcpy": [], "stream": [], "processor": 0, "faults": 0} for name in ("device_put", "reshard")}
+    cluster = Cluster(workers, 1, "--silence", "60s") if way == "shm" else Tcp(workers)
+    with cluster, Side(MEMCPY, size, os.cpu_count()) as memcpy, Stream(size) as stream:
+        client = cluster.start(CLIENT)
+        pids = [*cluster.processes.values(), client.pid]
+        ask(client, json.dumps({"rows": rows}))
+        references = {"memcpy": memcpy, "stream": stream}
+        for reference in references.values():
+            reference()
+        for name, call in calls.items():
+            call["cold"] = float(ask(client, json.dumps({"way": name, "check": True})))
+            client.stdout.readline()
+            ask(client, json.dumps({"way": name}))
+        for i in range(rounds):
+            order = [*calls, *references]
+            took = {}
+            for name in order[i % len(order) :] + order[: i % len(order)]:
+                if name in references:
+                    took[name] = references[name]()
+                    continue
+                before = used(pids)
+                took[name] = float(ask(client, json.dumps({"way": name})))
+                after = used(pids)
+                calls[name]["processor"] += after[0] - before[0]
+                calls[name]["faults"] += after[1] - before[1]
+            for name, call in calls.items():
+                call["seconds"].append(took[name])
+                for reference in references:
+                    call[reference].append(took[reference])
+        client.stdin.close()
+        client.wait()
+    return [row(way, workers, mib, arrays, name, call, rounds) for name, call in calls.items()]
+
+
+def row(way, workers, mib, arrays, name, call, rounds):
+    size = mib << 20
+    speeds = {part: size / statistics.median(call[part]) / 1e9 for part in ("seconds", "memcpy", "stream")}
+    ratios = {part: sorted(b / a for a, b in zip(call["seconds"], call[part], strict=True)) for part in ("memcpy", "stream")}
+    out = {"way": way, "workers": workers, "MiB": mib, "arrays": arrays, "call": name, "GB/s": speeds, "ratios": ratios}
+    out["ns a byte"] = call["processor"] / rounds / size * 1e9
+    out["faults a MiB"] = call["faults"] / rounds / mib
+    out["cold GB/s"] = size / call["cold"] / 1e9
+
+    def ratio(part):
+        return f"{statistics.median(ratios[part]):.2f} ({ratios[part][0]:.2f}–{ratios[part][-1]:.2f})"
+
+    print(
+        f"{way:3} {workers} workers {mib:5} MiB in {arrays:2}, {name:10}: {speeds['seconds']:5.2f} GB/s, of memcpy "
+        f"{ratio('memcpy')} [{speeds['memcpy']:.1f}], of a stream {ratio('stream')} [{speeds['stream']:.1f}]; "
+        f"{out['ns a byte']:.2f} ns a byte, {out['faults a MiB']:.1f} faults a MiB; cold {out['cold GB/s']:.2f} GB/s",
+        flush=True,
+    )
+    return out
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--sizes", default="", help="MiB of weights")
+    options.add_argument("--workers", type=int, default=8)
+    options.add_argument("--ways", default="shm,tcp")
+    options.add_argument("--arrays", default="1,30")
+    options.add_argument("--rounds", type=int, default=0)
+    options.add_argument("--quick", action="store_true")
+    asked = options.parse_args()
+    sizes = asked.sizes or ("256" if asked.quick else "256,1024")
+    rounds = asked.rounds or (5 if asked.quick else 11)
+    rows = []
+    for way in asked.ways.split(","):
+        for mib in map(int, sizes.split(",")):
+            for arrays in map(int, asked.arrays.split(",")):
+                rows += measure(way, asked.workers, mib, arrays, rounds)
+    out = HERE.parents[1] / "out"
+    out.mkdir(exist_ok=True)
+    (out / "reshard.json").write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
