@@ -62,6 +62,9 @@ func (a *Arena) find(size int) *Block {
 func (a *Arena) run(length int64) (*Segment, int64) {
 	for range 2 {
 		for _, s := range a.segments {
+			if s.retired {
+				continue
+			}
 			if offset := s.take(length); offset >= 0 {
 				return s, offset
 			}

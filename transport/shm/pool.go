@@ -262,7 +262,10 @@ func (a *Arena) Try(owner uint64, size int) *Block {
 //
 // Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
 // refuses; the arena's error when it is closed.
-func (a *Arena) Make(size int) (*Block, error) {
+func (a *Arena) Make(size int) (*Block, error) { return a.MakeFor(0, size) }
+
+// MakeFor is Make of a block on the account of an owner.
+func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	if size == 0 {
 		return &Block{Data: []byte{}}, nil
 	}
@@ -272,7 +275,7 @@ func (a *Arena) Make(size int) (*Block, error) {
 		defer p.mu.Unlock()
 		return nil, a.closed
 	}
-	if b := a.take(0, size); b != nil {
+	if b := a.take(owner, size); b != nil {
 		p.mu.Unlock()
 		return b, nil
 	}
@@ -301,7 +304,7 @@ func (a *Arena) Make(size int) (*Block, error) {
 	if err == nil {
 		a.segments = append(a.segments, s)
 		p.all[s] = struct{}{}
-		if b = a.take(0, size); s.live == 0 {
+		if b = a.take(owner, size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
 	} else {
@@ -382,7 +385,7 @@ func (b *Block) Release() {
 	a.count(b.owner, -int64(len(b.Data)))
 	s.live--
 	if b.slab != nil {
-		if l := b.slab; len(l.free) == 0 && l.fresh == l.cells {
+		if l := b.slab; len(l.free) == 0 && l.fresh == l.cells && !s.retired {
 			a.slabs[l.cell/align] = append(a.slabs[l.cell/align], l) // it has room again
 		}
 		b.slab.live--
@@ -391,7 +394,7 @@ func (b *Block) Release() {
 		s.give(b.Offset, b.length)
 	}
 	if s.live == 0 {
-		if a.closed != nil {
+		if a.closed != nil || s.retired {
 			p.remove(s)
 			gone = append(gone, s)
 		} else {
@@ -518,11 +521,7 @@ func (p *Pool) remove(s *Segment) {
 		p.idle = slices.Delete(p.idle, i, i+1)
 	}
 	a.segments = slices.DeleteFunc(a.segments, func(other *Segment) bool { return other == s })
-	for i, slabs := range a.slabs {
-		if len(slabs) > 0 {
-			a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool { return l.segment == s })
-		}
-	}
+	a.forgetSlabs(s)
 	if len(a.segments) == 0 && a.listed {
 		a.unlist()
 	}
@@ -530,6 +529,15 @@ func (p *Pool) remove(s *Segment) {
 	p.mapped -= s.Size
 	a.mapped -= s.Size
 	s.told = a.closed == nil && a.dropped != nil && a.shared
+}
+
+// forgetSlabs has no more cells come from a segment.
+func (a *Arena) forgetSlabs(s *Segment) {
+	for i, slabs := range a.slabs {
+		if len(slabs) > 0 {
+			a.slabs[i] = slices.DeleteFunc(slabs, func(l *slab) bool { return l.segment == s })
+		}
+	}
 }
 
 func unmap(gone []*Segment) {

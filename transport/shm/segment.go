@@ -25,7 +25,33 @@ type Segment struct {
 	since time.Time
 	told  bool
 	then  []func()
+
+	retired bool // no more blocks come from it
 }
+
+// Retire has no more blocks come from the segment, which goes back to the system with its last one: for memory that
+// somebody may still write to who was told to stop.
+func (s *Segment) Retire() {
+	p := s.arena.pool
+	p.mu.Lock()
+	if s.retired {
+		p.mu.Unlock()
+		return
+	}
+	s.retired = true
+	s.arena.forgetSlabs(s)
+	_, there := p.all[s]
+	var gone []*Segment
+	if there && s.live == 0 {
+		p.remove(s)
+		gone = append(gone, s)
+	}
+	p.mu.Unlock()
+	unmap(gone)
+}
+
+// In reports whether the segment is of the arena.
+func (s *Segment) In(a *Arena) bool { return s.arena == a }
 
 // Then has f called when the segment goes back to the system, at once if it has. It
 // may come from under any lock.
