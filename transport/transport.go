@@ -23,6 +23,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -93,6 +94,12 @@ type Block struct {
 	Lent    bool // by its sender, whose memory it is: it is not to be written
 }
 
+// Part is a region of an array: where the bytes of a block lie in its memory.
+type Part struct {
+	Data []byte // of the array
+	At   strided.Layout
+}
+
 // PostSize bounds what Exchange.Post takes.
 const PostSize = 16 << 10
 
@@ -136,6 +143,21 @@ type Exchange interface {
 	Self() uint64
 	// Close ends all links; what is under way fails.
 	Close() error
+}
+
+// Mover is an Exchange that moves regions of arrays from where they lie to where they are to lie.
+type Mover interface {
+	Exchange
+	// PushPart is PushBytes of a region of an array, which stays as it is until done is called.
+	PushPart(peer uint64, key Key, part Part, done func(error))
+	// ExpectPart is Expect of a block that goes into a region of an array of this process. Arrived is called when no
+	// one writes to it any more, except, with an error, a peer to whom Room has shown the memory: it is not used again
+	// then, and may be released.
+	ExpectPart(peer uint64, key Key, part Part, arrived func(error))
+	// Room is memory for an array whose parts come from these peers, on the account of a space: where they are on this
+	// host they write into it. It may take as long as the system takes to find memory. Without it, the array has to lie
+	// elsewhere: what is at hand here is for bytes that go soon.
+	Room(space uint64, size int64, peers []uint64) (Block, bool)
 }
 
 // Post is a block for PostAll.

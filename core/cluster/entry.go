@@ -206,7 +206,7 @@ func openBoard(b *wire.Board) (*collective.Board, error) {
 
 // neighbours is an exchange that tells a board which other workers use it.
 type neighbours struct {
-	transport.Exchange
+	transport.Mover
 	board  *collective.Board
 	number uint64
 }
@@ -218,5 +218,5 @@ func (n neighbours) Peers(come []*wire.Process, gone []uint64, why error) {
 			n.board.Meet(p.Number, int(p.Slot))
 		}
 	}
-	n.Exchange.Peers(come, gone, why)
+	n.Mover.Peers(come, gone, why)
 }

@@ -158,7 +158,7 @@ func (in *joined) device(process uint64, local int) (id int, ok bool) {
 
 // fellows is an exchange that reports the workers that are members of the same epoch.
 type fellows struct {
-	transport.Exchange
+	transport.Mover
 	in *joined
 }
 
@@ -167,7 +167,7 @@ func (f fellows) Peers(come []*wire.Process, gone []uint64, why error) {
 	for _, p := range come {
 		f.in.come(p)
 	}
-	f.Exchange.Peers(come, gone, why)
+	f.Mover.Peers(come, gone, why)
 }
 
 // Join makes one driver of each kind in this process, as the members of one epoch. The

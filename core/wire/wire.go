@@ -34,7 +34,7 @@ import (
 //	10 2026-11-23  workers say when they have loaded a program
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 10
+	ProtocolMax     = 11
 	ProtocolLend    = 2  // the first that lends
 	ProtocolBurst   = 3  // the first with bursts
 	ProtocolProfile = 4  // the first with profiles
@@ -44,6 +44,7 @@ const (
 	ProtocolObjects = 8  // the first with Assemble
 	ProtocolWaiting = 9  // the first with SliceRequest.wait_ms and exclusive
 	ProtocolLoaded  = 10 // the first with Loaded
+	ProtocolPlace   = 11 // the first whose blocks are written into arrays of their receiver
 )
 
 // Kind is what a frame holds.

@@ -15,9 +15,20 @@ func (v *move) came(g *gang, t *transfer, err error) {
 
 // expect asks for the pieces of a shard that come from other processes.
 func (q *queue) expect(g *gang, t *transfer, l *leg) {
+	if t.shape.HostBytes() > quickRoom && !l.gets[0].whole { // the system may take long to find memory
+		go q.expectPieces(g, t, l, false)
+		return
+	}
+	q.expectPieces(g, t, l, true)
+}
+
+// quickRoom is memory that the system finds in less time than a goroutine takes to wake.
+const quickRoom = 64 << 10
+
+func (q *queue) expectPieces(g *gang, t *transfer, l *leg, owned bool) {
 	for _, v := range l.gets {
 		if v.arrives {
-			q.expectPiece(g, t, l, v)
+			q.expectPiece(g, t, l, v, owned)
 		}
 	}
 	if err := g.failure(); err != nil { // it failed before Expect did know
@@ -25,27 +36,31 @@ func (q *queue) expect(g *gang, t *transfer, l *leg) {
 	}
 }
 
-// expectPiece asks for a piece. It may be there already, and then comes before Expect returns, while the queue's owner
-// is busy with this call: met tells which of the two is second, and that one counts the piece.
-func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move) {
+// expectPiece asks for a piece, which goes straight to its place in the shard. It may be there already, and then comes
+// before Expect returns, while the queue's owner is busy with this call, if owned: met tells which of the two is
+// second, and that one counts the piece.
+func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 	var met atomic.Bool
+	met.Store(!owned)
 	e := assembly.Event{Kind: assembly.Came, Away: true} // its error is written before met is
-	q.w.config.Exchange.Expect(v.from.worker, v.key(g), v.bytes(), nil, func(b transport.Block, err error) {
-		switch e.Err = err; {
-		case err != nil:
-		case v.whole:
-			l.landing.take(b)
-		default:
-			in := v.box()
-			in.from, in.start = v.size, make([]int64, len(v.size))
-			in.copy(q.landing(g, t, l), t.shape.Dims, b.Data, width(t.shape))
-			b.Release()
-		}
+	arrived := func(err error) {
+		e.Err = err
 		if met.Swap(true) {
 			q.now(func() { q.step(g, t, l, e) })
 		}
-	})
-	if met.Swap(true) {
+	}
+	if v.whole {
+		q.w.config.Exchange.Expect(v.from.worker, v.key(g), v.bytes(), nil, func(b transport.Block, err error) {
+			if err == nil {
+				l.landing.take(b)
+			}
+			arrived(err)
+		})
+	} else {
+		part := transport.Part{Data: q.landing(g, t, l), At: v.box().place(t.shape.Dims, width(t.shape))}
+		q.w.config.Exchange.ExpectPart(v.from.worker, v.key(g), part, arrived)
+	}
+	if owned && met.Swap(true) {
 		q.step(g, t, l, e)
 	}
 }
@@ -104,13 +119,23 @@ func (l *landing) take(b transport.Block) {
 	l.block = b
 }
 
+// senders returns the processes that pieces of the shard come from.
+func (l *leg) senders() (peers []uint64) {
+	for _, v := range l.gets {
+		if v.arrives {
+			peers = append(peers, v.from.worker)
+		}
+	}
+	return peers
+}
+
 // landing returns the bytes of the shard that a leg puts together.
 func (q *queue) landing(g *gang, t *transfer, l *leg) []byte {
 	at := &l.landing
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	if at.block.Release == nil {
-		at.block = q.w.pinned(g.Session, t.shape.HostBytes())
+		at.block = q.w.room(g.Session, t.shape.HostBytes(), l.senders())
 	}
 	return at.block.Data
 }

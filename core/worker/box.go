@@ -1,8 +1,7 @@
 package worker
 
 import (
-	"slices"
-
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -10,6 +9,14 @@ import (
 type box struct {
 	from            []int64 // dimensions of the array it is taken from
 	start, size, at []int64
+}
+
+// source is where the box lies in the array that it is taken from, where elements have width bytes.
+func (b box) source(width int64) strided.Layout { return strided.Of(b.from, b.start, b.size, width) }
+
+// place is where it lies in the other, of dimensions to.
+func (b box) place(to []int64, width int64) strided.Layout {
+	return strided.Of(to, b.at, b.size, width)
 }
 
 // check refuses a box that does not lie in its source.
@@ -36,56 +43,4 @@ func within(start, size, dims []int64) bool {
 		}
 	}
 	return true
-}
-
-// copy copies the box from src, of dimensions from, to dst, of dimensions to;
-// elements are width bytes. Runs that are contiguous in both are copied as one.
-func (b box) copy(dst []byte, to []int64, src []byte, width int64) {
-	if slices.Contains(b.size, 0) {
-		return
-	}
-	// The trailing dimensions that the box fills in both arrays, and one more, are
-	// one run.
-	run, outer := width, len(b.size)
-	for outer > 0 {
-		outer--
-		run *= b.size[outer]
-		if b.size[outer] != b.from[outer] || b.size[outer] != to[outer] {
-			break
-		}
-	}
-	strides := func(dims []int64) []int64 {
-		s := make([]int64, len(dims))
-		step := width
-		for i := len(dims) - 1; i >= 0; i-- {
-			s[i] = step
-			step *= dims[i]
-		}
-		return s
-	}
-	in, out := strides(b.from), strides(to)
-	var i, o int64
-	for k := range b.size {
-		i += b.start[k] * in[k]
-		o += b.at[k] * out[k]
-	}
-	at := make([]int64, outer)
-	for {
-		copy(dst[o:o+run], src[i:i+run])
-		k := outer - 1
-		for ; k >= 0; k-- {
-			at[k]++
-			i += in[k]
-			o += out[k]
-			if at[k] < b.size[k] {
-				break
-			}
-			i -= at[k] * in[k]
-			o -= at[k] * out[k]
-			at[k] = 0
-		}
-		if k < 0 {
-			return
-		}
-	}
 }

@@ -16,8 +16,10 @@ import (
 //
 //	blocks of the exchange   arrays and collectives that come or go; bounded by the exchange's pool, for whose memory
 //	                         senders wait. A device that reads an array where it came keeps its block
-//	assembling, below        shards that transfers put together or take apart: one of the result for each device, and
-//	                         one of a source that the host cannot read in place
+//	                         shards that transfers put together or take apart lie in blocks, too, as long as arrays
+//	                         have not more than a quarter of the pool
+//	assembling, below        such shards beyond that: one of the result for each device, and one of a source that the
+//	                         host cannot read in place
 //	package content          programs that come or go: each is bounded by content.MaxSize, their number by the slots
 //	                         of compiles and loads
 //	artifacts                programs that are kept: bounded by the controller, see its Limits.Store
@@ -55,6 +57,15 @@ func (w *Worker) pinned(session uint32, size int64) transport.Block {
 		p.Unpin()
 		w.host.add(session, -size)
 	}}
+}
+
+// room is memory for an array of a session's operation, parts of which come from these processes, or none. It is warm
+// memory of the exchange, which the senders on this host write to, unless arrays have much of that already.
+func (w *Worker) room(session uint32, size int64, peers []uint64) transport.Block {
+	if b, ok := w.config.Exchange.Room(transport.Transfers(session), size, peers); ok {
+		return b
+	}
+	return w.pinned(session, size)
 }
 
 // HostMemory tells what this worker has.

@@ -41,7 +41,7 @@ type script struct {
 	drivers   []device.Driver
 	client    transport.Exchange
 	pool      *shm.Pool
-	exchanges []transport.Exchange
+	exchanges []transport.Mover
 	served    sync.WaitGroup
 	each      int  // devices of a worker
 	abort     bool // what fails on one worker is ended on the others, as a controller does
@@ -65,7 +65,7 @@ func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *
 	t.Helper()
 	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: shm.NewPool(shm.Config{})}
 	h := inproc.NewHub(s.pool)
-	join := func(number uint64) transport.Exchange {
+	join := func(number uint64) transport.Mover {
 		x, err := h.Join(number, "")
 		if err != nil {
 			t.Fatal(err)

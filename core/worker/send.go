@@ -3,9 +3,8 @@ package worker
 import (
 	"cmp"
 	"slices"
-	"sync/atomic"
 
-	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/worker/assembly"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
@@ -71,7 +70,7 @@ func rowMajor(b device.Buffer) bool {
 // copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
 // has moved always does, whichever way it went, so that its client knows how it lies.
 func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
-	block := q.w.pinned(g.Session, t.shape.HostBytes())
+	block := q.w.room(g.Session, t.shape.HostBytes(), nil)
 	end := func(err error) {
 		if err == nil {
 			v.local.landing.take(block)
@@ -124,7 +123,7 @@ func (q *queue) sendBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 // copyBoxes brings a shard to the host once, and has its boxes sent from there.
 func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
 	send func(transport.Block)) {
-	host := q.w.pinned(g.Session, bufferOf(s).Shape().HostBytes())
+	host := q.w.room(g.Session, bufferOf(s).Shape().HostBytes(), nil)
 	e, err := bufferOf(s).ToHost(host.Data)
 	read()
 	if err != nil {
@@ -144,8 +143,7 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 	})
 }
 
-// pushBoxes sends boxes of an array on the host, which it lets go of when they are
-// out of it.
+// pushBoxes sends boxes of an array on the host, from where they lie in it. It lets go of the array when they are there.
 func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
 	free := func() { // by the queue's owner, once a box
@@ -153,10 +151,11 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 			host.Release()
 		}
 	}
+	wide := width(t.shape)
 	for _, v := range moves {
-		out := v.box()
+		from := v.box().source(wide)
 		if v.local != nil {
-			out.copy(q.landing(g, t, v.local), t.shape.Dims, host.Data, width(t.shape))
+			strided.Copy(q.landing(g, t, v.local), v.box().place(t.shape.Dims, wide), host.Data, from)
 			v.came(g, t, nil)
 			q.soon(func() {
 				free()
@@ -164,21 +163,9 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 			})
 			continue
 		}
-		out.at = make([]int64, len(v.size))
-		var taken atomic.Bool // somebody frees it
-		q.w.config.Exchange.Push(v.to.worker, v.key(g), v.bytes(), func(dst []byte, written func(error)) {
-			if !taken.CompareAndSwap(false, true) {
-				written(status.New(status.Cancelled, "the transfer has ended"))
-				return
-			}
-			out.copy(dst, v.size, host.Data, width(t.shape))
-			q.soon(free)
-			written(nil)
-		}, func(err error) {
+		q.w.config.Exchange.PushPart(v.to.worker, v.key(g), transport.Part{Data: host.Data, At: from}, func(err error) {
 			q.soon(func() {
-				if taken.CompareAndSwap(false, true) {
-					free()
-				}
+				free()
 				q.moved(g, t, l, err)
 			})
 		})

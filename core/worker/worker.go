@@ -80,7 +80,7 @@ type Config struct {
 	Name     string // for people
 	Conn     transport.Conn
 	Driver   device.Driver
-	Exchange transport.Exchange
+	Exchange transport.Mover
 	Engine   Engine // nil: programs whose collectives span processes are refused, but for the driver's own
 	// Window bounds the computations under way on one device; 0 is DefaultWindow.
 	Window int

@@ -57,6 +57,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -110,6 +111,12 @@ func Copied() int64 { return copied.Load() }
 // move is copy, counted.
 func move(dst, src []byte) { copied.Add(int64(copy(dst, src))) }
 
+// moveStrided is strided.Copy, counted.
+func moveStrided(dst []byte, to strided.Layout, src []byte, from strided.Layout) {
+	strided.Copy(dst, to, src, from)
+	copied.Add(from.Bytes())
+}
+
 // clone copies bytes that are not kept.
 func clone(data []byte) []byte {
 	copied.Add(int64(len(data)))
@@ -123,6 +130,7 @@ type Exchange struct {
 	pool   *shm.Pool
 	arena  *shm.Arena // memory of this process alone
 	shared *shm.Arena // memory that several peers read
+	rooms  *shm.Arena // memory that several peers write to
 	calls  match.Calls
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
@@ -163,6 +171,7 @@ func New(config Config) (*Exchange, error) {
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
 	x.arena, x.shared = x.pool.Arena("blocks", false, nil), x.pool.Arena("blocks for several", true, nil)
+	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
 		x.running.Go(func() {
@@ -189,7 +198,12 @@ func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(ds
 
 // PushBytes implements transport.Exchange.
 func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done func(error)) {
-	x.push(&outgoing{to: peer, key: key, size: int64(len(data)), data: data, done: done})
+	x.PushPart(peer, key, transport.Part{Data: data, At: strided.Dense(int64(len(data)))}, done)
+}
+
+// PushPart implements transport.Exchange.
+func (x *Exchange) PushPart(peer uint64, key transport.Key, part transport.Part, done func(error)) {
+	x.push(&outgoing{to: peer, key: key, size: part.At.Bytes(), data: part.Data, from: part.At, done: done})
 }
 
 func (x *Exchange) push(t *outgoing) {
@@ -238,11 +252,21 @@ func (x *Exchange) PostAll(peer uint64, blocks []transport.Post) (n int) {
 // Expect implements transport.Exchange.
 func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
 	arrived func(transport.Block, error)) {
-	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
+	x.expect(&match.Expected{Peer: peer, Key: key, Size: size, Into: into, At: strided.Dense(int64(len(into))),
+		Arrived: arrived})
+}
+
+// ExpectPart implements transport.Exchange.
+func (x *Exchange) ExpectPart(peer uint64, key transport.Key, part transport.Part, arrived func(error)) {
+	x.expect(&match.Expected{Peer: peer, Key: key, Size: part.At.Bytes(), Into: part.Data, At: part.At,
+		Arrived: func(_ transport.Block, err error) { arrived(err) }})
+}
+
+func (x *Exchange) expect(e *match.Expected) {
 	t, found, err := x.table.Expect(e)
 	switch {
 	case err != nil:
-		x.calls.Do(func() { arrived(transport.Block{}, err) })
+		x.calls.Do(func() { e.Arrived(transport.Block{}, err) })
 	case found:
 		here := x.config.Here && x.calls.Take()
 		t.expect(e)
@@ -250,7 +274,7 @@ func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byt
 			x.calls.Run()
 		}
 	case len(x.config.Listeners) == 0:
-		if p, err := x.find(peer, true); err == nil {
+		if p, err := x.find(e.Peer, true); err == nil {
 			p.want()
 		}
 	}
@@ -395,6 +419,7 @@ func (x *Exchange) Close() error {
 	}
 	x.arena.Close(x.closed)
 	x.shared.Close(x.closed)
+	x.rooms.Close(x.closed)
 	x.settle()
 	return nil
 }

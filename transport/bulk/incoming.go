@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/match"
@@ -19,9 +20,11 @@ type incoming struct {
 	lent  *lent  // where the peer shows the bytes
 
 	expected *match.Expected
-	told     bool       // Arrived was, or will be, called
-	block    *shm.Block // memory of the bytes
-	into     []byte     // where strands write
+	told     bool           // Arrived was, or will be, called
+	block    *shm.Block     // memory of the bytes
+	into     []byte         // where strands write
+	at       strided.Layout // of the block in into
+	room     *shm.Segment   // the peer writes into the array that the block is a part of, which lies here
 	granted  bool
 	writing  int   // strands and copies that have the memory
 	begun    int64 // bytes that strands have begun to write
@@ -117,13 +120,13 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 	switch {
 	case t.err != nil:
 		t.settle()
-	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
+	case e.Size != t.size || e.Into != nil && e.At.Bytes() != t.size:
 		t.fail(status.New(status.InvalidArgument, "%s sends %d bytes where process %d expects %d", t.link.peer.title(),
 			t.size, t.link.x.config.Self, e.Size))
 	case t.lent != nil:
 		return t.borrow()
 	case t.eager && e.Into != nil:
-		move(e.Into, t.data)
+		moveStrided(e.Into, e.At, t.data, strided.Dense(t.size))
 		t.data, t.copied = nil, true
 		t.settle()
 	case t.eager:
@@ -133,8 +136,9 @@ func (t *incoming) meet(e *match.Expected) (more bool) {
 		}
 		t.have(b)
 	case !t.link.shared && e.Into != nil:
-		t.into = e.Into
+		t.into, t.at = e.Into, e.At
 		t.grant(0, 0)
+	case e.Into != nil && t.place():
 	default:
 		return true
 	}
@@ -176,7 +180,7 @@ func (t *incoming) have(b *shm.Block) {
 		t.data, t.copied = nil, true
 		t.settle()
 	case !l.shared:
-		t.into = b.Data
+		t.into, t.at = b.Data, strided.Dense(t.size)
 		t.grant(0, 0)
 	case s == nil:
 		t.grant(0, 0) // no bytes
@@ -237,15 +241,15 @@ func (l *link) lay(t *incoming) {
 
 // arrived takes the bytes out of shared memory, where that is asked for.
 func (t *incoming) arrived() (then func()) {
-	into := t.expected.Into
-	if into == nil {
+	into, at := t.expected.Into, t.expected.At
+	if into == nil || t.room != nil {
 		t.copied = true
 		t.settle()
 		return nil
 	}
 	t.writing++
 	copies := func() {
-		move(into, t.block.Data)
+		moveStrided(into, at, t.block.Data, strided.Dense(t.size))
 		t.link.peer.mu.Lock()
 		defer t.link.peer.mu.Unlock()
 		t.writing--
@@ -300,6 +304,9 @@ func (t *incoming) settle() {
 	}
 	if t.lent != nil {
 		t.lent.done()
+	}
+	if t.room != nil && !t.final {
+		t.room.Retire() // the peer may still write there
 	}
 	if !t.taken {
 		t.taken = true

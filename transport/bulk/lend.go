@@ -3,6 +3,7 @@ package bulk
 import (
 	"sync"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
@@ -183,7 +184,7 @@ func (t *incoming) borrow() (more bool) {
 
 // copyLent takes the bytes out of the peer's memory.
 func (t *incoming) copyLent() {
-	move(t.expected.Into, t.lent.data)
+	moveStrided(t.expected.Into, t.expected.At, t.lent.data, strided.Dense(t.size))
 	t.giveBack()
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/resume"
@@ -46,6 +47,7 @@ type link struct {
 	lends    bool                    // the peer knows what lending is
 	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
 	numbered uint32                  // number given to one last
+	places   bool                    // the peer knows kindPlace
 	frame    []byte                  // for eager blocks
 	corked   bool                    // messages wait for uncork, to leave in one write
 	sending  []*outgoing             // with bytes for the strands, in turns
@@ -56,6 +58,8 @@ type link struct {
 	held      int64                   // bytes of eager blocks whose credit has not gone back
 	owed      int64                   // of those, quiet ones that were taken
 	announced map[uint32]bool         // segments that the peer has
+	rooms     map[*shm.Segment]uint32 // memory for arrays that it has, too
+	roomed    uint32                  // number given to one last
 	views     map[uint32]*shm.Mapping // the peer's memory that it lends from
 	failed    []*incoming             // failed offers that nobody expected: a ring
 	oldest    int                     // of failed, once it is full
@@ -63,8 +67,8 @@ type link struct {
 
 func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
 	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend,
-		resumes: protocol >= wire.ProtocolResume,
-		next:    make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes,
+		resumes: protocol >= wire.ProtocolResume, places: protocol >= wire.ProtocolPlace, rooms: map[*shm.Segment]uint32{},
+		next: make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes,
 		frame:    make([]byte, 0, 8+keySize+eagerSize),
 		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{}, shown: map[*shm.Segment]uint32{},
 		incoming: map[uint64]*incoming{}, announced: map[uint32]bool{}, views: map[uint32]*shm.Mapping{}}
@@ -151,6 +155,9 @@ func (l *link) lose(err error) {
 	if l.arena != nil {
 		l.arena.Close(err) // before blocks are released: nobody gets them
 	}
+	for s := range l.rooms {
+		s.Retire() // the peer may still write there
+	}
 	for _, t := range l.outgoing {
 		if t.lent {
 			t.strand(err)
@@ -207,7 +214,7 @@ func (l *link) take(conn *stream.Conn, kind wire.Kind, r *reader) (then func(), 
 		return nil, l.peer.lost
 	}
 	switch kind {
-	case kindEager, kindQuiet, kindOffer, kindWritten, kindFailed, kindLend, kindGrant, kindTaken:
+	case kindEager, kindQuiet, kindOffer, kindWritten, kindFailed, kindLend, kindGrant, kindPlace, kindTaken:
 		return l.takeOfBlock(kind, r)
 	case kindSegment, kindUnmap, kindHide, kindShow:
 		return nil, l.takeOfSegment(conn, kind, r)
@@ -257,7 +264,12 @@ func (l *link) takeOfBlock(kind wire.Kind, r *reader) (then func(), err error) {
 	case kindGrant:
 		segment, offset := r.u32(), r.size()
 		if r.end() {
-			return l.onGrant(n, segment, offset)
+			return l.onGrant(n, segment, offset, strided.Layout{})
+		}
+	case kindPlace:
+		segment, offset := r.u32(), r.size()
+		if at := r.layout(); r.end() {
+			return l.onPlace(n, segment, offset, at)
 		}
 	case kindTaken:
 		if why := r.status(); !r.bad {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"strings"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -39,6 +40,8 @@ const (
 	kindAck    // messages received so far, see transport/resume
 	kindAgain  // from who receives; n: its bytes were lost with the streams, send them again
 	kindAfresh // from who pushes; n, and 1 where its end was announced since: the answer to kindAgain
+	// From who receives, since protocol 11.
+	kindPlace // n, segment's number, offset of an array, layout of the block in it
 )
 
 // chunkHeader is the bytes of n, offset, length, in front of the bytes on a stream.
@@ -97,6 +100,15 @@ func (r *reader) key() transport.Key {
 	return transport.Key{Space: r.u64(), ID: r.u64(), Part: r.u64()}
 }
 
+// layout is the rest of the payload. It is not checked.
+func (r *reader) layout() strided.Layout {
+	at := strided.Layout{Offset: r.size(), Run: r.size()}
+	for len(r.b) > 0 && len(at.Dims) <= strided.MaxDims {
+		at.Dims = append(at.Dims, strided.Dim{Count: r.size(), Step: r.size()})
+	}
+	return at
+}
+
 // status is the rest of the payload: a code and a text.
 func (r *reader) status() error {
 	code := r.u32()
@@ -137,6 +149,14 @@ func offerFrame(b []byte, n uint64, key transport.Key, size int64) []byte {
 func grantFrame(b []byte, n uint64, segment uint32, offset int64) []byte {
 	b = numbers(b, n)
 	return numbers(binary.LittleEndian.AppendUint32(b, segment), uint64(offset))
+}
+
+func placeFrame(n uint64, segment uint32, offset int64, at strided.Layout) []byte {
+	b := numbers(grantFrame(make([]byte, 0, 64), n, segment, offset), uint64(at.Offset), uint64(at.Run))
+	for _, d := range at.Dims {
+		b = numbers(b, uint64(d.Count), uint64(d.Step))
+	}
+	return b
 }
 
 func lendFrame(n uint64, key transport.Key, size int64, segment uint32, offset int64) []byte {

@@ -3,6 +3,7 @@ package bulk
 import (
 	"sync"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
@@ -13,7 +14,8 @@ type outgoing struct {
 	to   uint64
 	key  transport.Key
 	size int64
-	data []byte // of PushBytes
+	data []byte         // of PushBytes and PushPart
+	from strided.Layout // of the block in data
 	fill func(dst []byte, written func(error))
 	done func(error) // nil once it was called
 	kept bool        // data is a copy
@@ -33,16 +35,17 @@ type outgoing struct {
 	taken   bool // the peer has
 	err     error
 
-	block  *shm.Block // what fill writes, where that is not the peer's memory
-	unmap  func()     // lets go of the peer's memory
-	bytes  []byte     // for the strands
-	given  int64      // bytes that strands have begun
-	pieces int        // that they have not ended
+	block  *shm.Block     // what fill writes, where that is not the peer's memory
+	unmap  func()         // lets go of the peer's memory
+	bytes  []byte         // for the strands
+	lies   strided.Layout // of the block in bytes
+	given  int64          // bytes that strands have begun
+	pieces int            // that they have not ended
 }
 
 // keep copies bytes that the caller does not keep.
 func (t *outgoing) keep() {
-	if t.done == nil && t.data != nil && !t.kept {
+	if t.done == nil && t.data != nil && !t.kept { // a part is never without done
 		t.data, t.kept = clone(t.data), true
 	}
 }
@@ -87,11 +90,21 @@ func (l *link) submit(t *outgoing) (fill bool) {
 			t.writing = true
 			return true
 		}
-		t.send(t.data)
+		t.send(t.packed())
 	default:
 		t.offer()
 	}
 	return false
+}
+
+// packed returns the bytes of a short block.
+func (t *outgoing) packed() []byte {
+	if t.from.IsDense() {
+		return t.data[t.from.Offset : t.from.Offset+t.from.Run]
+	}
+	b := make([]byte, t.size)
+	moveStrided(b, strided.Dense(t.size), t.data, t.from)
+	return b
 }
 
 // quietly sends a short block that nobody answers for, where there is credit.
@@ -129,28 +142,52 @@ func (t *outgoing) fillHere() {
 			return
 		}
 		t.block = b // writing is set: nobody else looks
-		t.write(b.Data)
+		t.write(b.Data, strided.Dense(t.size))
 	})
 }
 
-// write has the bytes put into memory. It is called without the lock.
-func (t *outgoing) write(dst []byte) {
+// write has the bytes put into memory, where at says. It is called without the lock.
+func (t *outgoing) write(dst []byte, at strided.Layout) {
 	x := t.peer.x
 	switch {
+	case t.fill != nil && at.IsDense():
+		t.callFill(dst[at.Offset:at.Offset+at.Run], t.written)
 	case t.fill != nil:
-		x.calls.Do(func() {
-			var once sync.Once
-			t.fill(dst, func(err error) { once.Do(func() { t.written(err) }) })
-		})
+		t.fillApart(dst, at)
 	case t.size < longCopy:
-		move(dst, t.data)
+		moveStrided(dst, at, t.data, t.from)
 		t.written(nil)
 	default:
 		x.running.Go(func() { // run waits for it: there is one at least
-			move(dst, t.data)
+			moveStrided(dst, at, t.data, t.from)
 			t.written(nil)
 		})
 	}
+}
+
+// callFill has the caller of Push write the block, all of which lies together.
+func (t *outgoing) callFill(dst []byte, written func(error)) {
+	t.peer.x.calls.Do(func() {
+		var once sync.Once
+		t.fill(dst, func(err error) { once.Do(func() { written(err) }) })
+	})
+}
+
+// fillApart has the caller of Push write the block into memory of this process, from where it goes to a region.
+func (t *outgoing) fillApart(dst []byte, at strided.Layout) {
+	t.peer.x.arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
+		if err != nil {
+			t.written(err)
+			return
+		}
+		t.callFill(b.Data, func(err error) {
+			if err == nil {
+				moveStrided(dst, at, b.Data, strided.Dense(t.size))
+			}
+			b.Release()
+			t.written(err)
+		})
+	})
 }
 
 // written is told that the bytes are in the memory that write gave, or why not.
@@ -171,7 +208,7 @@ func (t *outgoing) written(err error) {
 	case t.link.shared:
 		t.end()
 	default:
-		t.bytes = t.block.Data
+		t.bytes, t.lies = t.block.Data, strided.Dense(t.size)
 		t.spread()
 		return
 	}
@@ -231,11 +268,18 @@ func (t *outgoing) settle() {
 	}
 }
 
-// onGrant is told of memory for a block.
-func (l *link) onGrant(n uint64, segment uint32, offset int64) (then func(), err error) {
+// onGrant is told of memory for a block, and where the block goes in it, from an offset on.
+func (l *link) onGrant(n uint64, segment uint32, offset int64, at strided.Layout) (then func(), err error) {
 	t := l.outgoing[n]
 	if t == nil || t.eager || t.granted || t.taken || t.lent {
 		return nil, wrong("memory for block %d, which does not wait for it", n)
+	}
+	if at.Run == 0 {
+		at = strided.Dense(t.size)
+	}
+	extent, err := at.Check(t.size)
+	if err != nil {
+		return nil, err
 	}
 	t.granted = true
 	var dst []byte
@@ -248,7 +292,7 @@ func (l *link) onGrant(n uint64, segment uint32, offset int64) (then func(), err
 			return nil, wrong("a block of shared memory %d, which it did not share", segment)
 		}
 		var unmap func()
-		if dst, unmap, err = m.Use(offset, t.size); err != nil {
+		if dst, unmap, err = m.Use(offset, extent); err != nil {
 			return nil, err
 		}
 		if t.final {
@@ -261,13 +305,13 @@ func (l *link) onGrant(n uint64, segment uint32, offset int64) (then func(), err
 	case t.final: // it failed meanwhile
 	case l.shared:
 		t.writing = true
-		return func() { t.write(dst) }, nil
+		return func() { t.write(dst, at) }, nil
 	case t.fill != nil:
 		t.writing = true
 		return t.fillHere, nil
 	default:
 		t.writing = true
-		t.bytes = t.data
+		t.bytes, t.lies = t.data, t.from
 		t.spread()
 	}
 	return nil, nil

@@ -191,6 +191,8 @@ func (l *link) pieceTime(configured time.Duration) time.Time {
 
 func (l *link) writeStrand(c *carrier, socket net.Conn) error {
 	header := make([]byte, chunkHeader)
+	var runs net.Buffers
+	var scratch []byte
 	for {
 		t, offset, size := l.piece(c)
 		if t == nil {
@@ -200,7 +202,14 @@ func (l *link) writeStrand(c *carrier, socket net.Conn) error {
 		binary.LittleEndian.PutUint64(header[8:], uint64(offset))
 		binary.LittleEndian.PutUint32(header[16:], uint32(size))
 		socket.SetWriteDeadline(l.pieceTime(l.x.config.Options.WriteTime))
-		both := net.Buffers{header, t.bytes[offset : offset+size]}
+		runs = append(runs[:0], header)
+		if isVector(socket, t.lies) {
+			runs = t.lies.Slices(runs, t.bytes, offset, size)
+		} else {
+			scratch = gather(scratch, t.bytes, t.lies, offset, size)
+			runs = append(runs, scratch)
+		}
+		both := runs // WriteTo consumes it
 		_, err := both.WriteTo(socket)
 		l.peer.mu.Lock()
 		t.pieces--
@@ -221,7 +230,7 @@ func (l *link) readStrand(socket net.Conn, rest []byte) error {
 		from = socket
 	}
 	header := make([]byte, chunkHeader)
-	var nowhere []byte
+	var nowhere, scratch []byte
 	for {
 		// The first byte may be long in coming, what is behind it not.
 		socket.SetReadDeadline(time.Time{})
@@ -235,12 +244,12 @@ func (l *link) readStrand(socket net.Conn, rest []byte) error {
 		}
 		n, offset, size := binary.LittleEndian.Uint64(header), binary.LittleEndian.Uint64(header[8:]),
 			int64(binary.LittleEndian.Uint32(header[16:]))
-		t, into, err := l.begin(n, offset, size)
+		t, err := l.begin(n, offset, size)
 		if err != nil {
 			return err
 		}
 		if t != nil {
-			_, err = io.ReadFull(from, into)
+			scratch, err = scatter(from, scratch, t.into, t.at, int64(offset), size)
 			l.peer.mu.Lock()
 			t.writing--
 			if err == nil {
@@ -264,18 +273,18 @@ func (l *link) readStrand(socket net.Conn, rest []byte) error {
 	}
 }
 
-// begin gives the memory of a piece. Without a block it is to be passed over.
-func (l *link) begin(n, offset uint64, size int64) (*incoming, []byte, error) {
+// begin takes note of a piece that comes, and returns its block. Without a block it is to be passed over.
+func (l *link) begin(n, offset uint64, size int64) (*incoming, error) {
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()
 	t := l.incoming[n]
 	switch {
 	case t == nil || t.err != nil:
-		return nil, nil, nil
+		return nil, nil
 	case !t.granted || offset > uint64(t.size) || size > t.size-int64(offset) || size > t.size-t.begun:
-		return nil, nil, wrong("%d bytes at %d of block %d, which has %d", size, offset, n, t.size)
+		return nil, wrong("%d bytes at %d of block %d, which has %d", size, offset, n, t.size)
 	}
 	t.writing++
 	t.begun += size
-	return t, t.into[offset : int64(offset)+size], nil
+	return t, nil
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -70,7 +71,8 @@ type transfer struct {
 	from, to *Exchange
 	key      transport.Key
 	size     int64
-	data     []byte // of PushBytes and Lend
+	data     []byte         // of PushBytes, PushPart and Lend
+	at       strided.Layout // of the block in data
 	lend     bool
 	fill     func(dst []byte, written func(error))
 	done     func(error)
@@ -118,7 +120,12 @@ func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done f
 		data = append([]byte(nil), data...)
 		done = func(error) {}
 	}
-	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, done: done})
+	x.PushPart(peer, key, transport.Part{Data: data, At: strided.Dense(int64(len(data)))}, done)
+}
+
+// PushPart implements transport.Exchange.
+func (x *Exchange) PushPart(peer uint64, key transport.Key, part transport.Part, done func(error)) {
+	x.push(peer, &transfer{from: x, key: key, size: part.At.Bytes(), data: part.Data, at: part.At, done: done})
 }
 
 // Post implements transport.Exchange.
@@ -302,11 +309,33 @@ func (t *transfer) offer() {
 // Expect implements transport.Exchange.
 func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
 	arrived func(transport.Block, error)) {
-	e := &match.Expected{Peer: peer, Key: key, Size: size, Into: into, Arrived: arrived}
+	x.expect(&match.Expected{Peer: peer, Key: key, Size: size, Into: into, At: strided.Dense(int64(len(into))),
+		Arrived: arrived})
+}
+
+// ExpectPart implements transport.Exchange.
+func (x *Exchange) ExpectPart(peer uint64, key transport.Key, part transport.Part, arrived func(error)) {
+	x.expect(&match.Expected{Peer: peer, Key: key, Size: part.At.Bytes(), Into: part.Data, At: part.At,
+		Arrived: func(_ transport.Block, err error) { arrived(err) }})
+}
+
+// Room implements transport.Exchange.
+func (x *Exchange) Room(space uint64, size int64, _ []uint64) (transport.Block, bool) {
+	if !x.hub.pool.Keeps(size) {
+		return transport.Block{}, false
+	}
+	b, err := x.arena.MakeFor(space, int(size))
+	if err != nil {
+		return transport.Block{}, false
+	}
+	return transport.Block{Data: b.Data, Release: b.Release}, true
+}
+
+func (x *Exchange) expect(e *match.Expected) {
 	t, found, err := x.table.Expect(e)
 	switch {
 	case err != nil:
-		x.calls.Do(func() { arrived(transport.Block{}, err) })
+		x.calls.Do(func() { e.Arrived(transport.Block{}, err) })
 	case found:
 		t.begin(e)
 	}
@@ -329,11 +358,11 @@ func (t *transfer) begin(e *match.Expected) {
 		return
 	}
 	switch {
-	case e.Size != t.size || e.Into != nil && int64(len(e.Into)) != t.size:
+	case e.Size != t.size || e.Into != nil && e.At.Bytes() != t.size:
 		t.fail(status.New(status.InvalidArgument, "process %d sends %d bytes where process %d expects %d", t.from.self,
 			t.size, t.to.self, e.Size))
 	case e.Into != nil:
-		t.write(e.Into)
+		t.write(e.Into, e.At)
 	case t.lend:
 		t.show()
 	default:
@@ -350,7 +379,7 @@ func (t *transfer) begin(e *match.Expected) {
 			}
 			t.block = b
 			t.mu.Unlock()
-			t.write(b.Data)
+			t.write(b.Data, strided.Dense(t.size))
 		})
 	}
 }
@@ -371,7 +400,7 @@ func (t *transfer) show() {
 }
 
 // write has the sender fill memory.
-func (t *transfer) write(dst []byte) {
+func (t *transfer) write(dst []byte, at strided.Layout) {
 	t.mu.Lock()
 	if t.ended {
 		t.mu.Unlock()
@@ -380,11 +409,14 @@ func (t *transfer) write(dst []byte) {
 	t.writing = true
 	t.mu.Unlock()
 	copies := func() {
-		copy(dst, t.data)
+		strided.Copy(dst, at, t.data, t.at)
 		t.written(nil)
 	}
 	switch {
+	case t.fill != nil && !at.IsDense():
+		t.pack(dst, at)
 	case t.fill != nil:
+		dst = dst[at.Offset : at.Offset+at.Run]
 		t.from.calls.Do(func() {
 			var once sync.Once
 			t.fill(dst, func(err error) { once.Do(func() { t.written(err) }) })
@@ -394,6 +426,28 @@ func (t *transfer) write(dst []byte) {
 	default:
 		go copies()
 	}
+}
+
+// pack has the sender fill memory of its own, from where the bytes go to a region.
+func (t *transfer) pack(dst []byte, at strided.Layout) {
+	t.from.arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
+		if err != nil {
+			t.written(err)
+			return
+		}
+		t.from.calls.Do(func() {
+			var once sync.Once
+			t.fill(b.Data, func(err error) {
+				once.Do(func() {
+					if err == nil {
+						strided.Copy(dst, at, b.Data, strided.Dense(t.size))
+					}
+					b.Release()
+					t.written(err)
+				})
+			})
+		})
+	})
 }
 
 func (t *transfer) written(err error) {

@@ -11,6 +11,7 @@ package match
 import (
 	"sync"
 
+	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
 )
@@ -21,7 +22,8 @@ type Expected struct {
 	Peer    uint64
 	Key     transport.Key
 	Size    int64
-	Into    []byte
+	Into    []byte         // memory for the bytes, where they have a place
+	At      strided.Layout // of the bytes in it
 	Arrived func(transport.Block, error)
 }
 

@@ -84,6 +84,7 @@ func Exchange(t *testing.T, world func(t *testing.T, n int) World) {
 	t.Run("expected twice", s.expectedTwice)
 	t.Run("fail", s.failing)
 	t.Run("lost peer", s.losing)
+	t.Run("parts", s.parts)
 }
 
 type exchangeSuite struct {
