@@ -150,7 +150,8 @@ func (x *Exchange) CanLend(peer uint64, _ []byte) error {
 // Lend implements transport.Lender. What is lent is read in this process: until it is
 // released, also where an end has gone or closed.
 func (x *Exchange) Lend(peer uint64, key transport.Key, data []byte, done func(error)) {
-	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, lend: true, done: done})
+	x.push(peer, &transfer{from: x, key: key, size: int64(len(data)), data: data, at: strided.Dense(int64(len(data))),
+		lend: true, done: done})
 }
 
 func (x *Exchange) push(peer uint64, t *transfer) {
