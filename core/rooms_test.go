@@ -28,7 +28,8 @@ var rooms = []room{
 	// Ground: values, formats and their readers. None of them acts.
 	{"core/status", []string{"*"}},
 	{"core/shape", []string{"*"}},
-	{"core/shape/strided", []string{"transport", "transport/match", "transport/inproc", "transport/bulk", "core/worker"}},
+	{"core/shape/strided", []string{"transport", "transport/match", "transport/inproc", "transport/bulk",
+		"transport/transporttest", "core/worker"}},
 	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd",
 		"device/pjrt", "capi/cluster"}},
 	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker",

@@ -143,7 +143,8 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 	})
 }
 
-// pushBoxes sends boxes of an array on the host, from where they lie in it. It lets go of the array when they are there.
+// pushBoxes sends boxes of an array on the host, from where they lie in it. It lets go of the array when they have
+// arrived.
 func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
 	free := func() { // by the queue's owner, once a box
@@ -163,7 +164,8 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 			})
 			continue
 		}
-		q.w.config.Exchange.PushPart(v.to.worker, v.key(g), transport.Part{Data: host.Data, At: from}, func(err error) {
+		part := transport.Part{Data: host.Data, At: from}
+		q.w.config.Exchange.PushPart(v.to.worker, v.key(g), part, func(err error) {
 			q.soon(func() {
 				free()
 				q.moved(g, t, l, err)

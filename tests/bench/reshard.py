@@ -164,15 +164,30 @@ class Tcp:
             self.address = f"tcp:127.0.0.1:{s.getsockname()[1]}"
         self.serve("controller", "--listen", self.address, "--silence", "60s")
         for i in range(self.workers):
-            self.serve("worker", "--address", self.address, "--listen", "tcp:127.0.0.1:0", "--name", f"w{i}", "--devices",
-                       "1", "--silence", "60s")
+            self.serve(
+                "worker",
+                "--address",
+                self.address,
+                "--listen",
+                "tcp:127.0.0.1:0",
+                "--name",
+                f"w{i}",
+                "--devices",
+                "1",
+                "--silence",
+                "60s",
+            )
         until("workers", lambda: self.status().count(" × cpu") == self.workers)
         return self
 
     def serve(self, *arguments):
-        process = subprocess.Popen([*COMMAND, *arguments],
-                                   env=fresh.environment(env={"PATHWAYS_DEVICES": "", **self.env}),
-                                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=fresh.environment(env={"PATHWAYS_DEVICES": "", **self.env}),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         self.processes[arguments[-1]] = process.pid
 
         def end():
@@ -203,7 +218,10 @@ def measure(way, workers, mib, arrays, rounds):
     size = mib << 20
     each = mib * 64 // arrays // 64 * 64  # rows of 16 KiB, which every number of workers divides
     rows = [each] * (arrays - 1) + [mib * 64 - each * (arrays - 1)]
-    calls = {name: {"seconds": [], "memcpy": [], "stream": [], "processor": 0, "faults": 0} for name in ("device_put", "reshard")}
+    calls = {
+        name: {"seconds": [], "memcpy": [], "stream": [], "processor": 0, "faults": 0}
+        for name in ("device_put", "reshard")
+    }
     cluster = Cluster(workers, 1, "--silence", "60s") if way == "shm" else Tcp(workers)
     with cluster, Side(MEMCPY, size, os.cpu_count()) as memcpy, Stream(size) as stream:
         client = cluster.start(CLIENT)
@@ -240,7 +258,9 @@ def measure(way, workers, mib, arrays, rounds):
 def row(way, workers, mib, arrays, name, call, rounds):
     size = mib << 20
     speeds = {part: size / statistics.median(call[part]) / 1e9 for part in ("seconds", "memcpy", "stream")}
-    ratios = {part: sorted(b / a for a, b in zip(call["seconds"], call[part], strict=True)) for part in ("memcpy", "stream")}
+    ratios = {
+        part: sorted(b / a for a, b in zip(call["seconds"], call[part], strict=True)) for part in ("memcpy", "stream")
+    }
     out = {"way": way, "workers": workers, "MiB": mib, "arrays": arrays, "call": name, "GB/s": speeds, "ratios": ratios}
     out["ns a byte"] = call["processor"] / rounds / size * 1e9
     out["faults a MiB"] = call["faults"] / rounds / mib
