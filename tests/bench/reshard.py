@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -188,7 +187,6 @@ class Tcp:
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        self.processes[arguments[-1]] = process.pid
 
         def end():
             process.terminate()
