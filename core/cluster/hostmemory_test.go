@@ -120,10 +120,10 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 	if err := one.Wait(token); err != nil {
 		t.Fatal(err)
 	}
-	counted("two arrays, and one that a transfer has put together", [2]int64{mib, mib}, [2]int64{0, mib},
+	counted("two arrays, and one that a transfer has put together", [2]int64{mib, 2 * mib}, [2]int64{},
 		[2]int64{3 * mib, 0})
 	one.Free([]uint64{object, there})
-	counted("that one alone", [2]int64{}, [2]int64{0, mib}, [2]int64{mib, 0})
+	counted("that one alone", [2]int64{0, mib}, [2]int64{}, [2]int64{mib, 0})
 	one.Free([]uint64{m.Object})
 	counted("all has ended", [2]int64{}, [2]int64{}, [2]int64{})
 }

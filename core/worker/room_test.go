@@ -1,0 +1,91 @@
+package worker_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
+)
+
+// full is an exchange whose memory is in use.
+type full struct{ transport.Mover }
+
+func (full) Room(uint64, int64, []uint64) (transport.Block, bool) { return transport.Block{}, false }
+
+// A hundred transfers at once, each of which puts shards together from all devices, take memory for their results
+// alone, and give it back; the same where the exchange has no room for them.
+func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
+	for name, change := range map[string]func(*worker.Config){
+		"in rooms": nil,
+		"without":  func(c *worker.Config) { c.Exchange = full{c.Exchange} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n, transfers = 96 << 8, 100 // floats of a shard, of which a box has a quarter
+			w := start(t, simDrivers(t, 2, 2, sim.Options{}), change)
+			devices, workers := []int{0, 1, 2, 3}, []int{0, 1}
+			value := func(d int) []float32 {
+				v := make([]float32, n)
+				for i := range v {
+					v[i] = float32(d*n + i)
+				}
+				return v
+			}
+			w.done(w.put(1, 1, 1, devices, value))
+			before := w.hostMemory()
+			var gangs []uint64
+			var objects []uint64
+			for k := range uint64(transfers) {
+				array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{n}}
+				m := &wire.Transfer{Op: 2 + k, Object: 2 + k, Array: array}
+				for from := range uint32(4) {
+					for to := range uint32(4) {
+						m.Moves = append(m.Moves, &wire.Move{Source: 1, From: from, To: to, Start: []int64{int64(to) * n / 4},
+							Size: []int64{n / 4}, At: []int64{int64(from) * n / 4}, Shard: array})
+					}
+				}
+				gangs, objects = append(gangs, w.dispatch(1, wire.KindTransfer, m, workers...)), append(objects, 2+k)
+			}
+			w.done(gangs...)
+			if got, want := w.hostMemory()-before, int64(transfers*4*n*4); got != want {
+				t.Errorf("%d transfers have %d bytes, want %d: those of their results", transfers, got, want)
+			}
+			for _, d := range devices {
+				got, err := w.fetch(1, uint64(1000+d), 1+transfers, d, n)
+				var want []float32
+				for from := range 4 {
+					want = append(want, value(from)[d*n/4:(d+1)*n/4]...)
+				}
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("device %d has other numbers: %v", d, err)
+				}
+			}
+			w.dispatch(1, wire.KindFree, &wire.Free{Objects: append(objects, 1)}, workers...)
+			w.empty()
+		})
+	}
+}
+
+// done waits for gangs of two workers.
+func (s *script) done(gangs ...uint64) {
+	s.t.Helper()
+	for _, g := range gangs {
+		if err := s.wait(g, 0, 1); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// hostMemory returns the bytes that the workers have for arrays, after all that they were told has been done.
+func (s *script) hostMemory() (bytes int64) {
+	for _, used := range s.pool.Stats().Used {
+		bytes += used
+	}
+	for _, w := range s.workers {
+		bytes += w.HostMemory().Assembling
+	}
+	return bytes
+}
