@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,15 +16,16 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Board is memory that the processes of one host share for the small blocks of
-// their collectives. A sender writes a block straight into the receiver's ring,
-// and wakes the receiver only when one of its meetings may be complete: a
-// receiver that sleeps says with how many more blocks it can go on. So a meeting
-// of many processes costs each of them one wake, not one for each block.
+// Board is memory that the processes of one host share for the blocks of their
+// collectives. A sender writes a letter into the receiver's ring, which holds a
+// small block, or says where a large one lies (area). It wakes the receiver only
+// when one of its meetings may be complete: a receiver that sleeps says with how
+// many more letters it can go on. So a meeting of many processes costs each of them
+// one wake, not one for each block.
 //
 // Each member has a place, and the others know it before the first gang that they
-// share; between two members every small block goes by the board, so both sides
-// know where to look. What a process writes there is trusted as much as the
+// share; between two members every block begins with a letter, so both sides know
+// where to look. What a process writes there is trusted as much as the
 // process is: it holds arrays of the same programs.
 type Board struct {
 	data   []byte
@@ -35,12 +35,13 @@ type Board struct {
 	closed atomic.Bool
 	met    atomic.Pointer[members]
 
-	out []outbox // by place
+	out  []outbox // by place
+	area area     // of this member
 
 	mu      sync.Mutex
 	seen    uint32 // arrivals that are certainly taken
 	waits   map[mail]wait
-	early   map[mail][]byte  // for a meeting that has yet to start
+	early   map[mail]letter  // for a meeting that has yet to start
 	open    map[*meeting]int // blocks that are missing
 	awake   int              // who lingers, and is woken instead of the poller
 	live    map[uint64]bool  // gangs that have begun
@@ -55,9 +56,27 @@ type members struct {
 
 type outbox struct {
 	mu    sync.Mutex
-	queue [][]byte // that found the ring full
-	busy  bool     // somebody writes the queue
+	queue []queued // letters that found the ring full
+	busy  bool     // a goroutine writes the queue
+	dead  bool     // the member is lost
 }
+
+type queued struct {
+	key  mail
+	form form
+	data []byte
+}
+
+// form is what a letter holds.
+type form uint32
+
+const (
+	isHere form = iota // the block
+	lies               // size, place in the sender's area, and slot
+	comes              // size; the block comes by the exchange
+
+	referBytes = 24
+)
 
 // mail is a block's key among one engine's.
 type mail struct {
@@ -75,15 +94,15 @@ type wait struct {
 // who lingers was woken, each on a line of its own; a ring for each pair: how far it is written, how far read,
 // and its bytes.
 const (
-	boardMagic   = 0x70617468_77617931
+	boardMagic   = 0x70617468_77617932
 	boardPage    = 4096
 	bellBytes    = 3 * 64
 	ringHeader   = 128
 	ringBytes    = 16 << 10
-	mailHeader   = 24             // size, gang, part
-	mailMax      = 2 << 10        // bytes of a block that goes by the board
+	mailHeader   = 24             // size, form, gang, part
+	mailMax      = 2 << 10        // bytes of a block that is in its letter
 	skip         = math.MaxUint32 // as a size: go on at the ring's begin
-	placesMax    = 256
+	placesMax    = 64             // so that a bit for each fits into a word
 	retryPause   = 50 * time.Microsecond
 	lingerTime   = time.Millisecond // a turn, see patience
 	sleepForEver = 1 << 30
@@ -100,8 +119,21 @@ const (
 	wantedSoon = 1 << 62 // by who lingers, not the poller
 )
 
-func boardBytes(n int) int64 {
+// wordsAt and areasAt are where the words and the areas of the members begin.
+func wordsAt(n int) int64 {
 	return boardPage + int64(n)*bellBytes + int64(n*n)*(ringHeader+ringBytes)
+}
+
+func areasAt(n int) int64 {
+	return (wordsAt(n) + int64(n)*slotsMax*8 + hugePage - 1) &^ (hugePage - 1)
+}
+
+func boardBytes(n int) int64 { return areasAt(n) + int64(n)*areaBytes }
+
+// areaOf returns the area and the words of a member.
+func (b *Board) areaOf(place int) (data, words []byte) {
+	return b.data[areasAt(b.places)+int64(place)*areaBytes:][:areaBytes:areaBytes],
+		b.data[wordsAt(b.places)+int64(place)*slotsMax*8:][: slotsMax*8 : slotsMax*8]
 }
 
 // CreateBoard makes the memory for so many processes of a host; what is not used
@@ -148,7 +180,7 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "a board of %d bytes could not be mapped: %w", info.Size, err)
 	}
-	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail][]byte{},
+	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail]letter{},
 		open: map[*meeting]int{}, live: map[uint64]bool{}}
 	n := binary.LittleEndian.Uint64(data[8:])
 	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
@@ -160,6 +192,8 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 		return nil, status.New(status.InvalidArgument, "place %d is not on this board, which has %d", place, n)
 	}
 	b.places, b.out = int(n), make([]outbox, n)
+	b.area.data, b.area.words = b.areaOf(place)
+	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // else its pages are small
 	b.met.Store(new(members))
 	go b.poll()
 	return b, nil
@@ -185,6 +219,7 @@ func (b *Board) Close() {
 	if b.closed.Swap(true) {
 		return
 	}
+	b.area.close()
 	for _, line := range []int{countLine, lingerLine} {
 		b.bell(b.self, line).Add(1)
 		wake(b.bell(b.self, line))
@@ -231,18 +266,19 @@ func (b *Board) ring(from, to int) (written, read *atomic.Uint64, bytes []byte) 
 		b.data[at+ringHeader : at+ringHeader+ringBytes]
 }
 
-// post sends a block. It does not wait: where the ring is full, the block stays
+// post sends a letter. It does not wait: where the ring is full, the letter stays
 // in this process until there is room.
-func (b *Board) post(process, id, part uint64, data []byte) {
+func (b *Board) post(process uint64, k mail, form form, data []byte) {
+	k.from = b.self
 	to := b.met.Load().index[process]
 	o := &b.out[to]
 	o.mu.Lock()
-	if o.busy || !b.put(to, id, part, data) {
-		m := make([]byte, mailHeader+len(data))
-		binary.LittleEndian.PutUint64(m[8:], id)
-		binary.LittleEndian.PutUint64(m[16:], part)
-		copy(m[mailHeader:], data)
-		o.queue = append(o.queue, m)
+	if o.dead {
+		o.mu.Unlock()
+		return
+	}
+	if o.busy || !b.put(to, k, form, data) {
+		o.queue = append(o.queue, queued{k, form, slices.Clone(data)})
 		if !o.busy {
 			o.busy = true
 			go b.drainQueue(to)
@@ -254,21 +290,52 @@ func (b *Board) post(process, id, part uint64, data []byte) {
 	b.ringBell(to)
 }
 
-// drainQueue writes what found a ring full, in order. It ends with the queue or
-// the board; Close of the engine's gangs drops what nobody will read.
+// refer sends a letter that says where a block lies.
+func (b *Board) refer(process uint64, k mail, at spot, size int64) {
+	var m [referBytes]byte
+	binary.LittleEndian.PutUint64(m[:], uint64(size))
+	binary.LittleEndian.PutUint64(m[8:], uint64(at.at))
+	binary.LittleEndian.PutUint64(m[16:], uint64(at.slot))
+	b.post(process, k, lies, m[:])
+}
+
+// readers returns the bits of processes, for take.
+func (b *Board) readers(processes []uint64) (bits uint64) {
+	index := b.met.Load().index
+	for _, p := range processes {
+		bits |= 1 << index[p]
+	}
+	return bits
+}
+
+// lost drops what is kept for a member that is no more.
+func (b *Board) lost(process uint64) {
+	place, ok := b.met.Load().index[process]
+	if !ok {
+		return
+	}
+	b.area.lost(place)
+	o := &b.out[place]
+	o.mu.Lock()
+	o.dead = true
+	o.mu.Unlock()
+}
+
+// drainQueue writes what found a ring full, in order. It ends with the queue, the
+// receiver or the board; Close of the engine's gangs drops what is never read.
 func (b *Board) drainQueue(to int) {
 	o := &b.out[to]
 	for {
 		o.mu.Lock()
-		for len(o.queue) > 0 {
-			m := o.queue[0]
-			if !b.put(to, binary.LittleEndian.Uint64(m[8:]), binary.LittleEndian.Uint64(m[16:]), m[mailHeader:]) {
+		for len(o.queue) > 0 && !o.dead {
+			q := &o.queue[0]
+			if !b.put(to, q.key, q.form, q.data) {
 				break
 			}
 			o.queue = o.queue[1:]
 			b.ringBell(to)
 		}
-		if len(o.queue) == 0 || b.closed.Load() {
+		if len(o.queue) == 0 || o.dead || b.closed.Load() {
 			o.queue, o.busy = nil, false
 			o.mu.Unlock()
 			return
@@ -278,8 +345,8 @@ func (b *Board) drainQueue(to int) {
 	}
 }
 
-// put writes a block into a ring, if there is room.
-func (b *Board) put(to int, id, part uint64, data []byte) bool {
+// put writes a letter into a ring, if there is room.
+func (b *Board) put(to int, k mail, form form, data []byte) bool {
 	written, read, ring := b.ring(b.self, to)
 	head := written.Load()
 	need := uint64(mailHeader+len(data)+7) &^ 7
@@ -297,8 +364,9 @@ func (b *Board) put(to int, id, part uint64, data []byte) bool {
 	}
 	m := ring[at:]
 	binary.LittleEndian.PutUint32(m, uint32(len(data)))
-	binary.LittleEndian.PutUint64(m[8:], id)
-	binary.LittleEndian.PutUint64(m[16:], part)
+	binary.LittleEndian.PutUint32(m[4:], uint32(form))
+	binary.LittleEndian.PutUint64(m[8:], k.id)
+	binary.LittleEndian.PutUint64(m[16:], k.part)
 	copy(m[mailHeader:], data)
 	written.Store(head + pad + need)
 	return true
@@ -317,212 +385,6 @@ func (b *Board) ringBell(to int) {
 		wake(soon)
 	default:
 		wake(bell)
-	}
-}
-
-// expect says which blocks a round of a meeting waits for, each with its place in
-// table.peers. It says whether all of them are here already.
-func (b *Board) expect(m *meeting, id, part uint64, peers []int) (all bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	missing, index := 0, b.met.Load().index
-	for _, peer := range peers {
-		k := mail{index[m.table.peers[peer]], id, part}
-		if data, ok := b.early[k]; ok {
-			delete(b.early, k)
-			m.deliver(peer, data)
-			continue
-		}
-		b.waits[k] = wait{m, peer}
-		missing++
-	}
-	if missing > 0 {
-		b.open[m] = missing
-	}
-	return missing == 0
-}
-
-// begin says that blocks of a gang may come. Gangs begin in the order of their
-// numbers: what comes for a lower one that is not here is of one that has ended.
-func (b *Board) begin(id uint64) {
-	b.mu.Lock()
-	b.live[id] = true
-	b.highest = max(b.highest, id)
-	b.mu.Unlock()
-}
-
-// fail gives the meetings of a gang that wait here, which wait no more.
-func (b *Board) fail(id uint64) (left []*meeting) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for k, w := range b.waits {
-		if k.id == id {
-			delete(b.waits, k)
-			if b.open[w.m] > 0 {
-				delete(b.open, w.m)
-				left = append(left, w.m)
-			}
-		}
-	}
-	return left
-}
-
-// end drops what is here of a gang.
-func (b *Board) end(id uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.live, id)
-	for k := range b.early {
-		if k.id == id {
-			delete(b.early, k)
-		}
-	}
-}
-
-// arrive takes what has come, and says when the poller is to be woken.
-func (b *Board) arrive() {
-	b.mu.Lock()
-	full := b.take(nil)
-	b.mu.Unlock()
-	for _, m := range full {
-		m.letGo(nil)
-	}
-}
-
-// linger waits a while for the last blocks of a meeting, before its call has to be
-// ended from elsewhere: the device's own thread is woken and goes on with the
-// answer, with no other between. InHand is 1 + the call's index.
-func (b *Board) linger(m *meeting, inHand int) {
-	b.mu.Lock()
-	if b.open[m] == 0 || b.closed.Load() {
-		b.mu.Unlock()
-		return
-	}
-	b.awake++
-	bell := b.bell(b.self, lingerLine)
-	end := time.Now().Add(b.patience())
-	var full []*meeting
-	for {
-		n := bell.Load()
-		full = b.take(full[:0])
-		left := time.Until(end)
-		last := b.open[m] == 0 || left <= 0 || b.closed.Load()
-		if last {
-			b.awake--
-			full = b.take(full) // for the poller, if nobody else lingers
-		}
-		b.mu.Unlock()
-		for i, f := range full {
-			if f == m {
-				f.let(nil, inHand)
-			} else {
-				f.letGo(nil)
-			}
-			full[i] = nil
-		}
-		if last {
-			return
-		}
-		if len(full) == 0 {
-			sleep(bell, n, left)
-		}
-		b.mu.Lock()
-	}
-}
-
-// patience is how long to linger: where members share processors, each of the others
-// may need a turn of one before it comes.
-func (b *Board) patience() time.Duration {
-	turns := len(b.met.Load().from) / runtime.NumCPU()
-	return lingerTime * time.Duration(min(max(1, turns), 8))
-}
-
-// take reads all rings and sets the bell. It gives the meetings that have got
-// their last block, each with one hold left to let go. mu is held.
-func (b *Board) take(full []*meeting) []*meeting {
-	bell, want := b.bell(b.self, countLine), b.want(b.self)
-	for {
-		b.seen = bell.Load()
-		for _, from := range b.met.Load().from {
-			full = b.read(from, full)
-		}
-		more := uint32(sleepForEver)
-		for _, n := range b.open {
-			more = min(more, uint32(n))
-		}
-		if more == sleepForEver {
-			more = 64 // nobody waits: empty the rings now and then
-		}
-		w := b.seen + more
-		if b.awake > 0 {
-			want.Store(wanted | wantedSoon | uint64(w))
-		} else {
-			want.Store(wanted | uint64(w))
-		}
-		if int32(bell.Load()-w) < 0 {
-			return full
-		}
-		want.Store(0)
-	}
-}
-
-// read empties the ring of one member. mu is held.
-func (b *Board) read(from int, full []*meeting) []*meeting {
-	written, read, ring := b.ring(from, b.self)
-	tail, head := read.Load(), written.Load()
-	for tail != head {
-		at := tail % ringBytes
-		m := ring[at:]
-		size := uint64(binary.LittleEndian.Uint32(m))
-		if size == skip {
-			tail += ringBytes - at
-			continue
-		}
-		if mailHeader+size > uint64(len(m)) { // what no member writes
-			tail = head
-			break
-		}
-		k := mail{from, binary.LittleEndian.Uint64(m[8:]), binary.LittleEndian.Uint64(m[16:])}
-		data := m[mailHeader : mailHeader+size]
-		if w, ok := b.waits[k]; ok {
-			delete(b.waits, k)
-			w.m.deliver(w.peer, data)
-			if b.open[w.m]--; b.open[w.m] == 0 {
-				delete(b.open, w.m)
-				full = append(full, w.m)
-			}
-		} else if b.live[k.id] || k.id > b.highest {
-			b.early[k] = slices.Clone(data)
-		}
-		tail += (mailHeader + size + 7) &^ 7
-	}
-	read.Store(tail)
-	return full
-}
-
-// poll takes what comes while everybody else here is away.
-func (b *Board) poll() {
-	defer close(b.done)
-	bell, want := b.bell(b.self, countLine), b.want(b.self)
-	var full []*meeting
-	for !b.closed.Load() {
-		b.mu.Lock()
-		full = b.take(full[:0])
-		others := b.awake > 0 // who see to what comes, and set the bell when they go
-		// Read here: when the others have gone, what has come since has changed the bell.
-		n, w := bell.Load(), want.Load()
-		b.mu.Unlock()
-		for i, m := range full {
-			m.letGo(nil)
-			full[i] = nil
-		}
-		if len(full) > 0 {
-			continue
-		}
-		if !others && (w == 0 || int32(n-uint32(w)) >= 0) || b.closed.Load() {
-			continue
-		}
-		sleep(bell, n, 0)
 	}
 }
 

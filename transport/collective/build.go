@@ -15,6 +15,7 @@ type builder struct {
 	members [][]int // places in the group, by process; processes in the order of their first rank
 	own     int     // this process
 	proc    []int   // by place
+	cuts    []cut   // by buffer: what of it the round that is planned moves
 	call    []int   // by place: which call of its process it is
 	table   *table
 }
@@ -28,8 +29,17 @@ type source struct{ s, d, buf int }
 
 func (b *builder) n() int { return len(b.group) }
 
-// region of a source in its operand.
+// region of a source in its operand, as far as the round moves it.
 func (b *builder) region(x source) (region, error) {
+	r, err := b.source(x)
+	if err != nil {
+		return region{}, err
+	}
+	return b.cuts[x.buf].of(r), nil
+}
+
+// source is all of a source in its operand.
+func (b *builder) source(x source) (region, error) {
 	in := b.spec.Operands[x.buf]
 	if x.d == everyone || b.spec.Op == spmd.AllToAll && len(b.spec.Operands) > 1 {
 		return dense(0, in.Bytes()), nil
@@ -123,9 +133,14 @@ func (b *builder) build() error {
 			b.table.kernels = append(b.table.kernels, k)
 		}
 	}
+	if b.table.together && len(b.members) > 1 && total > 0 {
+		return b.together(total)
+	}
+	b.table.together = false
 	if b.spec.Op == spmd.AllReduce && total > smallBytes && len(b.members) > 1 {
 		return b.owners()
 	}
+	b.cuts = b.whole()
 	r := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	at := map[source]ref{}
 	for q := range b.members {
@@ -176,7 +191,10 @@ func (e ending) part(i int, reg region) ref {
 	return ref{kind: result, call: e.call[e.d], buf: i, reg: reg, place: e.d}
 }
 
-func (e ending) whole(i int) ref { return e.part(i, dense(0, e.spec.Results[i].Bytes())) }
+// whole is what the round makes of result i, out of sources in buffer buf.
+func (e ending) whole(i, buf int) ref {
+	return e.part(i, e.cuts[buf].of(dense(0, e.spec.Results[i].Bytes())))
+}
 
 // finish plans what makes the results of place d out of the sources.
 func (b *builder) finish(r *round, d int, at map[source]ref) error {
@@ -201,7 +219,7 @@ func (b *builder) finish(r *round, d int, at map[source]ref) error {
 				from = append(from, at[source{s, everyone, i}])
 			}
 		}
-		r.step(ragged, e.whole(0), from...)
+		r.step(ragged, e.whole(0, 0), from...)
 	}
 	return nil
 }
@@ -213,7 +231,7 @@ func (e ending) fold(toward int) {
 		for s := range e.group {
 			from = append(from, e.at[source{s, toward, i}])
 		}
-		e.r.step(folds, e.whole(i), from...)
+		e.r.step(folds, e.whole(i, i), from...)
 	}
 }
 
@@ -225,7 +243,8 @@ func (e ending) allReduce() {
 		return
 	}
 	for i := range e.spec.Operands {
-		e.r.step(copies, e.whole(i), ref{kind: result, call: e.call[first], buf: i, reg: e.whole(i).reg})
+		to := e.whole(i, i)
+		e.r.step(copies, to, ref{kind: result, call: e.call[first], buf: i, reg: to.reg})
 	}
 }
 
@@ -236,7 +255,7 @@ func (e ending) allGather() error {
 			if err != nil {
 				return err
 			}
-			e.r.step(copies, e.part(i, reg), e.at[source{s, everyone, i}])
+			e.r.step(copies, e.part(i, e.cuts[i].of(reg)), e.at[source{s, everyone, i}])
 		}
 	}
 	return nil
@@ -244,16 +263,17 @@ func (e ending) allGather() error {
 
 func (e ending) allToAll() error {
 	for s := range e.group {
-		from := e.at[source{s, e.d, e.toward(e.d)}]
+		buf := e.toward(e.d)
+		from := e.at[source{s, e.d, buf}]
 		if len(e.spec.Operands) > 1 {
-			e.r.step(copies, e.whole(s), from)
+			e.r.step(copies, e.whole(s, buf), from)
 			continue
 		}
 		reg, err := slab(e.spec.Results[0], e.spec.Dim, s, e.n())
 		if err != nil {
 			return err
 		}
-		e.r.step(copies, e.part(0, reg), from)
+		e.r.step(copies, e.part(0, e.cuts[0].of(reg)), from)
 	}
 	return nil
 }
@@ -261,7 +281,7 @@ func (e ending) allToAll() error {
 // copyFrom copies all operands of place s.
 func (e ending) copyFrom(s int) {
 	for i := range e.spec.Operands {
-		e.r.step(copies, e.whole(i), e.at[source{s, everyone, i}])
+		e.r.step(copies, e.whole(i, i), e.at[source{s, everyone, i}])
 	}
 }
 
@@ -274,23 +294,15 @@ func (e ending) permute() {
 		}
 	}
 	for i := range e.spec.Operands {
-		e.r.step(zeros, e.whole(i))
+		e.r.step(zeros, e.whole(i, i))
 	}
 }
 
 // owners plans an all-reduce of which each process folds a part: one round
 // brings it the part of all ranks, the next brings the folded parts to all.
 func (b *builder) owners() error {
-	parts := func(i, p int) region {
-		bytes := b.spec.Operands[i].Bytes()
-		cut := func(p int) int64 {
-			if p == len(b.members) {
-				return bytes
-			}
-			return bytes / 64 * int64(p) / int64(len(b.members)) * 64
-		}
-		return dense(cut(p), cut(p+1)-cut(p))
-	}
+	b.cuts = b.whole()
+	parts := b.owned
 	one := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	two := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	first := b.members[b.own][0]
@@ -328,7 +340,22 @@ func (b *builder) owners() error {
 	return nil
 }
 
+// owned is the part that process p folds of what a round moves of operand i.
+func (b *builder) owned(i, p int) region {
+	c := b.cuts[i]
+	at := func(p int) int64 {
+		if p == len(b.members) {
+			return c.to
+		}
+		return c.from + (c.to-c.from)/64*int64(p)/int64(len(b.members))*64
+	}
+	return dense(at(p), at(p+1)-at(p))
+}
+
 func (r *round) step(op stepOp, to ref, from ...ref) {
+	if to.reg.bytes() == 0 && op != ragged {
+		return
+	}
 	r.steps = append(r.steps, step{to, from, op})
 	r.work += to.reg.bytes() * int64(1+len(from))
 }
@@ -363,7 +390,7 @@ func (b *builder) prune(processes []uint64) {
 	for q, process := range processes {
 		talks := false
 		for _, r := range t.rounds {
-			talks = talks || r.sends[q].bytes > 0 || r.gets[q].bytes > 0
+			talks = talks || !t.together && r.sends[q].bytes > 0 || r.gets[q].bytes > 0 || slices.Contains(r.to, q)
 		}
 		if talks {
 			at[q] = len(keep)
@@ -373,9 +400,16 @@ func (b *builder) prune(processes []uint64) {
 	for i := range t.rounds {
 		r := &t.rounds[i]
 		for k, q := range keep {
-			r.sends[k], r.gets[k] = r.sends[q], r.gets[q]
+			r.gets[k] = r.gets[q]
+			if !t.together {
+				r.sends[k] = r.sends[q]
+			}
 		}
-		r.sends, r.gets = r.sends[:len(keep)], r.gets[:len(keep)]
+		r.gets = r.gets[:len(keep)]
+		r.sends = r.sends[:min(len(keep), len(r.sends))]
+		for i := range r.to {
+			r.to[i] = at[r.to[i]]
+		}
 		for k := range r.sends {
 			r.sends[k].same = k > 0 && slices.Equal(r.sends[k].pieces, r.sends[k-1].pieces)
 		}

@@ -158,6 +158,9 @@ func (e *Engine) Lost(process uint64, why error) {
 		}
 	}
 	e.mu.Unlock()
+	if e.board != nil {
+		e.board.lost(process)
+	}
 	for _, g := range hit {
 		g.fail(err)
 	}
@@ -280,7 +283,7 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 	if p != nil {
 		return p
 	}
-	p = planOf(spec, ranks, e.self)
+	p = planOf(spec, ranks, e.self, e.board)
 	p.meet(e.board)
 	e.plansMu.Lock()
 	if len(e.plans) >= plansMax {

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,17 @@ const (
 
 func part(site, group int, occurrence uint32, round int) uint64 {
 	return uint64(site)<<48 | uint64(group)<<33 | uint64(occurrence)<<1 | uint64(round)
+}
+
+// roundsMax bounds the rounds of a table whose processes share a board. Their keys have fewer occurrences: a process
+// that is so far ahead of another of its group has filled its area long before.
+const roundsMax = 1 << 13
+
+func (m *meeting) part() uint64 {
+	if !m.table.together {
+		return part(m.site, m.table.index, m.occurrence, m.round)
+	}
+	return part(m.site, m.table.index, 0, 0) | uint64(m.occurrence)%(1<<33/roundsMax)*roundsMax | uint64(m.round)
 }
 
 // inlineWork is up to how many bytes a meeting's steps are done by whoever
@@ -57,8 +69,10 @@ type meeting struct {
 
 // from is what a meeting has of a peer.
 type from struct {
-	block transport.Block // set before its hold is let go
-	owes  atomic.Uint32   // what the exchange has yet to do, for Waits
+	block  transport.Block // set before its hold is let go
+	place  int             // of the peer on the board, if letter is set
+	letter letter          // of the block, if that lies in an area or comes by the exchange
+	owes   atomic.Uint32   // what the exchange has yet to do, for Waits
 }
 
 const (
@@ -85,14 +99,18 @@ func (m *meeting) start(inHand int) {
 	if m.peers == nil {
 		m.peers = make([]from, len(t.peers))
 	}
-	key := transport.Key{Space: g.engine.space, ID: g.id, Part: part(m.site, t.index, m.occurrence, m.round)}
+	key := m.key()
 	m.holds.Store(1)
 	board := g.engine.board
 	if board != nil && t.near == nil {
 		board = nil
 	}
 	m.expect(board, key)
-	m.push(board, key)
+	if t.together {
+		m.publish(board, key)
+	} else {
+		m.push(board, key)
+	}
 	if err := g.wait(m); err != nil { // aborted while the above was told
 		g.fail(err)
 	}
@@ -103,6 +121,10 @@ func (m *meeting) start(inHand int) {
 		m.inline = inHand
 		m.work()
 	}
+}
+
+func (m *meeting) key() transport.Key {
+	return transport.Key{Space: m.gang.engine.space, ID: m.gang.id, Part: m.part()}
 }
 
 // onBoard reports whether a block from or to a peer goes by the board, which is nil where there is none.
@@ -116,8 +138,12 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 	if board != nil && len(r.mail) > 0 {
 		m.holds.Add(1)
 		if board.expect(m, m.gang.id, key.Part, r.mail) {
+			m.fetch()
 			m.holds.Add(-1)
 		}
+	}
+	if t.together {
+		return
 	}
 	for i, peer := range t.peers {
 		size := r.gets[i].bytes
@@ -129,6 +155,39 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 			m.peers[i].block = b
 			m.settle(i, aBlock, err)
 		})
+	}
+}
+
+// publish writes what the peers need of this process, once, and tells them where.
+func (m *meeting) publish(board *Board, key transport.Key) {
+	t, r := m.table, &m.table.rounds[m.round]
+	if len(r.to) == 0 {
+		return
+	}
+	k := mail{id: m.gang.id, part: key.Part}
+	if r.out.bytes <= mailMax {
+		packed := m.pack(nil, &r.out)
+		for _, i := range r.to {
+			board.post(t.peers[i], k, isHere, (*packed)[:r.out.bytes])
+		}
+		scratch.Put(packed)
+		return
+	}
+	if at, data := board.area.take(r.out.bytes, r.readers); data != nil {
+		m.fill(data, &r.out)
+		for _, i := range r.to {
+			board.refer(t.peers[i], k, at, r.out.bytes)
+		}
+		return
+	}
+	for _, i := range r.to {
+		var size [8]byte
+		binary.LittleEndian.PutUint64(size[:], uint64(r.out.bytes))
+		board.post(t.peers[i], k, comes, size[:])
+		m.owes(i, toTake)
+		m.gang.engine.exchange.Push(t.peers[i], key, r.out.bytes, func(dst []byte, written func(error)) {
+			written(m.fillLate(dst, &r.out))
+		}, func(err error) { m.settle(i, toTake, err) })
 	}
 }
 
@@ -146,7 +205,7 @@ func (m *meeting) push(board *Board, key transport.Key) {
 				packed = m.pack(packed, s)
 			}
 			if t.onBoard(board, i, s.bytes) {
-				board.post(peer, m.gang.id, key.Part, (*packed)[:s.bytes])
+				board.post(peer, mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:s.bytes])
 			} else {
 				ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
 			}
@@ -222,14 +281,15 @@ func (m *meeting) letGo(err error) { m.let(err, 0) }
 func (m *meeting) let(err error, inHand int) {
 	if err != nil {
 		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
-		if m.failed.CompareAndSwap(nil, why) && m.gang.reason() == nil {
-			go m.gang.fail(why)
+		if (m.failed.CompareAndSwap(nil, why) || m.failed.Load() == err) && m.gang.reason() == nil {
+			go m.gang.fail(m.failed.Load())
 		}
 	}
 	if m.holds.Add(-1) > 0 {
 		return
 	}
-	if m.table.rounds[m.round].work > inlineWork || m.round+1 < len(m.table.rounds) {
+	// Who has a call in hand has nothing else to do.
+	if inHand == 0 && (m.table.rounds[m.round].work > inlineWork || m.round+1 < len(m.table.rounds)) {
 		go m.work()
 		return
 	}
@@ -249,11 +309,7 @@ func (m *meeting) work() {
 		err = m.run(r)
 	}
 	for i := range m.peers {
-		b := &m.peers[i].block
-		if b.Release != nil {
-			b.Release()
-		}
-		*b = transport.Block{}
+		m.peers[i].release(m.gang.engine.board)
 	}
 	if err == nil && m.round+1 < len(m.table.rounds) {
 		inHand := m.inline
@@ -310,12 +366,51 @@ func (m *meeting) fill(dst []byte, s *pack) {
 	}
 }
 
-// deliver puts a block that came by the board where the round's steps look for
-// it. The board's mu is held.
-func (m *meeting) deliver(peer int, data []byte) {
-	own := make([]byte, len(data)) // at least at a multiple of its elements' size
-	copy(own, data)
-	m.peers[peer].block.Data = own
+// release gives back what a round had of a peer.
+func (f *from) release(board *Board) {
+	if f.block.Release != nil {
+		f.block.Release()
+	}
+	if f.letter.form != isHere {
+		board.free(f.place, f.letter)
+	}
+	f.block, f.letter = transport.Block{}, letter{}
+}
+
+// deliver takes a letter. The board's mu is held.
+func (m *meeting) deliver(peer, place int, l letter) {
+	f := &m.peers[peer]
+	if want := m.table.rounds[m.round].gets[peer].bytes; l.size != want {
+		m.failed.CompareAndSwap(nil, status.New(status.Internal, "%s %d: process %d sent %d bytes, %d were expected",
+			m.calls[0].Spec.Op, m.site, m.table.peers[peer], l.size, want))
+	}
+	if l.form != isHere {
+		f.place, f.letter, f.block.Data = place, l, l.data
+		return
+	}
+	f.block.Data = make([]byte, len(l.data)) // at least at a multiple of its elements' size
+	copy(f.block.Data, l.data)
+}
+
+// delivered is told that all letters of the round are there. It lets go of the board's hold.
+func (m *meeting) delivered(inHand int) {
+	m.fetch()
+	m.let(m.failed.Load(), inHand)
+}
+
+// fetch asks the exchange for the blocks that come by it.
+func (m *meeting) fetch() {
+	for i := range m.peers {
+		if m.peers[i].letter.form != comes {
+			continue
+		}
+		m.owes(i, aBlock)
+		m.gang.engine.exchange.Expect(m.table.peers[i], m.key(), m.peers[i].letter.size, nil,
+			func(b transport.Block, err error) {
+				m.peers[i].block = b
+				m.settle(i, aBlock, err)
+			})
+	}
 }
 
 // memory gives the buffer that a ref is a region of.

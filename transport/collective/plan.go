@@ -39,15 +39,23 @@ type table struct {
 	calls   int    // local members
 	rounds  []round
 	kernels []kernel // of reductions: by operand
+
+	// All processes of the group share a board. In each round a process writes one block, which all that need some of it
+	// read, each the parts that it knows from the plan to be there.
+	together bool
 }
 
 // round is one exchange and what is done when its blocks are there.
 type round struct {
-	sends, gets []pack // by peer
+	sends, gets []pack // by peer; of a table whose processes share a board, sends is nil
 	mail        []int  // peers whose blocks come by the board
 	alike       []int  // peers that get the same long block; none, or several
 	steps       []step
 	work        int64 // bytes that the steps touch
+
+	out     pack   // of a table whose processes share a board: this process's block
+	to      []int  // peers that read it
+	readers uint64 // their places
 }
 
 // pack is a block: pieces one after the other, each at a multiple of 64.
@@ -96,7 +104,7 @@ const (
 	ragged // to is the result, from the six operands of each member in group order
 )
 
-func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
+func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board) *plan {
 	p := &plan{spec: s, ranks: ranks}
 	p.err = p.check()
 	for rank, at := range ranks {
@@ -116,7 +124,7 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
 		groups = components(s.Pairs)
 	}
 	for i, g := range groups {
-		p.seat(i, g, self)
+		p.seat(i, g, self, board)
 	}
 	for i := range p.seats {
 		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute &&
@@ -127,6 +135,27 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64) *plan {
 	return p
 }
 
+// address finds the readers of a table whose processes share a board.
+func (t *table) address(b *Board) {
+	t.near = make([]bool, len(t.peers))
+	for i := range t.near {
+		t.near[i] = true
+	}
+	for k := range t.rounds {
+		r := &t.rounds[k]
+		readers := make([]uint64, len(r.to))
+		for i, to := range r.to {
+			readers[i] = t.peers[to]
+		}
+		r.readers = b.readers(readers)
+		for i := range r.gets {
+			if r.gets[i].bytes > 0 {
+				r.mail = append(r.mail, i)
+			}
+		}
+	}
+}
+
 // meet says which blocks go by a board.
 func (p *plan) meet(b *Board) {
 	if b == nil {
@@ -134,7 +163,7 @@ func (p *plan) meet(b *Board) {
 	}
 	for _, s := range p.seats {
 		t := s.table
-		if t == nil || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
+		if t == nil || t.together || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
 			continue
 		}
 		t.near = make([]bool, len(t.peers))
@@ -275,7 +304,7 @@ func components(pairs [][2]int) [][]int {
 }
 
 // seat plans one group, if a rank of it is here.
-func (p *plan) seat(index int, group []int, self uint64) {
+func (p *plan) seat(index int, group []int, self uint64, board *Board) {
 	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)),
 		proc: make([]int, len(group))}
 	var processes []uint64
@@ -297,11 +326,15 @@ func (p *plan) seat(index int, group []int, self uint64) {
 		b.call[place] = i
 	}
 	b.table.calls = len(b.members[b.own])
+	b.table.together = board != nil && !slices.ContainsFunc(processes, func(q uint64) bool { return !board.reaches(q) })
 	err := b.build()
 	if err != nil {
 		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)
 	}
 	b.prune(processes)
+	if b.table.together {
+		b.table.address(board)
+	}
 	for i, place := range b.members[b.own] {
 		s := &p.seats[p.ranks[group[place]].Local]
 		s.table, s.index, s.err = b.table, i, err

@@ -64,3 +64,43 @@ func move(dst []byte, d region, src []byte, s region) {
 		}
 	}
 }
+
+// cut is a range of the bytes of a region.
+type cut struct{ from, to int64 }
+
+// of returns the range of a region. In one of several runs it begins and ends between runs, or lies within one.
+func (c cut) of(r region) region {
+	switch {
+	case r.count == 1:
+		return dense(r.off+c.from, c.to-c.from)
+	case c.from >= c.to || r.run == 0:
+		return dense(r.off, 0)
+	}
+	first := c.from / r.run
+	if rest := c.from % r.run; rest > 0 || c.to-c.from < r.run {
+		return dense(r.off+first*r.stride+rest, c.to-c.from)
+	}
+	return region{r.off + first*r.stride, r.run, r.stride, (c.to - c.from) / r.run}
+}
+
+// cutting yields the ranges into which a region is cut, of so many bytes, or a little less, each.
+func (r region) cutting(bytes int64) func(yield func(cut) bool) {
+	return func(yield func(cut) bool) {
+		whole := r.bytes()
+		if whole == 0 {
+			return
+		}
+		if r.count > 1 && r.run <= bytes {
+			bytes = bytes / r.run * r.run
+		} else if r.count > 1 {
+			whole = r.run // and so for each run
+		}
+		for at := int64(0); at < r.bytes(); {
+			end := min(at+bytes, (at/whole+1)*whole)
+			if !yield(cut{at, end}) {
+				return
+			}
+			at = end
+		}
+	}
+}

@@ -20,9 +20,6 @@ const (
 func (m *meeting) run(r *round) error {
 	for i := range r.steps {
 		s := &r.steps[i]
-		if s.op != ragged && s.to.reg.bytes() == 0 {
-			continue
-		}
 		switch s.op {
 		case copies:
 			move(m.memory(s.to), s.to.reg, m.memory(s.from[0]), s.from[0].reg)

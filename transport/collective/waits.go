@@ -107,6 +107,6 @@ func (b *Board) missing(tell func(m *meeting, peer int)) {
 	}
 	b.mu.Unlock()
 	for _, m := range full {
-		m.letGo(nil)
+		m.delivered(0)
 	}
 }

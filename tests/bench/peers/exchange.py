@@ -1,0 +1,112 @@
+"""Collectives of JAX, on so many devices: AllReduce, AllGather, AllToAll and ReduceScatter of arrays of float32.
+
+    python exchange.py ours N           the devices of the cluster that PATHWAYS_ADDRESS names
+    python exchange.py one N            jaxlib's CPU devices, all in this process
+    python exchange.py gloo N           starts N ranks and answers for them: the time is that of the slowest
+    python exchange.py gloo N rank port
+"""
+
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import sides  # noqa: E402
+
+stream = sides.answers()
+system, n = sys.argv[1], int(sys.argv[2])
+if system == "ours":
+    import pathways  # noqa: F401
+
+
+def front():
+    port = sides.free_port()
+    ranks = [sides.Side([sys.executable, __file__, "gloo", str(n), str(rank), str(port)]) for rank in range(n)]
+
+    def answer(**asked):
+        for rank in ranks:
+            rank.tell(**asked)
+        return {"seconds": max(rank.hear()["seconds"] for rank in ranks)}
+
+    try:
+        first = [rank.hear() for rank in ranks]
+        sides.serve(stream, answer, first[0])
+    finally:
+        sides.close(ranks)
+
+
+def serve():
+    import computation
+    import jax
+    import numpy as np
+    from jax import lax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    if system == "one":
+        jax.config.update("jax_num_cpu_devices", n)
+    elif system == "gloo":
+        computation.join(int(sys.argv[3]), n, int(sys.argv[4]))
+    mesh = Mesh(np.array(jax.devices()[:n]), ("d",))
+    sharding = NamedSharding(mesh, P("d"))
+    operations = {
+        "AllReduce": lambda x: lax.psum(x, "d"),
+        "AllGather": lambda x: lax.all_gather(x, "d", tiled=True),
+        "AllToAll": lambda x: lax.all_to_all(x, "d", 0, 0, tiled=True),
+        "ReduceScatter": lambda x: lax.psum_scatter(x, "d", scatter_dimension=0, tiled=True),
+    }
+
+    def on_each(f):
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+
+    meet = on_each(lambda x: lax.psum(x, "d"))
+    one = jax.device_put(np.zeros(n, np.float32), sharding)
+    kept = {}  # the program and the argument that are measured now
+
+    def made(operation, size):
+        if (operation, size) not in kept:
+            kept.clear()
+            length = size // 4
+            # Device d has d * n + p in the part for device p.
+            x = jax.make_array_from_callback(
+                (n * length,),
+                sharding,
+                lambda at: np.repeat(np.arange(n, dtype=np.float32) + n * (at[0].start // length), length // n),
+            )
+            kept[operation, size] = on_each(operations[operation]), x
+        return kept[operation, size]
+
+    def check(operation, y):
+        """Raises where the first or last value of a participant is not what it has to be."""
+        for shard in y.addressable_shards:
+            d = (shard.index[0].start or 0) // (y.shape[0] // n)
+            total = n * sum(range(n))
+            first, last = {
+                "AllReduce": (total, total + n * (n - 1)),
+                "AllGather": (0, n * n - 1),
+                "AllToAll": (d, n * (n - 1) + d),
+                "ReduceScatter": (total + n * d, total + n * d),
+            }[operation]
+            got = np.asarray(shard.data[:: max(1, shard.data.shape[0] - 1)])
+            if (got[0], got[-1]) != (first, last):
+                raise ValueError(f"{operation}: participant {d} has {got[0]} … {got[-1]}, want {first} … {last}")
+
+    def answer(operation, size, calls):
+        f, x = made(operation, size)
+        meet(one).block_until_ready()  # all begin together
+        start = time.perf_counter()
+        for _ in range(calls):
+            y = None  # its memory is free for the next
+            y = f(x)
+            y.block_until_ready()
+        seconds = time.perf_counter() - start
+        check(operation, y)
+        return {"seconds": seconds}
+
+    sides.serve(stream, answer, {"version": jax.__version__})
+    if system == "gloo":
+        jax.distributed.shutdown()
+
+
+front() if system == "gloo" and len(sys.argv) == 3 else serve()
