@@ -31,25 +31,25 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 	case shape.Pred:
 		k = preds(r)
 	case shape.S8:
-		k = whole[int8](r, -1<<7, 1<<7-1)
+		k = whole(r, -1<<7, 1<<7-1, sum[int8])
 	case shape.S16:
-		k = whole[int16](r, -1<<15, 1<<15-1)
+		k = whole(r, -1<<15, 1<<15-1, sum[int16])
 	case shape.S32:
-		k = whole[int32](r, -1<<31, 1<<31-1)
+		k = whole(r, -1<<31, 1<<31-1, sumS32)
 	case shape.S64:
-		k = whole[int64](r, -1<<63, 1<<63-1)
+		k = whole(r, -1<<63, 1<<63-1, sumS64)
 	case shape.U8:
-		k = whole[uint8](r, 0, 1<<8-1)
+		k = whole(r, 0, 1<<8-1, sum[uint8])
 	case shape.U16:
-		k = whole[uint16](r, 0, 1<<16-1)
+		k = whole(r, 0, 1<<16-1, sum[uint16])
 	case shape.U32:
-		k = whole[uint32](r, 0, 1<<32-1)
+		k = whole(r, 0, 1<<32-1, sumU32)
 	case shape.U64:
-		k = whole[uint64](r, 0, 1<<64-1)
+		k = whole(r, 0, 1<<64-1, sumU64)
 	case shape.F32:
-		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)))
+		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)), sumF32)
 	case shape.F64:
-		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1))
+		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1), sumF64)
 	case shape.F16:
 		k = halves(r, f16, f16Bits)
 	case shape.BF16:
@@ -166,10 +166,10 @@ func greatest[T number](zero T) func(acc, in []T) {
 	}
 }
 
-func ordered[T number](r spmd.Reduction, lowest, highest, zero T) kernel {
+func ordered[T number](r spmd.Reduction, lowest, highest, zero T, sum func(acc, in []T)) kernel {
 	switch r {
 	case spmd.Sum:
-		return of(0, sum[T])
+		return of(0, sum)
 	case spmd.Product:
 		return of(1, product[T])
 	case spmd.Min:
@@ -180,7 +180,7 @@ func ordered[T number](r spmd.Reduction, lowest, highest, zero T) kernel {
 	return kernel{}
 }
 
-func whole[T integer](r spmd.Reduction, lowest, highest T) kernel {
+func whole[T integer](r spmd.Reduction, lowest, highest T, sum func(acc, in []T)) kernel {
 	switch r {
 	case spmd.And:
 		return of(^T(0), each(func(a, b T) T { return a & b }))
@@ -189,7 +189,7 @@ func whole[T integer](r spmd.Reduction, lowest, highest T) kernel {
 	case spmd.Xor:
 		return of(0, each(func(a, b T) T { return a ^ b }))
 	}
-	return ordered(r, lowest, highest, 0)
+	return ordered(r, lowest, highest, 0, sum)
 }
 
 // preds folds truth values: a byte each, 0 or 1. A sum is an or.

@@ -362,7 +362,7 @@ func (m *meeting) fillLate(dst []byte, s *pack) error {
 func (m *meeting) fill(dst []byte, s *pack) {
 	for i := range s.pieces {
 		p := &s.pieces[i]
-		move(dst, dense(p.at, p.from.reg.bytes()), m.memory(p.from), p.from.reg)
+		move(dst, dense(p.at, p.from.reg.bytes()), m.memory(p.from), p.from.reg, plainly)
 	}
 }
 

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
@@ -57,70 +57,112 @@ func (n nowhere) Self() uint64                           { return n.self }
 func (n nowhere) Lends(uint64, int64) bool               { return false }
 func (n nowhere) Close() error                           { return nil }
 
-// member runs a chain of scalar all-reduces as one of several processes, and
-// prints the nanoseconds of all but the first ten.
+// job is what the processes of a gang are asked to run.
+type job struct {
+	self, processes, length int
+	op                      spmd.Op
+	bytes                   int64 // a rank brings; multiples of 8
+}
+
+// spec returns the collective, of s64.
+func (j job) spec() *spmd.Spec {
+	x := shape.Shape{DType: shape.S64, Dims: []int64{j.bytes / 8}}
+	s := allReduce(j.processes, x)
+	s.Op = j.op
+	switch n := int64(j.processes); j.op {
+	case spmd.AllGather:
+		s.Results = []shape.Shape{{DType: shape.S64, Dims: []int64{j.bytes / 8 * n}}}
+	case spmd.ReduceScatter:
+		s.Results = []shape.Shape{{DType: shape.S64, Dims: []int64{j.bytes / 8 / n}}}
+	}
+	return s
+}
+
+// want is the last element of a result, where each rank brought its number, and a step's.
+func (j job) want(step int) int64 {
+	switch n := j.processes; j.op {
+	case spmd.AllGather, spmd.AllToAll:
+		return int64(n + step - 1)
+	default:
+		return int64(n*(n+1)/2 + n*(step-1))
+	}
+}
+
+// member runs a chain of collectives as one of several processes, and prints the
+// nanoseconds of all but the first few.
 func member(s string) error {
-	var self, processes, length int
-	if _, err := fmt.Sscan(s, &self, &processes, &length); err != nil {
+	var j job
+	if _, err := fmt.Sscan(s, &j.self, &j.processes, &j.length, &j.op, &j.bytes); err != nil {
 		return err
 	}
 	f := os.NewFile(3, "board")
-	b, err := OpenBoard(f, self-1)
+	b, err := OpenBoard(f, j.self-1)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	for i := range processes {
+	for i := range j.processes {
 		b.Meet(uint64(i+1), i)
 	}
-	e := New(nowhere{uint64(self)}, 1, b)
+	e := New(nowhere{uint64(j.self)}, 1, b)
 	defer e.Close()
-	x := shape.Shape{DType: shape.S64}
-	spec := allReduce(processes, x)
-	spec.Reduction = spmd.Sum
-	e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(processes, processes)})
-	in, out := aligned(8), aligned(8)
+	spec := j.spec()
+	e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(j.processes, j.processes)})
+	in, out := aligned(spec.Operands[0].Bytes()), aligned(spec.Results[0].Bytes())
 	var wg sync.WaitGroup
 	wg.Add(1)
 	var begin, end time.Time
+	var used [2]time.Duration
 	var failed error
-	step := 0
+	step, warm := 0, min(10, j.length)
 	c := Call{Launch: 1, Spec: spec, Operands: [][]byte{in}, Results: [][]byte{out}}
 	c.Done = func(err error) {
 		if step > 0 && err == nil {
-			if want := int64(processes*(processes+1)/2 + processes*(step-1)); elements[int64](out)[0] != want {
-				err = status.New(status.Internal, "step %d: got %d, want %d", step, elements[int64](out)[0], want)
+			last := len(elements[int64](out)) - 1
+			if got, want := elements[int64](out)[last], j.want(step); got != want {
+				err = status.New(status.Internal, "step %d: got %d, want %d", step, got, want)
 			}
 		}
-		if step == 10 {
-			begin = time.Now()
+		if step == warm {
+			begin, used[0] = time.Now(), processor()
 		}
-		if failed = err; err != nil || step == length+10 {
-			end = time.Now()
+		if failed = err; err != nil || step == j.length+warm {
+			end, used[1] = time.Now(), processor()
 			wg.Done()
 			return
 		}
-		elements[int64](in)[0] = int64(self + step)
+		x := elements[int64](in)
+		for p := 1; p <= j.processes; p++ { // the last element of each part
+			x[max(1, len(x)*p/j.processes)-1] = int64(j.self + step)
+		}
 		step++
 		e.Enter(c)
 	}
 	c.Done(nil)
 	wg.Wait()
-	fmt.Println(end.Sub(begin).Nanoseconds())
+	fmt.Println(end.Sub(begin).Nanoseconds(), (used[1] - used[0]).Nanoseconds())
 	return failed
 }
 
-// processes starts a gang of real processes and gives the nanoseconds of a chain.
-func processes(tb testing.TB, n, length int) int64 {
-	f, err := CreateBoard(n)
+// processor returns the processor time that this process has used.
+func processor() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// processes starts a gang of real processes and returns the nanoseconds of a chain, and of the processors for it.
+func processes(tb testing.TB, j job) (took, used int64) {
+	f, err := CreateBoard(j.processes)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	defer f.Close()
-	outs, all := make([]bytes.Buffer, n), make([]*exec.Cmd, n)
+	outs, all := make([]bytes.Buffer, j.processes), make([]*exec.Cmd, j.processes)
 	for i := range all {
 		all[i] = exec.Command(os.Args[0], "-test.run=^$")
-		all[i].Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d", memberEnv, i+1, n, length))
+		all[i].Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d %d", memberEnv, i+1, j.processes, j.length, j.op,
+			j.bytes))
 		all[i].ExtraFiles = []*os.File{f}
 		all[i].Stdout, all[i].Stderr = &outs[i], &outs[i]
 		if err := all[i].Start(); err != nil {
@@ -132,21 +174,40 @@ func processes(tb testing.TB, n, length int) int64 {
 			tb.Errorf("process %d: %v: %s", i+1, err, outs[i].String())
 		}
 	}
-	ns, err := strconv.ParseInt(string(bytes.TrimSpace(outs[0].Bytes())), 10, 64)
-	if err != nil {
-		tb.Fatalf("process 1 says %q", outs[0].String())
+	for i := range outs {
+		var ns, cpu int64
+		if _, err := fmt.Sscan(outs[i].String(), &ns, &cpu); err != nil {
+			tb.Fatalf("process %d says %q", i+1, outs[i].String())
+		}
+		took, used = max(took, ns), used+cpu
 	}
-	return ns
+	return took, used
 }
 
-// A chain over the board between real processes gives the right sums.
-func TestProcesses(t *testing.T) { processes(t, 4, 500) }
+// Collectives over the board between real processes bring the right values, in letters and in areas.
+func TestProcesses(t *testing.T) {
+	processes(t, job{processes: 4, length: 500, op: spmd.AllReduce, bytes: 8})
+	for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter} {
+		processes(t, job{processes: 3, length: 4, op: op, bytes: 3 << 20})
+	}
+}
 
-// BenchmarkProcesses is one scalar all-reduce of a chain, one rank a process.
+// BenchmarkProcesses is one collective of a chain, one rank a process.
 func BenchmarkProcesses(b *testing.B) {
-	for _, n := range []int{2, 4, 8} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			b.ReportMetric(float64(processes(b, n, b.N))/float64(b.N), "ns/all-reduce")
-		})
+	for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter} {
+		for _, size := range []int64{8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20} {
+			for _, n := range []int{2, 4, 8} {
+				if size < int64(8*n) && op != spmd.AllReduce {
+					continue
+				}
+				b.Run(fmt.Sprintf("%s/%d/%d", op, size, n), func(b *testing.B) {
+					j := job{processes: n, length: b.N, op: op, bytes: size}
+					took, used := processes(b, j)
+					b.ReportMetric(0, "ns/op")
+					b.ReportMetric(float64(took)/float64(b.N)/1e3, "µs/op")
+					b.ReportMetric(float64(used)/float64(b.N)/1e3, "cpu-µs/op")
+				})
+			}
+		}
 	}
 }

@@ -48,19 +48,19 @@ func slab(s shape.Shape, dim, part, parts int) (region, error) {
 	return r, nil
 }
 
-// move copies a region into another of as many bytes. They do not overlap.
-func move(dst []byte, d region, src []byte, s region) {
+// move copies a region into another of as many bytes, which it does not overlap. Put copies a run.
+func move(dst []byte, d region, src []byte, s region, put func(dst, src []byte)) {
 	d, s = d.like(s), s.like(d)
 	switch {
 	case d.bytes() == 0 && s.bytes() == 0:
 	case d.count != s.count || d.run != s.run:
 		panic("collective: regions of different sizes")
 	case d.count == 1:
-		copy(dst[d.off:d.off+d.run], src[s.off:s.off+s.run])
+		put(dst[d.off:d.off+d.run], src[s.off:s.off+s.run])
 	default:
 		for i := range d.count {
 			to, from := d.off+i*d.stride, s.off+i*s.stride
-			copy(dst[to:to+d.run], src[from:from+s.run])
+			put(dst[to:to+d.run], src[from:from+s.run])
 		}
 	}
 }
@@ -102,5 +102,17 @@ func (r region) cutting(bytes int64) func(yield func(cut) bool) {
 			}
 			at = end
 		}
+	}
+}
+
+// cachedCopy is how much is copied at a time where the copy is read soon: longer ones Go copies past the caches.
+const cachedCopy = 256 << 10
+
+// plainly copies through the caches.
+func plainly(dst, src []byte) {
+	for len(dst) > 0 {
+		n := min(len(dst), cachedCopy)
+		copy(dst[:n], src)
+		dst, src = dst[n:], src[n:]
 	}
 }

@@ -14,6 +14,11 @@ const (
 	foldBlock = 8 << 10
 	// splitWork is how many bytes of work are worth a goroutine of their own.
 	splitWork = 8 << 20
+	// longResult is from how many bytes on a result is written past the caches: it would push out of them what has yet to
+	// be read.
+	longResult = 4 << 20
+	// streamBytes is the shortest copy past the caches: each ends with a wait for its stores.
+	streamBytes = 4 << 10
 )
 
 // run does a round's steps.
@@ -22,7 +27,11 @@ func (m *meeting) run(r *round) error {
 		s := &r.steps[i]
 		switch s.op {
 		case copies:
-			move(m.memory(s.to), s.to.reg, m.memory(s.from[0]), s.from[0].reg)
+			to, put := m.memory(s.to), plainly
+			if len(to) >= longResult {
+				put = stream
+			}
+			move(to, s.to.reg, m.memory(s.from[0]), s.from[0].reg, put)
 		case zeros:
 			clear(m.memory(s.to))
 		case folds:

@@ -9,7 +9,7 @@ import (
 // This file plans collectives among processes that share a board.
 //
 // In each round a process writes one block, and reads those of the others where they lie. Large arrays take many rounds
-// of some 512 KiB a process, so that what one writes is still in a cache when others read it, and areas stay small,
+// of some 2 MiB a process, so that what one writes is still in a cache when others read it, and areas stay small,
 // however large the arrays are. Rounds follow each other without a further word: that all blocks of a round have come
 // says that their writers were through with the round before.
 //
@@ -19,7 +19,7 @@ import (
 const (
 	// blockBytes is how much a process writes in a round. Smaller blocks cost more wake-ups for the same bytes, larger
 	// ones fall out of the cache before all have read them.
-	blockBytes = 512 << 10
+	blockBytes = 2 << 20
 	// pieceBytes is how much of an array a round moves at least, whatever the number of ranks.
 	pieceBytes = 4 << 10
 	// foldEach is up to how many bytes of all ranks every process folds an all-reduce by itself; above, each folds a part

@@ -27,7 +27,8 @@ def front():
     def answer(**asked):
         for rank in ranks:
             rank.tell(**asked)
-        return {"seconds": max(rank.hear()["seconds"] for rank in ranks)}
+        heard = [rank.hear() for rank in ranks]
+        return max(heard, key=lambda one: one.get("seconds", float("inf")))
 
     try:
         first = [rank.hear() for rank in ranks]
@@ -101,7 +102,12 @@ def serve():
             y = f(x)
             y.block_until_ready()
         seconds = time.perf_counter() - start
-        check(operation, y)
+        try:
+            check(operation, y)
+        except ValueError as error:
+            if system == "ours":
+                raise
+            return {"left out": str(error)}  # seen: 64 MiB of gloo's ReduceScatter
         return {"seconds": seconds}
 
     sides.serve(stream, answer, {"version": jax.__version__})

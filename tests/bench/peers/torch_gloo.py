@@ -23,7 +23,7 @@ def front(n):
         for rank in ranks:
             rank.tell(**asked)
         heard = [rank.hear() for rank in ranks]
-        return max(heard, key=lambda one: one.get("seconds", 0))
+        return max(heard, key=lambda one: one.get("seconds", float("inf")))
 
     try:
         first = [rank.hear() for rank in ranks]
