@@ -129,7 +129,6 @@ type Exchange struct {
 	table  *match.Table[*incoming]
 	pool   *shm.Pool
 	arena  *shm.Arena // memory of this process alone
-	shared *shm.Arena // memory that several peers read
 	rooms  *shm.Arena // memory that several peers write to
 	calls  match.Calls
 	log    *slog.Logger
@@ -170,7 +169,7 @@ func New(config Config) (*Exchange, error) {
 	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
-	x.arena, x.shared = x.pool.Arena("blocks", false, nil), x.pool.Arena("blocks for several", true, nil)
+	x.arena = x.pool.Arena("blocks", false, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
@@ -418,7 +417,6 @@ func (x *Exchange) Close() error {
 		l.Close()
 	}
 	x.arena.Close(x.closed)
-	x.shared.Close(x.closed)
 	x.rooms.Close(x.closed)
 	x.settle()
 	return nil

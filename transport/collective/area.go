@@ -24,6 +24,7 @@ type area struct {
 	used   [granules]bool // of data
 	busy   []int          // slots with a span
 	dead   uint64         // places whose members are lost
+	limit  int            // granules that may be used
 	high   int            // granules that may have memory
 	taken  bool           // since the timer was set
 	timer  *time.Timer    // nil if no granule has memory
@@ -57,7 +58,7 @@ func (a *area) take(size int64, readers uint64) (spot, []byte) {
 	n := int((size + granule - 1) / granule)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if readers &^= a.dead; n > granules || a.closed || readers == 0 {
+	if readers &^= a.dead; n > a.limit || a.closed || readers == 0 {
 		return spot{}, nil
 	}
 	a.reclaim()
@@ -84,7 +85,7 @@ func (a *area) take(size int64, readers uint64) (spot, []byte) {
 // room returns the first of n granules that are free, or -1. mu is held, as below.
 func (a *area) room(n int) int {
 	free := 0
-	for i, used := range a.used {
+	for i, used := range a.used[:a.limit] {
 		if used {
 			free = 0
 		} else if free++; free == n {

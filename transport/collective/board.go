@@ -37,6 +37,9 @@ type Board struct {
 
 	out  []outbox // by place
 	area area     // of this member
+	// inside counts who writes to the board or reads blocks on it, which Close waits for.
+	inside atomic.Int64
+	sizes  sizes
 
 	mu      sync.Mutex
 	seen    uint32 // arrivals that are certainly taken
@@ -193,6 +196,7 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	}
 	b.places, b.out = int(n), make([]outbox, n)
 	b.area.data, b.area.words = b.areaOf(place)
+	b.area.limit, b.sizes = granules, usualSizes
 	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // else its pages are small
 	b.met.Store(new(members))
 	go b.poll()
@@ -233,6 +237,9 @@ func (b *Board) Close() {
 
 // used says whether somebody else than the poller is in the memory.
 func (b *Board) used() bool {
+	if b.inside.Load() > 0 {
+		return true
+	}
 	for i := range b.out {
 		b.out[i].mu.Lock()
 		busy := b.out[i].busy
@@ -245,6 +252,21 @@ func (b *Board) used() bool {
 	defer b.mu.Unlock()
 	return b.awake > 0
 }
+
+// enter counts the caller in, until leave, unless the board is closed.
+func (b *Board) enter() bool {
+	b.inside.Add(1)
+	if b.closed.Load() {
+		b.leave()
+		return false
+	}
+	return true
+}
+
+func (b *Board) leave() { b.inside.Add(-1) }
+
+// Memory returns the bytes that this member's area has of the machine's memory, at most.
+func (b *Board) Memory() int64 { return b.area.bytes() }
 
 func (b *Board) reaches(process uint64) bool {
 	_, ok := b.met.Load().index[process]

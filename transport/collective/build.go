@@ -5,7 +5,6 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/spmd"
-	"github.com/openpathways/pathways/transport"
 )
 
 // builder makes the rounds of one group.
@@ -15,6 +14,7 @@ type builder struct {
 	members [][]int // places in the group, by process; processes in the order of their first rank
 	own     int     // this process
 	proc    []int   // by place
+	sizes   sizes   // of a table whose processes share a board
 	cuts    []cut   // by buffer: what of it the round that is planned moves
 	call    []int   // by place: which call of its process it is
 	table   *table
@@ -368,21 +368,6 @@ func (p *pack) add(from ref) int64 {
 	return at
 }
 
-// alike returns to which peers the same long block goes, if there are several. They send one, too: else a process could
-// run ahead of slow ones that read from it, and keep memory for all that they have yet to read.
-func alike(r *round) (all []int) {
-	for k := range r.sends {
-		if s := &r.sends[k]; s.bytes > transport.PostSize && r.gets[k].bytes > 0 &&
-			(len(all) == 0 || slices.Equal(s.pieces, r.sends[all[0]].pieces)) {
-			all = append(all, k)
-		}
-	}
-	if len(all) == 1 {
-		return nil
-	}
-	return all
-}
-
 // prune leaves out the processes that this one neither sends to nor gets from.
 func (b *builder) prune(processes []uint64) {
 	t := b.table
@@ -413,7 +398,6 @@ func (b *builder) prune(processes []uint64) {
 		for k := range r.sends {
 			r.sends[k].same = k > 0 && slices.Equal(r.sends[k].pieces, r.sends[k-1].pieces)
 		}
-		r.alike = alike(r)
 		for _, s := range r.steps {
 			for j := range s.from {
 				if s.from[j].kind == block {

@@ -16,8 +16,7 @@ type Engine struct {
 	exchange transport.Exchange
 	space    uint64
 	self     uint64
-	board    *Board           // nil where there is none
-	sharer   transport.Sharer // exchange, or nil where it is none
+	board    *Board // nil where there is none
 
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
@@ -45,10 +44,8 @@ const plansMax = 4096
 // members have it from the first gang on that they share. Gangs then begin in the
 // order of their numbers.
 func New(exchange transport.Exchange, island uint32, board *Board) *Engine {
-	sharer, _ := exchange.(transport.Sharer)
 	return &Engine{
 		exchange: exchange,
-		sharer:   sharer,
 		space:    transport.Collectives(island),
 		self:     exchange.Self(),
 		board:    board,

@@ -64,6 +64,15 @@ func (w *world) close() {
 		}
 	}
 	for _, b := range w.boards {
+		b.arrive() // of gangs that are over
+	}
+	for _, b := range w.boards {
+		b.area.mu.Lock()
+		b.area.reclaim()
+		if len(b.area.busy) > 0 {
+			w.hub.t.Errorf("%d blocks of an area are not free", len(b.area.busy))
+		}
+		b.area.mu.Unlock()
 		b.mu.Lock()
 		if len(b.waits) != 0 || len(b.open) != 0 || len(b.early) != 0 || len(b.live) != 0 {
 			w.hub.t.Errorf("a board still has %v, %v, %v, %v", b.waits, b.open, b.early, b.live)
@@ -82,6 +91,19 @@ func (w *world) begin(g Gang) {
 func (w *world) end(id uint64) {
 	for _, e := range w.engines {
 		e.End(id)
+	}
+}
+
+// drawWays draws how bytes go among the members of the board.
+func (w *world) drawWays(t *rapid.T) {
+	ways := sizes{
+		block:    rapid.SampledFrom([]int64{64, 4 << 10, usualSizes.block}).Draw(t, "block"),
+		piece:    rapid.SampledFrom([]int64{64, usualSizes.piece}).Draw(t, "piece"),
+		foldEach: rapid.SampledFrom([]int64{0, usualSizes.foldEach}).Draw(t, "fold each"),
+	}
+	room := rapid.SampledFrom([]int{0, 1, 3, granules}).Draw(t, "area") // without room blocks go by the exchange
+	for _, b := range w.boards {
+		b.sizes, b.area.limit = ways, room
 	}
 }
 
@@ -336,7 +358,7 @@ func TestTwin(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
-		w.hub.shares = rapid.Bool().Draw(rt, "shares")
+		w.drawWays(rt)
 		defer w.close()
 		w.begin(g)
 		got, errs := w.enter(g, s, in, rapid.IntRange(1, 3).Draw(rt, "times"), rng)
@@ -442,7 +464,7 @@ func TestAbortAndLoss(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
-		w.hub.shares = rapid.Bool().Draw(rt, "shares")
+		w.drawWays(rt)
 		defer w.close()
 		loss := rapid.Bool().Draw(rt, "loss")
 		dead := uint64(rapid.IntRange(1, processes).Draw(rt, "dead"))

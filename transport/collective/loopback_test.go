@@ -19,8 +19,6 @@ type hub struct {
 	blocks atomic.Int64 // that nobody has released
 	pushes atomic.Int64 // on their way
 	sent   atomic.Int64 // blocks in all
-	shares bool         // exchanges are Sharers
-	shared atomic.Int64 // blocks that were
 }
 
 func newHub(t testing.TB, processes int) *hub {
@@ -120,40 +118,6 @@ func (n *node) Push(peer uint64, key transport.Key, size int64, fill func(dst []
 			}
 			done(err)
 		})
-	}()
-}
-
-// Shares is true of most peers, so that blocks go both ways.
-func (n *node) Shares(peer uint64) bool { return n.hub.shares && peer != 3 }
-
-// Share writes a block once, and every second one for each peer, as where memory is short.
-func (n *node) Share(peers []uint64, key transport.Key, size int64, fill func(dst []byte) error, done func()) {
-	if len(peers) < 2 {
-		n.hub.t.Errorf("a block is shared among %d", len(peers))
-	}
-	n.hub.shared.Add(1)
-	if key.Part%4 < 2 {
-		left := new(atomic.Int64)
-		left.Store(int64(len(peers)))
-		for _, peer := range peers {
-			n.Push(peer, key, size, func(dst []byte, written func(error)) { written(fill(dst)) }, func(error) {
-				if left.Add(-1) == 0 {
-					done()
-				}
-			})
-		}
-		return
-	}
-	n.hub.pushes.Add(1)
-	go func() {
-		defer n.hub.pushes.Add(-1)
-		own := aligned(size)
-		if fill(own) == nil {
-			for _, peer := range peers {
-				n.hub.nodes[peer].receive(slotKey{n.self, key}, slices.Clone(own))
-			}
-		}
-		done()
 	}()
 }
 

@@ -105,6 +105,14 @@ func (m *meeting) start(inHand int) {
 	if board != nil && t.near == nil {
 		board = nil
 	}
+	if board != nil {
+		if !board.enter() {
+			m.inline = inHand
+			m.end(status.New(status.Cancelled, "the worker is stopping"))
+			return
+		}
+		defer board.leave()
+	}
 	m.expect(board, key)
 	if t.together {
 		m.publish(board, key)
@@ -127,11 +135,6 @@ func (m *meeting) key() transport.Key {
 	return transport.Key{Space: m.gang.engine.space, ID: m.gang.id, Part: m.part()}
 }
 
-// onBoard reports whether a block from or to a peer goes by the board, which is nil where there is none.
-func (t *table) onBoard(board *Board, peer int, size int64) bool {
-	return board != nil && t.near[peer] && size <= mailMax
-}
-
 // expect asks for the peers' blocks of the round.
 func (m *meeting) expect(board *Board, key transport.Key) {
 	t, r := m.table, &m.table.rounds[m.round]
@@ -147,7 +150,7 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 	}
 	for i, peer := range t.peers {
 		size := r.gets[i].bytes
-		if size == 0 || t.onBoard(board, i, size) {
+		if size == 0 || board != nil && t.near[i] {
 			continue
 		}
 		m.owes(i, aBlock)
@@ -158,53 +161,69 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 	}
 }
 
-// publish writes what the peers need of this process, once, and tells them where.
+// publish writes what the peers need of this process, once.
 func (m *meeting) publish(board *Board, key transport.Key) {
-	t, r := m.table, &m.table.rounds[m.round]
+	r := &m.table.rounds[m.round]
 	if len(r.to) == 0 {
 		return
 	}
-	k := mail{id: m.gang.id, part: key.Part}
-	if r.out.bytes <= mailMax {
-		packed := m.pack(nil, &r.out)
-		for _, i := range r.to {
-			board.post(t.peers[i], k, isHere, (*packed)[:r.out.bytes])
-		}
-		scratch.Put(packed)
+	if r.out.bytes > mailMax {
+		m.show(board, key, &r.out, r.to, r.readers)
 		return
 	}
-	if at, data := board.area.take(r.out.bytes, r.readers); data != nil {
-		m.fill(data, &r.out)
-		for _, i := range r.to {
-			board.refer(t.peers[i], k, at, r.out.bytes)
-		}
-		return
-	}
+	packed := m.pack(nil, &r.out)
 	for _, i := range r.to {
-		var size [8]byte
-		binary.LittleEndian.PutUint64(size[:], uint64(r.out.bytes))
-		board.post(t.peers[i], k, comes, size[:])
-		m.owes(i, toTake)
-		m.gang.engine.exchange.Push(t.peers[i], key, r.out.bytes, func(dst []byte, written func(error)) {
-			written(m.fillLate(dst, &r.out))
-		}, func(err error) { m.settle(i, toTake, err) })
+		board.post(m.table.peers[i], mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:r.out.bytes])
 	}
+	scratch.Put(packed)
+}
+
+// show writes a block into the area, and tells peers where it lies. Readers are their places. Where the area has no
+// room, the block goes to each by the exchange.
+func (m *meeting) show(board *Board, key transport.Key, s *pack, peers []int, readers uint64) {
+	k := mail{id: m.gang.id, part: key.Part}
+	if at, data := board.area.take(s.bytes, readers); data != nil {
+		m.fill(data, s)
+		for _, i := range peers {
+			board.refer(m.table.peers[i], k, at, s.bytes)
+		}
+		return
+	}
+	var size [8]byte
+	binary.LittleEndian.PutUint64(size[:], uint64(s.bytes))
+	for _, i := range peers {
+		board.post(m.table.peers[i], k, comes, size[:])
+		m.pushFilled(i, key, s)
+	}
+}
+
+// pushFilled has the exchange send a block that lies in several pieces.
+func (m *meeting) pushFilled(i int, key transport.Key, s *pack) {
+	m.owes(i, toTake)
+	m.gang.engine.exchange.Push(m.table.peers[i], key, s.bytes, func(dst []byte, written func(error)) {
+		written(m.fillLate(dst, s))
+	}, func(err error) { m.settle(i, toTake, err) })
 }
 
 // push hands the peers' blocks of the round to the exchange, or leaves them on the board.
 func (m *meeting) push(board *Board, key transport.Key) {
 	t, r, ex := m.table, &m.table.rounds[m.round], m.gang.engine.exchange
-	shared := m.share(r, key)
+	if len(r.shown) > 0 {
+		m.show(board, key, &r.sends[r.shown[0]], r.shown, r.readers)
+	}
 	var packed *[]byte // the block before, where all are the same
 	for i, peer := range t.peers {
 		s := &r.sends[i]
+		near := board != nil && t.near[i]
 		switch {
-		case s.bytes == 0 || slices.Contains(shared, peer):
+		case s.bytes == 0 || slices.Contains(r.shown, i):
+		case near && s.bytes > mailMax:
+			m.show(board, key, s, []int{i}, board.readers(t.peers[i:i+1]))
 		case s.bytes <= copiedAtOnce:
 			if packed == nil || !s.same {
 				packed = m.pack(packed, s)
 			}
-			if t.onBoard(board, i, s.bytes) {
+			if near {
 				board.post(peer, mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:s.bytes])
 			} else {
 				ex.PushBytes(peer, key, (*packed)[:s.bytes], nil)
@@ -216,36 +235,12 @@ func (m *meeting) push(board *Board, key transport.Key) {
 				m.settle(i, toTake, err)
 			})
 		default:
-			m.owes(i, toTake)
-			ex.Push(peer, key, s.bytes, func(dst []byte, written func(error)) {
-				written(m.fillLate(dst, s))
-			}, func(err error) { m.settle(i, toTake, err) })
+			m.pushFilled(i, key, s)
 		}
 	}
 	if packed != nil {
 		scratch.Put(packed)
 	}
-}
-
-// share has those peers of a round that get the same block read it where it is written once,
-// if several of them can, and returns them.
-func (m *meeting) share(r *round, key transport.Key) (peers []uint64) {
-	e := m.gang.engine
-	if e.sharer == nil || len(r.alike) == 0 {
-		return nil
-	}
-	for _, i := range r.alike {
-		if peer := m.table.peers[i]; e.sharer.Shares(peer) {
-			peers = append(peers, peer)
-		}
-	}
-	if len(peers) < 2 {
-		return nil
-	}
-	s := &r.sends[r.alike[0]]
-	m.holds.Add(1)
-	e.sharer.Share(peers, key, s.bytes, func(dst []byte) error { return m.fillLate(dst, s) }, func() { m.letGo(nil) })
-	return peers
 }
 
 // owes takes a hold for what the exchange is about to be told.
@@ -373,6 +368,7 @@ func (f *from) release(board *Board) {
 	}
 	if f.letter.form != isHere {
 		board.free(f.place, f.letter)
+		board.leave()
 	}
 	f.block, f.letter = transport.Block{}, letter{}
 }
@@ -386,6 +382,7 @@ func (m *meeting) deliver(peer, place int, l letter) {
 	}
 	if l.form != isHere {
 		f.place, f.letter, f.block.Data = place, l, l.data
+		m.gang.engine.board.inside.Add(1) // until release
 		return
 	}
 	f.block.Data = make([]byte, len(l.data)) // at least at a multiple of its elements' size

@@ -48,14 +48,14 @@ type table struct {
 // round is one exchange and what is done when its blocks are there.
 type round struct {
 	sends, gets []pack // by peer; of a table whose processes share a board, sends is nil
-	mail        []int  // peers whose blocks come by the board
-	alike       []int  // peers that get the same long block; none, or several
+	mail        []int  // peers whose blocks begin with letters on the board
+	shown       []int  // peers on the board that get the same long block
 	steps       []step
 	work        int64 // bytes that the steps touch
 
 	out     pack   // of a table whose processes share a board: this process's block
 	to      []int  // peers that read it
-	readers uint64 // their places
+	readers uint64 // their places, or those of shown
 }
 
 // pack is a block: pieces one after the other, each at a multiple of 64.
@@ -156,7 +156,7 @@ func (t *table) address(b *Board) {
 	}
 }
 
-// meet says which blocks go by a board.
+// meet says which blocks begin with letters on a board.
 func (p *plan) meet(b *Board) {
 	if b == nil {
 		return
@@ -171,13 +171,27 @@ func (p *plan) meet(b *Board) {
 			t.near[i] = b.reaches(peer)
 		}
 		for k := range t.rounds {
-			for i, g := range t.rounds[k].gets {
-				if t.near[i] && g.bytes > 0 && g.bytes <= mailMax {
-					t.rounds[k].mail = append(t.rounds[k].mail, i)
+			r := &t.rounds[k]
+			for i, g := range r.gets {
+				if t.near[i] && g.bytes > 0 {
+					r.mail = append(r.mail, i)
 				}
 			}
+			r.share(t, b)
 		}
 	}
+}
+
+// share finds the peers on the board that get the same long block.
+func (r *round) share(t *table, b *Board) {
+	var readers []uint64
+	for i := range r.sends {
+		if s := &r.sends[i]; t.near[i] && s.bytes > mailMax &&
+			(len(r.shown) == 0 || slices.Equal(s.pieces, r.sends[r.shown[0]].pieces)) {
+			r.shown, readers = append(r.shown, i), append(readers, t.peers[i])
+		}
+	}
+	r.readers = b.readers(readers)
 }
 
 // check looks at what a spec says by itself.
@@ -327,6 +341,9 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board) {
 	}
 	b.table.calls = len(b.members[b.own])
 	b.table.together = board != nil && !slices.ContainsFunc(processes, func(q uint64) bool { return !board.reaches(q) })
+	if b.table.together {
+		b.sizes = board.sizes
+	}
 	err := b.build()
 	if err != nil {
 		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)

@@ -16,16 +16,19 @@ import (
 // A reduction's bits do not depend on any of this: each element is folded once, or at each process alike, over all
 // ranks in group order.
 
-const (
-	// blockBytes is how much a process writes in a round. Smaller blocks cost more wake-ups for the same bytes, larger
+// sizes say how collectives go among the members of a board, which all have the same.
+type sizes struct {
+	// block is how many bytes a process writes in a round. Smaller blocks cost more wake-ups for the same bytes, larger
 	// ones fall out of the cache before all have read them.
-	blockBytes = 2 << 20
-	// pieceBytes is how much of an array a round moves at least, whatever the number of ranks.
-	pieceBytes = 4 << 10
+	block int64
+	// piece is how many bytes of an array a round moves at least, whatever the number of ranks.
+	piece int64
 	// foldEach is up to how many bytes of all ranks every process folds an all-reduce by itself; above, each folds a part
 	// and shows it to the others, which takes a further round. Two ranks never gain by that.
-	foldEach = 512 << 10
-)
+	foldEach int64
+}
+
+var usualSizes = sizes{block: 2 << 20, piece: 4 << 10, foldEach: 512 << 10}
 
 // whole returns the cuts of a round that moves everything.
 func (b *builder) whole() []cut {
@@ -83,7 +86,7 @@ func (b *builder) chunks() (all [][]cut, err error) {
 	if b.spec.Op == spmd.AllToAll && operands > 1 { // of which each goes to another process
 		operands, bytes = 1, b.spec.Operands[0].Bytes()
 	}
-	each := max(blockBytes/int64(max(1, most/operands)), pieceBytes, bytes/(roundsMax/2)) &^ 63
+	each := max(b.sizes.block/int64(max(1, most/operands)), b.sizes.piece, bytes/(roundsMax/2)) &^ 63
 	if operands < len(b.spec.Operands) {
 		for c := range dense(0, bytes).cutting(each) {
 			all = append(all, slices.Repeat([]cut{c}, b.n()))
@@ -123,7 +126,7 @@ func (b *builder) together(total int64) error {
 	if len(chunks) == 0 || len(chunks) >= roundsMax { // nothing moves; or not in so many rounds
 		chunks = [][]cut{b.whole()}
 	}
-	if b.spec.Op == spmd.AllReduce && b.n() > 2 && total*int64(b.n()) > foldEach {
+	if b.spec.Op == spmd.AllReduce && b.n() > 2 && total*int64(b.n()) > b.sizes.foldEach {
 		b.foldedParts(chunks)
 		return nil
 	}
