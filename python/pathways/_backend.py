@@ -148,7 +148,7 @@ def _accelerated() -> bool:
 
 
 def _register_plugin(made: Callable[[], None]) -> None:
-    from pathways import _ffi, _partition, _reshard  # not at the top: they import JAX and its packages
+    from pathways import _ffi, _partition, _ragged, _reshard  # not at the top: they import JAX and its packages
 
     library = _native.load()
     _native.set_plugin_dirs(places.joined())
@@ -159,6 +159,7 @@ def _register_plugin(made: Callable[[], None]) -> None:
     _ffi.install(library)
     _reshard.install()
     _partition.install()
+    _ragged.install()
     _native.set_locate(_not_users())
     _native.set_telling(tell)
     # After JAX's own and that of _ffi, so that it runs before them: work in flight ends while callbacks can still run.

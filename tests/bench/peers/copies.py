@@ -1,4 +1,4 @@
-"""Copies of memory, by a thread a processor, from memory and to memory that was used before: what no collective beats."""
+"""Copies of memory, a thread a processor, between memory that was used before: what no collective beats."""
 
 import concurrent.futures
 import os

@@ -1,9 +1,9 @@
 """Collectives of JAX, on so many devices: AllReduce, AllGather, AllToAll and ReduceScatter of arrays of float32.
 
-    python exchange.py ours N           the devices of the cluster that PATHWAYS_ADDRESS names
-    python exchange.py one N            jaxlib's CPU devices, all in this process
-    python exchange.py gloo N           starts N ranks and answers for them: the time is that of the slowest
-    python exchange.py gloo N rank port
+python exchange.py ours N           the devices of the cluster that PATHWAYS_ADDRESS names
+python exchange.py one N            jaxlib's CPU devices, all in this process
+python exchange.py gloo N           starts N ranks and answers for them: the time is that of the slowest
+python exchange.py gloo N rank port
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """Collectives of PyTorch with gloo, a process a participant.
 
-    python torch_gloo.py N         starts N ranks and answers for them: the time is that of the slowest
-    python torch_gloo.py N rank port
+python torch_gloo.py N         starts N ranks and answers for them: the time is that of the slowest
+python torch_gloo.py N rank port
 """
 
 import pathlib
@@ -66,9 +66,7 @@ def rank(n, rank, port):
             operation(operation_name, x)
         return {"seconds": time.perf_counter() - start}
 
-    sides.serve(
-        stream, lambda operation, size, calls: answer(operation, size, calls), {"version": torch.__version__}
-    )
+    sides.serve(stream, lambda operation, size, calls: answer(operation, size, calls), {"version": torch.__version__})
     dist.destroy_process_group()
 
 
