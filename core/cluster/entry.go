@@ -33,7 +33,7 @@ type entry struct {
 	conn      *stream.Conn
 	welcome   *wire.Welcome
 	admitted  atomic.Pointer[wire.Welcome] // welcome, for the goroutines that admit peers
-	board     *collective.Board            // nil if small blocks go by sockets
+	board     *collective.Board            // nil if blocks of collectives go by sockets
 	exchange  *bulk.Exchange
 	closers   []func()
 }
@@ -111,7 +111,7 @@ func (e *entry) join(ctx context.Context) (err error) {
 	if e.welcome.Board != nil {
 		if e.board, err = openBoard(e.welcome.Board); err != nil {
 			// Some hosts do not let a process open another's files.
-			e.Log.Info("small blocks of collectives go by sockets", "why", err)
+			e.Log.Info("blocks of collectives go by sockets", "why", err)
 			e.conn.Close()
 			e.hello.Worker.Board = ""
 			if e.conn, e.welcome, err = e.dial(ctx, e.hello, e.options); err != nil {
@@ -159,6 +159,11 @@ func (e *entry) config() worker.Config {
 	}
 	if e.board != nil {
 		e.board.Meet(e.welcome.Process, int(e.welcome.Board.Slot))
+		config.Memory = func() transport.Memory {
+			m := e.exchange.Memory()
+			m.Free += e.board.Memory()
+			return m
+		}
 		config.Exchange = neighbours{e.exchange, e.board, e.welcome.Board.Number}
 	}
 	if e.in != nil {

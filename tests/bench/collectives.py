@@ -145,3 +145,58 @@ def run(quick, chosen):
     for system, why in missing.items():
         print(f"{TITLES[system]} is left out: {why}")
     return {"rows": rows, "left out": missing}
+
+
+def write(rows, path):
+    """Writes the table as a page has it."""
+    titles = [TITLES["gloo"], TITLES["torch"], TITLES["one"], COPIES]
+    lines = ["| collective | workers | bytes a device | ours, ms |" + "".join(f" speed of {t} |" for t in titles)]
+    lines.append("|---" * (4 + len(titles)) + "|")
+    for row in rows:
+        ratios = [row["ratio"].get(system) for system in ("gloo", "torch", "one", COPIES)]
+        said = "".join(
+            f" {ratio['median']:.2f} ({ratio['low']:.2f} – {ratio['high']:.2f}) |" if ratio else " – |"
+            for ratio in ratios
+        )
+        ours = row["ms"]["ours"]["median"]
+        lines.append(f"| {row['operation']} | {row['workers']} | {bytes_said(row['size'])} | {ours:.3f} |{said}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def plot(rows, path):
+    """Draws how many bytes a second come to other participants, over sizes: a panel for each collective and count."""
+    if not rows:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from figures import COLOURS, GREY
+    from matplotlib import pyplot
+
+    colours = COLOURS | {"PyTorch with gloo": COLOURS["Monarch"], COPIES: GREY}
+    counts = [n for n in WORKERS if any(row["workers"] == n for row in rows)]
+    figure, axes = pyplot.subplots(
+        len(OPERATIONS), len(counts), figsize=(4 * len(counts), 12), sharex=True, squeeze=False
+    )
+    for operation, panels in zip(OPERATIONS, axes, strict=True):
+        for workers, panel in zip(counts, panels, strict=True):
+            of = [row for row in rows if row["operation"] == operation and row["workers"] == workers]
+            for system, title in (TITLES | {COPIES: COPIES}).items():
+                points = [
+                    (row["size"], moved(operation, workers, row["size"]) / row["ms"][system]["median"] / 1e6)
+                    for row in of
+                    if system in row["ms"]
+                ]
+                if points:
+                    panel.plot(*zip(*points, strict=True), "o-", markersize=3, label=title, color=colours[title])
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_title(f"{operation}, {workers} workers", fontsize=9)
+            panel.grid(linewidth=0.3)
+    for panel in axes[-1]:
+        panel.set_xlabel("bytes a device")
+    for panels in axes:
+        panels[0].set_ylabel("GB/s (higher is better)")
+    axes[0, 0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)

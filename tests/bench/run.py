@@ -1,6 +1,6 @@
 """Measures Open Pathways beside stock JAX, and its clusters beside other systems, in turns.
 
-    python tests/bench/run.py [--quick] [--only embedded|cluster] [--rows tiny,step] [--out out]
+    python tests/bench/run.py [--quick] [--only embedded|cluster|collectives] [--rows tiny,step] [--out out]
 
 Ratios first; each is taken within a round, and printed as the median over the rounds with the lowest and the highest in
 brackets. Writes bench.json and bench.png. README.md says how to read them.
@@ -18,6 +18,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import cluster  # noqa: E402
+import collectives  # noqa: E402
 import embedded  # noqa: E402
 import sides  # noqa: E402
 
@@ -40,7 +41,7 @@ def plot(drawings, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about two minutes")
-    parser.add_argument("--only", choices=("embedded", "cluster"), help="one of the two tables")
+    parser.add_argument("--only", choices=("embedded", "cluster", "collectives"), help="one of the tables")
     parser.add_argument("--rows", default="", help="only rows whose names hold one of these, by commas")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder to write to (default out)"
@@ -60,14 +61,19 @@ def main():
     out["load"] = os.getloadavg()[0]
     print(f"jax {out['jax']}, Python {out['python']}, {out['cores']} cores (load {out['load']:.1f})\n")
     drawings = []
-    if said.only != "cluster":
+    if said.only in (None, "embedded"):
         out["embedded"] = embedded.run(said.quick, chosen)
         drawings.append((embedded.draw, out["embedded"]["rows"]))
         print()
-    if said.only != "embedded":
+    if said.only in (None, "cluster"):
         out["cluster"] = cluster.run(said.quick, chosen)
         drawings.append((cluster.draw, out["cluster"]["rows"]))
+        print()
     said.out.mkdir(parents=True, exist_ok=True)
+    if said.only in (None, "collectives"):
+        out["collectives"] = collectives.run(said.quick, chosen)
+        collectives.plot(out["collectives"]["rows"], said.out / "collectives.png")
+        collectives.write(out["collectives"]["rows"], said.out / "collectives.md")
     (said.out / "bench.json").write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n")
     wrote = str(said.out / "bench.json")
     if drawings := [(draw, results) for draw, results in drawings if results]:

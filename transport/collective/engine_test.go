@@ -376,6 +376,35 @@ func TestTwin(t *testing.T) {
 	})
 }
 
+// Many ranks on many processes, all of which, some or none share a board.
+func TestSixtyFourRanks(t *testing.T) {
+	x := shape.Shape{DType: shape.F32, Dims: []int64{64, 16}}
+	part := shape.Shape{DType: shape.F32, Dims: []int64{1, 16}}
+	for _, near := range []int{9, 16} {
+		for op, result := range map[spmd.Op]shape.Shape{spmd.AllReduce: x, spmd.AllToAll: x, spmd.ReduceScatter: part,
+			spmd.AllGather: {DType: shape.F32, Dims: []int64{64 * 64, 16}}} {
+			w := newWorld(t, 16, near)
+			for _, b := range w.boards {
+				b.sizes.block, b.sizes.foldEach = 8<<10, 0
+			}
+			g := Gang{ID: 1, Launch: 1, Ranks: blocked(64, 16)}
+			s := allReduce(64, x)
+			s.Op, s.Results = op, []shape.Shape{result}
+			w.begin(g)
+			rng := rand.New(rand.NewPCG(1, uint64(op)))
+			in := bring(s, 64, rng)
+			got, errs := w.enter(g, s, in, 1, rng)
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			same(t, s, got, twin(s, 64, in))
+			w.end(g.ID)
+			w.hub.clean()
+			w.close()
+		}
+	}
+}
+
 // One block goes from a process to another, however many ranks they have.
 func TestOneBlockForAllRanks(t *testing.T) {
 	w := newWorld(t, 2, 0)
