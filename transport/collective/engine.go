@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/spmd"
@@ -365,6 +366,9 @@ func (g *gang) wait(m *meeting) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m.at = len(g.started)
+	if m.round > 0 { // bytes came meanwhile
+		m.seen = time.Time{}
+	}
 	g.started = append(g.started, m)
 	return g.err
 }

@@ -15,8 +15,7 @@ type letter struct {
 	spot spot   // of a block that lies in an area
 }
 
-// letter reads a letter that came from a place. Data is valid for as long as m. False means that no member writes such a
-// letter.
+// letter reads a letter from a place. Its data is valid for as long as m. False means that no member writes such ones.
 func (b *Board) letter(from int, f form, m []byte) (l letter, ok bool) {
 	switch {
 	case f == isHere:

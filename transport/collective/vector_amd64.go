@@ -21,12 +21,10 @@ func sumI32AVX(acc, in *byte, n int)
 //go:noescape
 func sumI64AVX(acc, in *byte, n int)
 
-// stride is how many bytes the assembly does at a time, line how dst is aligned, and burst how many bytes pass without a
-// point at which Go can stop the goroutine.
 const (
-	stride = 128
-	line   = 32
-	burst  = 256 << 10
+	stride = 128       // bytes that the assembly does at a time
+	line   = 32        // to which the target of stores past the caches is aligned
+	burst  = 256 << 10 // bytes without a point at which Go can stop the goroutine
 )
 
 var hasVectors = cpu.X86.HasAVX2

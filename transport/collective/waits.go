@@ -17,7 +17,7 @@ type Wait struct {
 	Missing []int    // those that have not come; until then nothing is asked of other processes
 	From    []uint64 // processes whose blocks have not come
 	To      []uint64 // processes that have not taken a block
-	// Since is how long ago Waits first found it here, so that calls need no clock.
+	// Since is how long ago Waits first found it here, in the same round, so that calls need no clock.
 	Since time.Duration
 }
 
