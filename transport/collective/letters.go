@@ -73,7 +73,7 @@ func (b *Board) begin(id uint64) {
 	b.mu.Unlock()
 }
 
-// fail gives the meetings of a gang that wait here, which wait no more.
+// fail returns the meetings of a gang that wait here, and takes them out of what the board waits for.
 func (b *Board) fail(id uint64) (left []*meeting) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +132,7 @@ func (b *Board) linger(m *meeting, inHand int) {
 		last := b.open[m] == 0 || left <= 0 || b.closed.Load()
 		if last {
 			b.awake--
-			full = b.take(full) // for the poller, if nobody else lingers
+			full = b.take(full) // for the poller, if no other thread lingers
 		}
 		b.mu.Unlock()
 		for i, f := range full {
@@ -162,7 +162,7 @@ func (b *Board) patience() time.Duration {
 	return lingerTime * time.Duration(min(max(1, turns), 8))
 }
 
-// take reads all rings and sets the bell. It gives the meetings that have got
+// take reads all rings and sets the bell. It returns the meetings that have got
 // their last block, each with one hold left to let go. mu is held.
 func (b *Board) take(full []*meeting) []*meeting {
 	bell, want := b.bell(b.self, countLine), b.want(b.self)

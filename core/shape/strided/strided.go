@@ -2,9 +2,9 @@
 // to another.
 //
 // The bytes of a region have one order: that of a dense row-major array of the region's size. A Layout says where each
-// of them lies, as runs of equal length at regular distances. So whoever sends a region and whoever receives it need to
-// agree on its size alone: each reads or writes the same order of bytes by a layout of its own, and any part of that
-// order can travel by itself.
+// of them lies, as runs of equal length at regular distances. So the sender and the receiver of a region need to agree
+// on its size alone: each reads or writes the same order of bytes by a layout of its own, and any part of that order
+// can travel by itself.
 //
 // The package is pure, and a Layout is a value that does not change.
 package strided
