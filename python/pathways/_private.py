@@ -11,6 +11,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   its sharding. Without it, moves take the stock way.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
+- `jax._src.lax.parallel.ragged_all_to_all_p`: the primitive, whose lowering on CPU devices is replaced. Without it,
+  JAX's own stays.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
   `register_custom_type_handler`), and the CPU client with its compile options.
 
@@ -87,6 +89,22 @@ def forget_effects() -> None:
     from jax._src import dispatch
 
     dispatch.runtime_tokens.clear()
+
+
+# --- lowering ---
+
+
+def lower_ragged_all_to_all(platform: str, exchange: Callable[..., Any]) -> None:
+    """Makes JAX lower jax.lax.ragged_all_to_all on a platform as it lowers exchange, which has its parameters.
+
+    It does nothing if this version of JAX has no such primitive.
+    """
+    from jax._src.lax import parallel
+    from jax.interpreters import mlir
+
+    primitive = getattr(parallel, "ragged_all_to_all_p", None)
+    if primitive is not None:
+        mlir.register_lowering(primitive, mlir.lower_fun(exchange, multiple_results=False), platform=platform)
 
 
 # --- arrays ---

@@ -11,22 +11,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-_registered = False
+from pathways import _private
 
 
+@functools.cache
 def install() -> None:
     """Registers the lowering with JAX, once."""
-    global _registered
-    if _registered:
-        return
-    from jax._src.lax import parallel
-    from jax.interpreters import mlir
-
-    primitive = getattr(parallel, "ragged_all_to_all_p", None)
-    if primitive is not None:
-        rule = mlir.lower_fun(_exchange, multiple_results=False)
-        mlir.register_lowering(primitive, rule, platform="cpu")
-    _registered = True
+    _private.lower_ragged_all_to_all("cpu", _exchange)
 
 
 def _exchange(
