@@ -329,6 +329,7 @@ def test_source_may_go_while_it_moves(devices):
     y.delete()
     assert bits(z) == want.tobytes()
 
+    twice(slow(x))  # compiles it, which may take longer than the move
     y = slow(x)
     z = pathways.reshard(y, columns)
     doubled = twice(y)

@@ -87,6 +87,8 @@ void pw_arrays_unused(pw_array** slots, size_t n);
 void pw_array_is(pw_array* array, uint64_t session, uint64_t object, int32_t shards);
 void pw_buffer_unpin(pw_buffer* buffer);  // a run that waited with it has been launched
 PJRT_Error* pw_delete_under(pw_buffer* buffer);
+// pw_buffer_delete is what PJRT_Buffer_Delete does: the bytes go once no run waits with them.
+PJRT_Error* pw_buffer_delete(pw_buffer* buffer);
 void pw_array_drop(pw_array* array);  // drops one shard
 // pw_waiting reports whether a gang whose end is watched is under way, and how many have ended.
 bool pw_waiting(uint64_t* ended);

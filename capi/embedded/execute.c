@@ -344,6 +344,22 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   return NULL;
 }
 
+// end_kept deletes the arguments that the run would have taken over, had they not been on their way elsewhere. So what
+// was donated is gone for its owner, whenever its bytes go. A handle that a captured program has of an array that was
+// not donated to it stays.
+static void end_kept(const pw_call* c) {
+  const PJRT_LoadedExecutable* e = c->e;
+  const PJRT_ExecuteOptions* asked = c->args->options;
+  const int64_t* fixed = c->options.non_donatable_input_indices;
+  size_t f = asked ? asked->num_non_donatable_input_indices : 0;
+  for (; f < c->options.num_non_donatable_input_indices; f++)
+    for (size_t k = 0; k < e->num_donated; k++)
+      for (size_t d = 0; e->donated[k] == fixed[f] && d < c->n; d++) {
+        pw_buffer* b = c->inputs[d * c->m + (size_t)fixed[f]];
+        if (b->of == NULL) pw_error_free(pw_buffer_delete(b));
+      }
+}
+
 // run takes a call whose arguments are right through the core and to the plugin. With an error nothing is left of it.
 // The slots are taken before the core is asked: behind that nothing can fail for lack of memory, but in the plugin.
 static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_t begin) {
@@ -371,6 +387,7 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   } else {
     err = launch(c, &turn, begin);
   }
+  if (err == NULL && kept) end_kept(c);
   free(kept);
   gangs_free(&reads);
   return err;

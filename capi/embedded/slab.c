@@ -137,13 +137,16 @@ void pw_buffer_unpin(pw_buffer* b) {
   pw_buffer_drop(b);
 }
 
-PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
-  if (pw_forked) return NULL;
-  pw_buffer* b = pw_buffer_of(args->buffer);
-  if (b == NULL) return pw_buffer_gone("PJRT_Buffer_Delete");
+PJRT_Error* pw_buffer_delete(pw_buffer* b) {
   // A run that waits with the buffer, or an earlier Delete, will delete the bytes.
   if (atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) != 0) return NULL;
   return pw_delete_under(b);
+}
+
+PJRT_Error* pw_PJRT_Buffer_Delete(PJRT_Buffer_Delete_Args* args) {
+  if (pw_forked) return NULL;
+  pw_buffer* b = pw_buffer_of(args->buffer);
+  return b ? pw_buffer_delete(b) : pw_buffer_gone("PJRT_Buffer_Delete");
 }
 
 PJRT_Error* pw_PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args* args) {
