@@ -154,7 +154,7 @@ func (st *State) turn() int64 { return st.config.MemoryWait / 2 }
 func (st *State) isVain(g *gang, holders []*session) bool {
 	last := g.held.first
 	for _, s := range holders {
-		if s.out > s.putting || s.waiting != nil && s.waiting.held == nil {
+		if s.out > s.putting || s.line.length > 0 {
 			return false
 		}
 		last = max(last, s.gave)
@@ -232,17 +232,26 @@ func (g *gang) name() string {
 
 // proceedWith is what follows admission.
 func (st *State) proceedWith(g *gang) {
+	if !st.waitsForTurn(g) {
+		st.goOn(g)
+	}
+}
+
+// goOn has an operation go on whose turn has come among those of its session.
+func (st *State) goOn(g *gang) {
 	switch {
 	case g.program != nil:
 		st.submit(g)
+		return
 	case g.play != nil:
 		st.include(g, g.to, g.conns)
-		g.play = nil
+		st.played(g)
 	case g.message != nil:
 		st.dispatchParts(g)
 	default:
 		st.dispatch(g, g.kind, g.to, g.conns)
 	}
+	st.leaveLine(g)
 }
 
 // hold has a gang wait, and its session's later operations behind it.

@@ -300,7 +300,7 @@ func (st *State) freeAhead(s *session) {
 	named := len(m.Objects) + rowsIn(m.Rows)
 	s.freeing += named // the queue still names them, and a free takes them off
 	n.stale += named
-	st.free(s, m)
+	st.freeInTurn(s, m)
 	st.stir()
 	if n.stale > sweepsFrom && n.stale > s.freeing/2 {
 		n.stale = 0
@@ -340,7 +340,7 @@ func (st *State) mayPass(s *session, f passer) bool {
 // mayPutAhead reports whether a put may go past a gang that is held, and what is queued in front of it.
 func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
 	g, n := s.waiting, s.names
-	if g == nil || g.held == nil || g.held.forMemory() || n.unknown > 0 || n.uncounted > 0 {
+	if g == nil || g.held.forMemory() || n.unknown > 0 || n.uncounted > 0 {
 		return false
 	}
 	at, err := st.place(s, m.Devices)
@@ -404,7 +404,7 @@ func (st *State) passAhead(s *session) {
 // passMore goes on with passAhead where an earlier Step had performed enough.
 func (st *State) passMore(s *session) {
 	switch {
-	case !s.ahead || s.names == nil || s.waiting == nil || s.waiting.held == nil:
+	case !s.ahead || s.names == nil || s.waiting == nil:
 	case !s.isCounted(): // it is counted first
 		st.stir()
 	default:

@@ -118,13 +118,10 @@ func (a *audit) session(s *session) {
 	if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && a.st.may(s) && !s.ready {
 		a.say("session %d has %d operations queued, or a play, and does not go on", s.id, queue)
 	}
-	if s.waiting != nil && s.waiting.held != nil {
-		if !slices.Contains(a.st.held, s.waiting) {
-			a.say("session %d waits for a gang that is not held", s.id)
-		}
-	} else if s.waiting != nil && s.waiting.island.held[s.waiting.ticket] != s.waiting {
-		a.say("session %d waits for a run that its island does not know", s.id)
+	if s.waiting != nil && (s.waiting.held == nil || !slices.Contains(a.st.held, s.waiting)) {
+		a.say("session %d waits for a gang that is not held", s.id)
 	}
+	a.line(s)
 	if told := len(s.ok) + len(s.failed); s.underWay < told+a.untold[s] {
 		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay,
 			a.untold[s], told)
@@ -147,6 +144,29 @@ func (a *audit) session(s *session) {
 		if a.st.compiled[c.key] != c || c.ready {
 			a.say("session %d waits for program %d, which no worker compiles", s.id, program)
 		}
+	}
+}
+
+// line counts again what the entries of a session's line wait for.
+func (a *audit) line(s *session) {
+	waits := map[*entry]int{}
+	length := 0
+	for e := s.line.first; e != nil; e = e.behind {
+		for _, next := range e.then {
+			waits[next]++
+		}
+		length++
+		switch g := e.g; {
+		case e.waits != waits[e]: // those before it have been looked at
+			a.say("session %d has an entry in its line that waits for %d others, %d by its count", s.id, waits[e], e.waits)
+		case e.waits == 0 && (g == nil || g.island.held[g.ticket] != g):
+			a.say("session %d has an entry in its line whose turn it is, and that does not go on", s.id)
+		case g != nil && (g.entry != e || g.s != s || g.number != 0):
+			a.say("session %d has operation %d in its line, which has another place", s.id, g.op)
+		}
+	}
+	if length != s.line.length {
+		a.say("session %d has %d entries in its line, %d by its count", s.id, length, s.line.length)
 	}
 }
 
@@ -228,6 +248,11 @@ func (a *audit) use(s *session) {
 	if s.waiting != nil {
 		add(s.waiting.place)
 	}
+	for e := s.line.first; e != nil; e = e.behind {
+		if e.g != nil {
+			add(e.g.place)
+		}
+	}
 	a.st.findUse()
 	if got := set(s.use.devices); !got.covers(want) || !want.covers(got) {
 		a.say("session %d occupies %b, and by its arrays and gangs %b", s.id, got, want)
@@ -268,9 +293,11 @@ func (a *audit) code() {
 			runs[g.code]++
 		}
 	}
-	for _, is := range a.st.islands {
-		for _, g := range is.held {
-			runs[g.code]++
+	for _, s := range a.st.sessions {
+		for e := s.line.first; e != nil; e = e.behind {
+			if e.g != nil {
+				runs[e.g.code]++
+			}
 		}
 	}
 	delete(runs, nil)
@@ -430,7 +457,7 @@ func (a *audit) artifacts() {
 func (a *audit) islands() {
 	for _, is := range a.st.islands {
 		for ticket, g := range is.held {
-			if a.st.sessions[g.s.id] != g.s || g.s.waiting != g {
+			if a.st.sessions[g.s.id] != g.s || g.entry == nil || g.entry.g != g {
 				a.say("island %q holds run %d, for which no session waits", is.name, ticket)
 			}
 		}

@@ -8,7 +8,6 @@ import (
 
 // free lets go of objects. It has no end that anybody waits for.
 func (st *State) free(s *session, m *wire.Free) {
-	s.freeing -= len(m.Objects)
 	var workers set
 	kept := m.Objects[:0]
 	for _, id := range m.Objects {

@@ -51,7 +51,7 @@ func (st *State) tellGoesOn(g *gang) {
 // heldOf tells what of a session is held, what for, and how long; nil where nothing is. It changes nothing.
 func (st *State) heldOf(s *session) *wire.Report_Held {
 	g := s.waiting
-	if g == nil || g.held == nil {
+	if g == nil {
 		return nil
 	}
 	r := &wire.Report_Held{Operations: 1, What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}
@@ -97,6 +97,8 @@ func (st *State) waitOf(g *gang) (what string, holders []*session) {
 		return waitsForClient, nil
 	case g.held.loading:
 		return waitsForProgram, nil
+	case g.s.line.length > 0:
+		return waitsForWork, nil
 	case g.held.quota:
 		on, _, _ := st.beyondQuota(g, true, true)
 		if on < 0 {

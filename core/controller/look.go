@@ -181,7 +181,7 @@ func (st *State) judge() (through bool) {
 
 // isLost reports whether a session waits for a gang of which nothing is known that could let it go on.
 func (s *session) isLost() bool {
-	return s.waiting != nil && s.waiting.held != nil && s.waiting.held.lost
+	return s.waiting != nil && s.waiting.held.lost
 }
 
 // conclude fails one of the gangs that wait for one another, when they have all been judged.
@@ -224,7 +224,7 @@ func (st *State) conclude() {
 // prospectOf looks at what could let the held gang of index i go on. For one that is hopeless if they are, it returns
 // the other sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
-	if !g.s.isCounted() { // frees behind it may be found
+	if !g.s.isCounted() || g.s.line.length > 0 { // frees behind it may be found, or come to their turn
 		return nil, hopeful
 	}
 	if g.held.quota {
@@ -259,7 +259,7 @@ func (st *State) prospectWith(g *gang, holders []*session) ([]*session, prospect
 		return nil, changed
 	}
 	if !first && !slices.ContainsFunc(holders, func(s *session) bool { // one that does not wait may free something
-		return s.waiting == nil || s.waiting.held == nil || !s.waiting.held.forMemory()
+		return s.waiting == nil || s.line.length > 0 || !s.waiting.held.forMemory()
 	}) {
 		return holders, hopeless
 	}

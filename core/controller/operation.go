@@ -30,9 +30,8 @@ import (
 //
 // # Why the order is one
 //
-// A session's operations are performed in the order of their numbers, and none while a run before it waits for its
-// place (session.waiting). So the schedule sees them in that order, and a reader of an object comes after its maker.
-// enter counts upward, the message leaves in the same Step, and a connection keeps the order of messages. So every
+// A session's operations are performed in the order of their numbers. Of those that have a device in common, none is
+// dispatched before the one in front of it (line.go). So a reader of an object comes after its maker. enter counts upward, the message leaves in the same Step, and a connection keeps the order of messages. So every
 // worker receives gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since workers
 // wait only for earlier gangs, their waits cannot form a cycle.
 //
@@ -72,6 +71,9 @@ type gang struct {
 	node int
 	// inner: all that it makes is let go of by the play.
 	inner bool
+	// What was asked for: of a Fetch or a Transfer, nil of others.
+	asked proto.Message
+	entry *entry // in its session's line; nil unless it waits for its turn there, or for its place
 
 	// Of admission.
 	kind     wire.Kind // of what is no run and no node
@@ -126,12 +128,11 @@ func (st *State) perform(s *session, q *queued) {
 	case *wire.Fetch:
 		st.fetch(s, m, q)
 	case *wire.Free:
-		st.free(s, m)
+		st.freeInTurn(s, m)
 	case *wire.Assemble:
 		st.assemble(s, m)
 	case *wire.Forget:
-		st.forgetGraphs(s, m.Graphs)
-		st.forgetPrograms(s, m)
+		st.forgetInTurn(s, m)
 	case *wire.Play:
 		st.play(s, m, q)
 	}
@@ -165,9 +166,6 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	g.run, g.payload, g.kept, g.first = m, q.payload, q.kept, m.FirstOutput
 	g.ofProgram(p, at)
 	st.admit(g)
-	if s.waiting == g && g.held == nil {
-		g.keepPayload()
-	}
 }
 
 // keepPayload copies a gang's payload where that is not the gang's own.
@@ -187,12 +185,15 @@ func (g *gang) ofProgram(p *program, at *place) {
 func (st *State) submit(g *gang) {
 	st.tickets++
 	g.ticket, g.island = st.tickets, g.place.island
-	g.island.held[g.ticket] = g
-	g.s.waiting = g
-	st.feed(g.island, schedule.Event{
+	is, ticket := g.island, g.ticket
+	is.held[ticket] = g
+	st.feed(is, schedule.Event{
 		Kind: schedule.Submit, Gang: schedule.Gang{
 			ID: g.ticket, Session: g.s.id, Tenant: g.s.tenant.share, Devices: g.place.devices, Cost: g.program.of.usual,
 			Collective: g.program.of.collective, Calls: g.program.of.loadable.GetCallsHost()}})
+	if is.held[ticket] == g {
+		st.keepInLine(g)
+	}
 }
 
 // placeOfRun gives the place of a run, and the program's where there is an error;
@@ -360,26 +361,17 @@ func (st *State) start(g *gang) {
 
 // launched is behind a run's dispatch: workers get what comes now behind it, so the session may go on.
 func (st *State) launched(g *gang) {
-	s := g.s
 	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})
-	g.ran, g.program, g.run, g.payload, g.play = g.program.of, nil, nil, nil, nil
-	if s.waiting == g {
-		s.waiting = nil
-		st.wake(s)
-	}
+	g.ran, g.program, g.run, g.payload = g.program.of, nil, nil, nil
+	st.played(g)
+	st.leaveLine(g)
 }
 
 // refused is the end of a run that gets no turn.
 func (st *State) refused(g *gang, err error) {
 	s := g.s
-	if s.waiting == g {
-		s.waiting = nil
-	}
 	st.computed(g)
 	st.stir()
-	if g.play != nil {
-		g.play.skipped, g.play.missed = true, true
-	}
 	if st.sessions[s.id] == s {
 		for i := range uint64(g.makes) {
 			if o := s.objects[g.first+i]; o != nil {
@@ -390,6 +382,11 @@ func (st *State) refused(g *gang, err error) {
 		}
 		st.end(s, g.op, err)
 		st.wake(s)
+		if g.play != nil {
+			g.play.miss(g.node)
+			st.played(g)
+		}
+		st.leaveLine(g)
 	}
 	st.recycle(g)
 }
@@ -571,11 +568,15 @@ func (st *State) abortOf(s *session, op uint64, err error) {
 		}
 	}
 	if g := s.waiting; g != nil && g.op == op {
-		if g.held != nil {
-			st.giveUp(g, err)
-			return
+		st.giveUp(g, err)
+		return
+	}
+	if g := s.inLine(op); g != nil {
+		if g.isPlacing() {
+			st.feed(g.island, schedule.Event{Kind: schedule.Cancel, ID: g.ticket, Err: err})
+		} else {
+			st.refused(g, err)
 		}
-		st.feed(g.island, schedule.Event{Kind: schedule.Cancel, ID: g.ticket, Err: err})
 		return
 	}
 	if p := s.play; p != nil && op >= p.op+uint64(p.next) && op < p.op+uint64(len(p.g.nodes)) {

@@ -16,9 +16,30 @@ type play struct {
 	op, first uint64 // of node 0; of the objects that nodes make
 	inputs    []uint64
 	next      int  // node
+	out       int  // nodes that were performed and have no place yet, and frees behind nodes that wait
 	skipped   bool // a node was not dispatched, and what it would have freed is there
-	missed    bool // the node that was performed last was not
+	missed    set  // the nodes that were not
 	cancelled cancelled
+}
+
+// miss takes note that a node was not dispatched.
+func (p *play) miss(node int) {
+	p.skipped = true
+	p.missed.add(node)
+}
+
+// played takes note that a node of a play was dispatched, or was not.
+func (st *State) played(g *gang) {
+	if p := g.play; p != nil {
+		g.play = nil
+		st.settled(p)
+	}
+}
+
+// settled takes one off what a play has yet to do after its nodes were performed.
+func (st *State) settled(p *play) {
+	p.out--
+	st.tidy(p)
 }
 
 // cancelled is why operations will never be.
@@ -77,32 +98,37 @@ func (st *State) proceed(s *session) {
 		}
 		p := s.play
 		if p.next > 0 {
-			for _, object := range p.g.nodes[p.next-1].frees { // workers do so by themselves
-				if object > uint64(p.g.inputs) {
-					if !p.missed { // otherwise they keep it until tidy
-						st.remove(s, p.object(object))
-					}
-				} else if o := s.objects[p.object(object)]; o != nil {
-					o.donated = true // what is left of it the client frees
-					s.damage(o, errMemberDonated)
-				}
-			}
+			st.freeBehindInTurn(p, p.next-1)
 		}
 		if p.next == len(p.g.nodes) {
 			s.play = nil
 			st.tidy(p)
 			return
 		}
-		p.missed = false
 		p.next++
 		st.tire(len(p.g.all.conns), 0)
 		st.performNode(s, p, p.next-1)
 	}
 }
 
-// tidy lets go of what workers keep of a play of which they did not get all nodes.
+// freeBehind lets go of what no node behind this one uses. Workers do so by themselves.
+func (st *State) freeBehind(p *play, node int) {
+	s := p.s
+	for _, object := range p.g.nodes[node].frees {
+		if object > uint64(p.g.inputs) {
+			if !p.missed.has(node) { // otherwise they keep it until tidy
+				st.remove(s, p.object(object))
+			}
+		} else if o := s.objects[p.object(object)]; o != nil {
+			o.donated = true // what is left of it the client frees
+			s.damage(o, errMemberDonated)
+		}
+	}
+}
+
+// tidy lets go of what workers keep of a play of which they did not get all nodes, once all have been dealt with.
 func (st *State) tidy(p *play) {
-	if !p.skipped {
+	if !p.skipped || p.s.play == p || p.out > 0 || st.sessions[p.s.id] != p.s {
 		return
 	}
 	var all []uint64
@@ -119,20 +145,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 	op := p.op + uint64(i)
 	err := p.cancelled[op]
 	if err == nil {
-		err = st.alive(n.over)
-	}
-	for k := 0; k < len(n.reads) && err == nil; k++ {
-		r := &n.reads[k]
-		id := p.object(r.object)
-		if e := s.has(id, r.argument, r.on, r.at); e != nil {
-			if err = e; s.objects[id] == nil || s.objects[id].err == nil { // otherwise it has its name
-				err = status.Wrap(e, "node %d, %s", i, n.name)
-			}
-		} else if o := s.objects[id]; o.of != nil {
-			err = o.asMember(id)
-		} else if o.put != 0 {
-			st.awaitPut(o)
-		}
+		err = st.nodeReadable(p, i)
 	}
 	first := uint64(0)
 	if len(n.sizes) > 0 {
@@ -142,12 +155,13 @@ func (st *State) performNode(s *session, p *play, i int) {
 		err = status.Wrap(e, "node %d, %s", i, n.name)
 	}
 	if err != nil {
-		p.skipped, p.missed = true, true
+		p.miss(i)
 		st.end(s, op, err)
 		return
 	}
 	g := st.newGang(s, op)
 	g.play, g.node, g.first, g.inner = p, i, first, n.inner
+	p.out++
 	if n.program != nil {
 		g.ofProgram(n.program, n.at)
 	} else {
@@ -155,6 +169,32 @@ func (st *State) performNode(s *session, p *play, i int) {
 		g.to, g.conns = n.over.workers, n.over.conns
 	}
 	st.admit(g)
+}
+
+// nodeReadable returns why a node cannot be performed.
+func (st *State) nodeReadable(p *play, i int) error {
+	s, n := p.s, &p.g.nodes[i]
+	if err := st.alive(n.over); err != nil {
+		return err
+	}
+	for k := range n.reads {
+		r := &n.reads[k]
+		id := p.object(r.object)
+		if err := s.has(id, r.argument, r.on, r.at); err != nil {
+			if s.objects[id] != nil && s.objects[id].err != nil {
+				return err // it has the name of the node that failed
+			}
+			return status.Wrap(err, "node %d, %s", i, n.name)
+		}
+		o := s.objects[id]
+		if err := o.asMember(id); err != nil {
+			return err
+		}
+		if o.put != 0 {
+			st.awaitPut(o)
+		}
+	}
+	return nil
 }
 
 // donate takes note of what a node that starts consumes.

@@ -123,7 +123,7 @@ func (st *State) enqueue(s *session, item *queued, payload []byte) {
 		st.perform(s, item)
 		return
 	}
-	if s.waiting != nil && s.waiting.held != nil {
+	if s.waiting != nil {
 		switch item.kind {
 		case wire.KindFree, wire.KindFetch, wire.KindPut:
 			st.stir() // it may go past that
@@ -142,8 +142,15 @@ func (st *State) enqueue(s *session, item *queued, payload []byte) {
 // may says that the session's next operation, or node of a play, can be performed
 // now.
 func (st *State) may(s *session) bool {
-	return s.waiting == nil && !(st.config.Sequential && s.out > 0)
+	if st.config.Sequential && s.out+s.line.length > 0 {
+		return false
+	}
+	return s.waiting == nil && s.line.length < st.lineUpTo()
 }
+
+// lineUpTo is how much of a session is performed ahead of its turn: as much as a first-come order lets a session have
+// under way.
+func (st *State) lineUpTo() int { return max(1, st.limits.Window/2) }
 
 // wake lets the session's queue go on at the end of this Step.
 func (st *State) wake(s *session) {

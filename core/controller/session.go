@@ -60,7 +60,8 @@ type session struct {
 	busy     []*place // of gangs that were performed and have not ended
 	uses     uint64   // counts what came into busy, and went
 	use      use
-	waiting  *gang  // a run that waits for its place; the queue stays behind it
+	waiting  *gang  // one that is held; the queue stays behind it
+	line     line   // what was performed and waits for its turn
 	play     *play  // of which nodes are yet to be performed; the queue stays behind it
 	ready    bool   // in State.ready
 	numbered uint64 // number of an operation given last
@@ -287,10 +288,11 @@ func (st *State) drop(s *session, why error) {
 	}
 	st.layout.Retire(s.view)
 	st.released()
+	st.dropLine(s, why)
 	for _, is := range st.islands {
 		st.feed(is, schedule.Event{Kind: schedule.SessionClosed, Session: s.id})
 	}
-	if g := s.waiting; g != nil && g.held != nil {
+	if g := s.waiting; g != nil {
 		st.giveUp(g, why)
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {

@@ -15,7 +15,6 @@ import (
 func (st *State) freeRows(s *session, all []*wire.Rows) {
 	by := map[int][]*wire.Rows{} // by slot
 	for _, rows := range all {
-		s.freeing -= len(rows.GetDevices())
 		o := s.objects[rows.GetObject()]
 		if o == nil || o.absent {
 			continue

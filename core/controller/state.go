@@ -247,7 +247,11 @@ type State struct {
 	weight  int64      // see Weigh
 	weighed int64      // so far in this Step
 	freeOps []*gang
-	freeObj []*object
+	// Of sessions' lines:
+	freeEntries *entry
+	passing     []*entry // that have gone, and whose followers may go on
+	rest        set      // scratch of lineUp
+	freeObj     []*object
 }
 
 // conn is a connection that was let in.
@@ -557,7 +561,7 @@ func (st *State) newIsland(name string) *island {
 		order = &schedule.Fair{Gangs: st.limits.Window}
 	}
 	return &island{name: name, index: len(st.islands), held: map[uint64]*gang{}, sched: schedule.New(schedule.Config{
-		MaxQueued: st.limits.Sessions + 1, Policy: order, OneByOne: st.config.Fair})}
+		MaxQueued: st.limits.Sessions * st.lineUpTo(), Policy: order, OneByOne: st.config.Fair})}
 }
 
 // resume has schedules go on that placed one gang. It reports whether there were any.

@@ -55,7 +55,10 @@ func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at 
 	g.place, g.first, g.makes, g.bytes = at, id, 1, counted[0]
 	g.kind, g.to, g.conns, g.payload, g.kept = kind, workers, conns, q.payload, q.kept
 	if len(conns) > 1 {
-		g.message, g.cut = q.message, q.cut
+		g.message = q.message
+	}
+	if kind == wire.KindTransfer {
+		g.asked, g.cut = q.message, q.cut
 	}
 	st.admit(g)
 }
@@ -83,15 +86,31 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		err = e
 	}
 	if err == nil {
-		c.workers.each(func(slot int) {
-			if w := st.workers[slot]; err == nil && w.gone != nil {
-				err = w.gone
-			}
-		})
+		err = st.areThere(c.workers)
 	}
 	q.cut = c
 	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindTransfer, c.workers,
 		st.connsOf(c.workers), q)
+}
+
+// areThere returns why one of some workers has gone, nil where none has.
+func (st *State) areThere(workers set) (err error) {
+	workers.each(func(slot int) {
+		if w := st.workers[slot]; err == nil && w.gone != nil {
+			err = w.gone
+		}
+	})
+	return err
+}
+
+// transferable returns why a transfer cannot go on that has waited for its turn.
+func (st *State) transferable(g *gang, m *wire.Transfer) error {
+	for i := range g.cut.sources {
+		if err := st.movable(g.s, m, &g.cut.sources[i]); err != nil {
+			return err
+		}
+	}
+	return st.areThere(g.cut.workers)
 }
 
 // movable says whether an array is there that a transfer reads.
@@ -122,22 +141,7 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 		err = q.err
 	}
 	if err == nil {
-		switch o := s.objects[m.Object]; {
-		case o == nil:
-			err = invalid("array %d is not there; it was freed, or never made", m.Object)
-		case o.err != nil:
-			err = o.err
-		case o.donated:
-			err = invalid("array %d was donated to an earlier run and cannot be read", m.Object)
-		case o.of != nil:
-			err = o.asMember(m.Object)
-		case !o.place.has.has(int(m.Device)):
-			err = invalid("array %d has no shard on device %d", m.Object, m.Device)
-		default:
-			if err = st.alive(at); o.put != 0 {
-				st.awaitPut(o)
-			}
-		}
+		err = st.fetchable(s, m, at)
 	}
 	if err != nil {
 		st.end(s, m.Op, err)
@@ -145,6 +149,25 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 	}
 	g := st.newGang(s, m.Op)
 	g.place, g.kind, g.to, g.conns, g.payload = at, wire.KindFetch, at.workers, at.conns, q.payload
-	g.kept = q.kept
+	g.kept, g.asked = q.kept, m
 	st.admit(g)
+}
+
+// fetchable says whether an array is there that a fetch reads.
+func (st *State) fetchable(s *session, m *wire.Fetch, at *place) error {
+	switch o := s.objects[m.Object]; {
+	case o == nil:
+		return invalid("array %d is not there; it was freed, or never made", m.Object)
+	case o.err != nil:
+		return o.err
+	case o.donated:
+		return invalid("array %d was donated to an earlier run and cannot be read", m.Object)
+	case o.of != nil:
+		return o.asMember(m.Object)
+	case !o.place.has.has(int(m.Device)):
+		return invalid("array %d has no shard on device %d", m.Object, m.Device)
+	case o.put != 0:
+		st.awaitPut(o)
+	}
+	return st.alive(at)
 }
