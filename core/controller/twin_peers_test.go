@@ -35,7 +35,8 @@ func (w *twin) joinWorker() {
 func (w *twin) joinClient() {
 	w.conns++
 	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
-		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{}}
+		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{},
+		where: map[uint64][]uint32{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
 		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
 }
@@ -65,17 +66,33 @@ func (w *twin) submits(c *twinClient) {
 		}
 		return rapid.Permutation(all).Draw(t, "devices")[:rapid.IntRange(1, c.devices).Draw(t, "count")]
 	}
-	object := func() uint64 { // mostly one that is there
-		if len(c.live) > 0 && rapid.IntRange(0, 9).Draw(t, "there") < 8 {
+	isOn := func(o uint64, devices []uint32) bool {
+		return !slices.ContainsFunc(devices, func(d uint32) bool { return !slices.Contains(c.where[o], d) })
+	}
+	object := func(on ...uint32) uint64 { // mostly one that is there, on these devices
+		there := slices.DeleteFunc(slices.Clone(c.live), func(o uint64) bool { return !isOn(o, on) })
+		switch n := rapid.IntRange(0, 19).Draw(t, "there"); {
+		case n == 0:
+		case n == 1 && len(c.live) > 0:
 			return rapid.SampledFrom(c.live).Draw(t, "object")
+		case len(there) > 0:
+			return rapid.SampledFrom(there).Draw(t, "object")
 		}
 		return 1e6
 	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	next := func() uint64 { c.op++; return c.op }
-	fresh := func() uint64 { c.object++; c.live = append(c.live, c.object); return c.object }
-	switch rapid.SampledFrom([]string{"run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer", "free",
-		"forget", "abort", "assemble", "assemble", "graph", "play", "play", "forget graph"}).Draw(t, "what") {
+	fresh := func(on []uint32) uint64 {
+		c.object++
+		c.live, c.where[c.object] = append(c.live, c.object), on
+		return c.object
+	}
+	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer",
+		"transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play", "forget graph"}).Draw(t, "what")
+	if len(c.programs) == 0 && what == "run" && len(c.waiting) == 0 {
+		what = "compile"
+	}
+	switch what {
 	case "compile":
 		rows := devices()
 		ids := make([]int, len(rows))
@@ -88,25 +105,30 @@ func (w *twin) submits(c *twinClient) {
 			&wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
 				Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
 	case "put":
-		m := &wire.Put{Op: next(), Object: fresh(), Array: scalar, Devices: devices()}
+		m := &wire.Put{Op: next(), Array: scalar, Devices: devices()}
+		m.Object = fresh(m.Devices)
 		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
 		w.say(c.conn, wire.KindPut, m)
 	case "run":
-		id, _ := pick(w, c.programs, "program")
-		m := &wire.Run{Op: next(), Program: id, FirstOutput: fresh(), Inputs: []uint64{object()}}
+		id, rows := pick(w, c.programs, "program")
+		m := &wire.Run{Op: next(), Program: id, Inputs: []uint64{object(rows...)}}
+		m.FirstOutput = fresh(rows)
 		c.failing[m.Op] = id == 0 || m.Inputs[0] == 1e6
 		w.say(c.conn, wire.KindRun, m)
 	case "fetch":
-		m := &wire.Fetch{Op: next(), Object: object(), Device: devices()[0]}
+		d := devices()[0]
+		m := &wire.Fetch{Op: next(), Object: object(d), Device: d}
 		c.failing[m.Op] = m.Object == 1e6
 		w.say(c.conn, wire.KindFetch, m)
 	case "transfer":
 		d := devices()
 		m := &wire.Transfer{Op: next(), Array: scalar}
 		for i := range rapid.IntRange(1, len(d)).Draw(t, "moves") {
-			m.Moves = append(m.Moves, &wire.Move{Source: object(), From: d[i], To: d[len(d)-1-i]})
+			m.Moves = append(m.Moves, &wire.Move{Source: object(d[i]), From: d[i], To: d[len(d)-1-i]})
 		}
-		m.Object = fresh()
+		m.Object = fresh(slices.DeleteFunc(ends(m.Moves), func(e uint32) bool {
+			return !slices.ContainsFunc(m.Moves, func(v *wire.Move) bool { return v.To == e })
+		}))
 		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
 		w.say(c.conn, wire.KindTransfer, m)
 	case "free":
@@ -115,10 +137,10 @@ func (w *twin) submits(c *twinClient) {
 		w.say(c.conn, wire.KindFree, m)
 	case "assemble":
 		if id, rows := pick(w, c.programs, "program"); id != 0 {
-			m := &wire.Assemble{Object: fresh(), Program: id}
+			m := &wire.Assemble{Object: fresh(rows), Program: id}
 			for left := len(rows); left > 0; {
 				n := rapid.IntRange(1, left).Draw(t, "rows")
-				m.Pieces = append(m.Pieces, &wire.Piece{Object: object(), Rows: uint32(n)})
+				m.Pieces = append(m.Pieces, &wire.Piece{Object: object(rows[len(rows)-left:][:n]...), Rows: uint32(n)})
 				left -= n
 			}
 			w.say(c.conn, wire.KindAssemble, m)
@@ -162,11 +184,15 @@ func (w *twin) submits(c *twinClient) {
 		m := &wire.Play{Op: next(), Graph: id, Nodes: uint32(len(g.Nodes)), First: c.object + 1}
 		c.object += uint64(len(g.Nodes))
 		c.op += uint64(len(g.Nodes)) - 1
-		for range g.Inputs {
-			m.Inputs = append(m.Inputs, object())
+		for local := range uint64(g.Inputs) {
+			m.Inputs = append(m.Inputs, object(readOn(c, g, local+1)...))
 		}
 		for _, o := range g.Outputs {
-			c.live = append(c.live, m.First+o-uint64(g.Inputs)-1)
+			n, made := g.Nodes[o-uint64(g.Inputs)-1], m.First+o-uint64(g.Inputs)-1
+			c.live, c.where[made] = append(c.live, made), c.programs[n.GetRun().GetProgram()]
+			if n.Transfer != nil {
+				c.where[made] = []uint32{n.Transfer.Moves[0].To}
+			}
 		}
 		for i, n := range g.Nodes {
 			source := uint64(0)
@@ -187,6 +213,19 @@ func (w *twin) submits(c *twinClient) {
 			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
 		}
 	}
+}
+
+// readOn returns where the nodes of a graph read an input.
+func readOn(c *twinClient, g *wire.Graph, input uint64) (on []uint32) {
+	for _, n := range g.Nodes {
+		switch {
+		case n.GetRun() != nil && n.Run.Inputs[0] == input:
+			on = append(on, c.programs[n.Run.Program]...)
+		case n.GetTransfer() != nil && n.Transfer.Moves[0].Source == input:
+			on = append(on, n.Transfer.Moves[0].From)
+		}
+	}
+	return on
 }
 
 // reports has a worker report a gang or a program.

@@ -27,7 +27,7 @@ type twin struct {
 	isWorker map[uint64]bool             // processes that are workers, or were
 	sent     map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
 	memory   int64                       // of each device of workers
-	first    map[uint64]uint64           // session's last operation dispatched, by session
+	first    map[[2]uint64]uint64        // the last operation dispatched, by session and virtual device
 }
 
 type twinWorker struct {
@@ -57,8 +57,9 @@ type twinClient struct {
 	waiting  map[uint64][]uint32
 	graph    uint64
 	graphs   map[uint64]*wire.Graph
-	failing  map[uint64]bool // operations that name what is not there
-	live     []uint64        // objects that were made and not freed
+	failing  map[uint64]bool     // operations that name what is not there
+	live     []uint64            // objects that were made and not freed
+	where    map[uint64][]uint32 // devices of objects
 }
 
 func (w *twin) step(ev Event) {
@@ -190,10 +191,6 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		if kind != wire.KindFree && kind != wire.KindAssemble {
 			_ = proto.Unmarshal(m.Operation, op)
 		}
-		order := op.Op
-		if kind == wire.KindFetch || kind == wire.KindPut { // which may pass what is held
-			order = 0
-		}
 		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
 		if kind == wire.KindAssemble {
 			what = fmt.Sprint(m.Session, m.Kind, w.takesAssembled(worker, m))
@@ -202,7 +199,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.ownPart(worker, m, op.Op)
 			what = fmt.Sprint(m.Session, m.Kind, op.Op)
 		}
-		w.dispatched(m.Gang, what, m.Session, order)
+		w.dispatched(m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
 		switch {
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
@@ -253,7 +250,8 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		part := false
 		for i := range m.Count {
 			op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
-			w.dispatched(gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op)
+			w.dispatched(gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
+				w.devicesOfNode(m.Session, m.Graph, m.From+i))
 			here := false
 			if n := g.Nodes[m.From+i]; n.Run != nil {
 				here = worker.loaded[[2]uint64{uint64(m.Session), n.Run.Program}]
@@ -424,9 +422,63 @@ func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 	}
 }
 
+// clientOf returns the client of a session, nil if it has gone.
+func (w *twin) clientOf(session uint32) *twinClient {
+	for _, c := range w.clients {
+		if c.session == session {
+			return c
+		}
+	}
+	return nil
+}
+
+// devicesOf returns the virtual devices on which an operation has its place behind others of its session. Puts and
+// fetches may pass what is held.
+func (w *twin) devicesOf(m *wire.Dispatch, op uint64) []uint32 {
+	c := w.clientOf(m.Session)
+	switch {
+	case c == nil:
+	case wire.Kind(m.Kind) == wire.KindRun:
+		run := new(wire.Run)
+		if err := proto.Unmarshal(m.Operation, run); err != nil {
+			w.t.Fatal(err)
+		}
+		if run.Only > 0 {
+			return []uint32{run.Only - 1}
+		}
+		return c.programs[run.Program]
+	case wire.Kind(m.Kind) == wire.KindTransfer:
+		if t, ok := w.sent[[2]uint64{uint64(m.Session), op}].(*wire.Transfer); ok {
+			return ends(t.Moves)
+		}
+	}
+	return nil
+}
+
+// devicesOfNode is devicesOf for a node of a graph.
+func (w *twin) devicesOfNode(session uint32, graph uint64, node uint32) []uint32 {
+	c := w.clientOf(session)
+	if c == nil || c.graphs[graph] == nil {
+		return nil
+	}
+	n := c.graphs[graph].Nodes[node]
+	if n.Run == nil {
+		return ends(n.Transfer.Moves)
+	}
+	return c.programs[n.Run.Program]
+}
+
+// ends returns the devices between which bytes move.
+func ends(moves []*wire.Move) (on []uint32) {
+	for _, m := range moves {
+		on = append(on, m.From, m.To)
+	}
+	return on
+}
+
 // dispatched checks that a gang is the same for all workers, and that a session's
-// operations come in order. Op is 0 of what has no end.
-func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64) {
+// operations come in order on each device. Op is 0 of what has no end.
+func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64, on []uint32) {
 	if seen, ok := w.gangs[gang]; ok {
 		if seen != what {
 			w.t.Fatalf("gang %d is %s for one worker and %s for another", gang, seen, what)
@@ -434,11 +486,12 @@ func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64) {
 		return
 	}
 	w.gangs[gang] = what
-	if op > 0 {
-		if op <= w.first[uint64(session)] {
-			w.t.Fatalf("operation %d of session %d is dispatched after operation %d", op, session, w.first[uint64(session)])
+	for _, d := range on {
+		at := [2]uint64{uint64(session), uint64(d)}
+		if op < w.first[at] {
+			w.t.Fatalf("operation %d of session %d is dispatched on device %d after operation %d", op, session, d, w.first[at])
 		}
-		w.first[uint64(session)] = op
+		w.first[at] = op
 	}
 }
 
@@ -486,10 +539,10 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6,
 			Fair: rapid.Bool().Draw(t, "fair"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
-			Limits: Limits{Window: rapid.IntRange(1, 3).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
+			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
-			gangs: map[uint64]string{}, first: map[uint64]uint64{}, sent: map[[2]uint64]proto.Message{},
+			gangs: map[uint64]string{}, first: map[[2]uint64]uint64{}, sent: map[[2]uint64]proto.Message{},
 			isWorker: map[uint64]bool{}}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
@@ -505,8 +558,11 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			// Small numbers are drawn more often.
 			switch n := rapid.IntRange(0, 99).Draw(t, "event"); {
 			case n < 20:
-				if _, c := pick(w, w.clients, "client"); c != nil {
-					w.submits(c)
+				number, c := pick(w, w.clients, "client")
+				for range rapid.SampledFrom([]int{1, 1, 8}).Draw(t, "burst") {
+					if c != nil && w.clients[number] == c {
+						w.submits(c)
+					}
 				}
 			case n < 60:
 				if number, worker := pick(w, w.workers, "worker"); worker != nil {
@@ -554,7 +610,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 						w.st.gangs)
 				}
 			}
-			if s := w.st.sessions[c.session]; s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil ||
+			if s := w.st.sessions[c.session]; s.line.length != 0 || s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil ||
 				s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
 				t.Fatalf("session %d is left with %+v", c.session, s)
 			}
