@@ -32,8 +32,9 @@ type ControllerConfig struct {
 	Sequential bool
 	StuckAfter time.Duration
 	MemoryWait time.Duration
-	// Fair has runs come by their sessions' shares of device time, instead of first come, first served.
-	Fair bool
+	// FirstCome has runs come in the order in which they were asked for, instead of by their sessions' shares of device
+	// time.
+	FirstCome bool
 	// Tenants is the path of the file of tenants; "" means that there is none, and each session is a tenant of its own.
 	Tenants string
 	// Again has the file of tenants read again for each signal; nil means never.
@@ -66,7 +67,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	defer cancel()
 	config := controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
-		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, Fair: c.Fair, Log: c.Log, Stopped: cancel,
+		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: cancel,
 	}
 	if tenants != nil {
 		config.Tenants, config.Reload = tenants.table.Load(), tenants.read

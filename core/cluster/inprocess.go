@@ -36,7 +36,7 @@ type InProcess struct {
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Lease      time.Duration
 	Sequential bool
-	Fair       bool
+	FirstCome  bool
 	Tenants    *tenant.Table // clients belong to the tenants whose tokens ConnectAs shows
 	MemoryWait time.Duration
 	Limits     controller.Limits
@@ -93,7 +93,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 			len(c.Drivers), len(c.Islands))
 	}
 	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, Fair: c.Fair, Tenants: c.Tenants,
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, FirstCome: c.FirstCome, Tenants: c.Tenants,
 		MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
 	if err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func (x *trial) run(many int) {
 	}
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs,
-		Sequential: r.IntN(8) == 0,
+		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())

@@ -64,8 +64,8 @@ var options = []option{
 	{"evict-after", time.Minute,
 		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
 			"arrays; 0 means no limit"},
-	{"order", "", "how runs of several sessions take turns on a device: fifo, first come, first served; or fair, by " +
-		"their shares of device time; default: fair with --tenants, otherwise fifo"},
+	{"order", "fair", "how runs of several sessions take turns on a device: fair, by their shares of device time; or " +
+		"fifo, first come, first served"},
 	{"tenants", "", "TOML `file` of the tenants that share the cluster: their tokens, weights and quotas; default: each " +
 		"session is a tenant of its own"},
 	{"stuck-after", time.Minute,

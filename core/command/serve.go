@@ -67,10 +67,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		return usage{status.New(status.InvalidArgument, "--dispatch is %q; expected parallel or sequential", dispatch)}
 	}
 	order := s.text("order")
-	switch {
-	case order == "" && s.text("tenants") != "":
-		order = "fair"
-	case order != "fair" && order != "fifo" && order != "":
+	if order != "fair" && order != "fifo" {
 		return usage{status.New(status.InvalidArgument, "--order is %q; expected fifo or fair", order)}
 	}
 	log, err := p.logger(s)
@@ -98,7 +95,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Lease: s.time("lease"), Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
 		MemoryWait: s.time("memory-wait"),
-		Fair:       order == "fair", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
+		FirstCome:  order == "fifo", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
 		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }

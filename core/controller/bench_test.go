@@ -85,9 +85,10 @@ func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
 }
 
 // program loads for the session a program that adds to an array on all devices, and
-// the array.
+// the array. How long it takes is known.
 func (b *bed) program(devices int) {
 	b.install(1, devices, true)
+	b.st.sessions[1].programs[1].of.usual = 1000
 	on := make([]uint32, devices)
 	for i := range on {
 		on[i] = uint32(i)

@@ -8,8 +8,9 @@ import (
 
 // Device time is a session's, and what a program takes of each device is an average over its runs.
 func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
-	b := newBed(t, Config{}, 2, 1)
+	b := newBed(t, Config{FirstCome: true}, 2, 1)
 	b.program(2)
+	b.st.sessions[1].programs[1].of.usual = 0
 	run := func(op uint64, seconds ...uint64) uint64 {
 		b.say(b.client, wire.KindRun, &wire.Run{Op: op, Program: 1, FirstOutput: op, Inputs: []uint64{1}})
 		gang := b.st.gang
@@ -52,7 +53,7 @@ func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
 // A run that goes on when its session ends is charged what it takes, once its last worker has reported it, and keeps
 // its place until then.
 func TestDeviceTimeOfARunIsChargedAfterTheEndOfItsSession(t *testing.T) {
-	b := newBed(t, Config{Fair: true}, 2, 1)
+	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})
 	tenant, is := b.st.conns[b.client].s.tenant, b.st.islands[0]

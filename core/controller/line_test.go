@@ -36,7 +36,7 @@ type lined struct {
 var linedPrograms = [][]uint32{{0}, {1}, {2}, {3}, {0, 1}, {2, 3}, {3, 0}, {0, 1, 2, 3}}
 
 func newLined(tt *testing.T, t *rapid.T) *lined {
-	c := Config{Fair: rapid.Bool().Draw(t, "fair"), Limits: Limits{Window: 256},
+	c := Config{FirstCome: rapid.Bool().Draw(t, "first come"), Limits: Limits{Window: 256},
 		Sequential: rapid.IntRange(0, 7).Draw(t, "sequential") == 0}
 	l := &lined{b: newBed(tt, c, 2, 2), t: t, on: map[uint64][]uint32{}, runs: map[uint64]bool{},
 		aborted: map[uint64]bool{}, under: map[uint64]uint64{}, left: map[uint64]map[uint64]struct{}{},

@@ -222,8 +222,9 @@ func TestAGraphIsOfWhatItsSessionHasWhenItIsDefined(t *testing.T) {
 // charged.
 func TestNodesOfAPlayTakeTurnsByShares(t *testing.T) {
 	const nodes, each = 8, 20e6 // of which two are 40 ms, and three more than the window
-	b := newBed(t, Config{Fair: true}, 1, 1)
+	b := newBed(t, Config{}, 1, 1)
 	b.program(1)
+	b.st.sessions[1].programs[1].of.usual = 0
 	b.chain(nodes)
 	first := b.st.gang + 1
 	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}})

@@ -23,7 +23,7 @@ type ServerConfig struct {
 	Lease      time.Duration // that a session outlives its connection; 0: it ends with it
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
-	Fair       bool          // as in Config
+	FirstCome  bool          // as in Config
 	StuckAfter time.Duration // after which a gang that stands still is aborted, at least 4 heartbeats; 0 is never
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
 	Limits     Limits
@@ -100,7 +100,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
 		Heartbeat: int64(c.Heartbeat),
 		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential,
-		StuckAfter: int64(stuckAfter), Fair: c.Fair, MemoryWait: int64(max(c.MemoryWait, 0)),
+		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Limits: c.Limits, Tenants: c.Tenants})
 	s.state.Weigh(stepWeight)
 	s.running.Add(1)

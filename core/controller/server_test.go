@@ -37,7 +37,7 @@ func TestStopIsQuiet(t *testing.T) {
 // A worker that is lost fails what it has a part in, with its name, and nothing
 // hangs.
 func TestWorkerIsLost(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{})
+	w := newWorld(t, controller.ServerConfig{FirstCome: true})
 	w.worker("steady", 1)
 	frail := w.worker("frail", 1)
 	ends := make(chan client.Ended, 100)

@@ -50,7 +50,7 @@ type Limits struct {
 	Sessions int   // at one time; 256
 	Workers  int   // 16 Ki
 	Credit   int   // operations of a session under way; 1024
-	Window   int   // runs an island has been given and not ended, or with Fair a device; 512
+	Window   int   // runs an island has been given and not ended, or of a device where shares count; 512
 	Objects  int   // of a session; 4 Mi
 	Programs int   // of a session; 64 Ki
 	Graphs   int   // of a session; 16 Ki
@@ -86,7 +86,7 @@ type Config struct {
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
 	Sequential bool
-	Fair       bool // runs come by their sessions' shares of device time, instead of first come, first served
+	FirstCome  bool // runs come first come, first served, instead of by their sessions' shares of device time
 	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0: for as long as it does.
 	StuckAfter int64
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
@@ -557,11 +557,11 @@ type island struct {
 // newIsland makes an island without devices.
 func (st *State) newIsland(name string) *island {
 	var order schedule.Policy = &schedule.FIFO{Window: st.limits.Window, Share: max(1, st.limits.Window/2)}
-	if st.config.Fair {
+	if !st.config.FirstCome {
 		order = &schedule.Fair{Gangs: st.limits.Window}
 	}
 	return &island{name: name, index: len(st.islands), held: map[uint64]*gang{}, sched: schedule.New(schedule.Config{
-		MaxQueued: st.limits.Sessions * st.lineUpTo(), Policy: order, OneByOne: st.config.Fair})}
+		MaxQueued: st.limits.Sessions * st.lineUpTo(), Policy: order, OneByOne: !st.config.FirstCome})}
 }
 
 // resume has schedules go on that placed one gang. It reports whether there were any.

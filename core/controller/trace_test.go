@@ -39,7 +39,7 @@ import (
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
 		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
-			Fair: d.HasArg("fair")}
+			FirstCome: !d.HasArg("fair")}
 		d.MaybeScanArgs(t, "window", &c.Limits.Window)
 		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)
 		d.MaybeScanArgs(t, "sessions", &c.Limits.Sessions)

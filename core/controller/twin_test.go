@@ -538,7 +538,7 @@ func (w *twin) ends(c *twinClient, op uint64, err error) {
 func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6,
-			Fair: rapid.Bool().Draw(t, "fair"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
+			FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store: 1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
