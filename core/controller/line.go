@@ -11,10 +11,11 @@ import (
 // # Why the order of a device is enough
 //
 // An operation that needs another one to be dispatched before it has a device in common with it. What reads an array,
-// or donates it, has devices where the array is; what makes it has all of these; and a free waits on all devices of its
-// array. Between devices bytes are carried by transfers, which have the devices at both ends. So in any order that keeps
-// the session's on each device, a reader comes after the maker, and what frees or donates after the readers. Puts read
-// nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go keeps nothing back.
+// or donates it, has devices where the array is; what makes it has all of these; and a free waits on all devices of
+// its array. Between devices bytes are carried by transfers, which have the devices at both ends. So in any order that
+// keeps the session's on each device, a reader comes after the maker, and what frees or donates after the readers. Puts
+// read nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go keeps nothing
+// back.
 //
 // # Why nothing waits without end
 //

@@ -150,7 +150,8 @@ func (l *lined) dispatched(gang, op uint64, to []uint64) {
 		l.queue = slices.DeleteFunc(l.queue, func(o uint64) bool { return o == op })
 	}
 	for _, w := range to {
-		if i := slices.Index(l.b.workers, w); l.on[op] == nil || slices.ContainsFunc(l.on[op], func(d uint32) bool { return int(d)/2 == i }) {
+		isIts := func(d uint32) bool { return l.b.workers[d/2] == w }
+		if l.on[op] == nil || slices.ContainsFunc(l.on[op], isIts) {
 			l.left[gang][w] = struct{}{}
 		}
 	}
@@ -206,14 +207,15 @@ func (l *lined) submit() {
 	device := func(label string) uint32 { return uint32(rapid.IntRange(0, 3).Draw(l.t, label)) }
 	program := rapid.IntRange(1, len(l.programs)).Draw(l.t, "program")
 	rows := l.programs[program-1]
-	switch rapid.SampledFrom([]string{"run", "run", "run", "transfer", "transfer", "fetch", "free", "forget", "graph", "play",
-		"play", "abort"}).Draw(l.t, "what") {
+	switch rapid.SampledFrom([]string{"run", "run", "run", "transfer", "transfer", "fetch", "free", "forget", "graph",
+		"play", "play", "abort"}).Draw(l.t, "what") {
 	case "run":
 		input := l.array(rows)
 		l.op++
 		l.object++
 		l.live[l.object], l.runs[l.op] = rows, true
-		l.asks(wire.KindRun, &wire.Run{Op: l.op, Program: uint64(program), FirstOutput: l.object, Inputs: []uint64{input}}, rows)
+		l.asks(wire.KindRun, &wire.Run{Op: l.op, Program: uint64(program), FirstOutput: l.object,
+			Inputs: []uint64{input}}, rows)
 	case "transfer":
 		from, to := device("from"), device("to")
 		source := l.array([]uint32{from})
@@ -284,7 +286,8 @@ func (l *lined) play() {
 	}
 	g := l.graphs[rapid.Uint64Range(1, uint64(len(l.graphs))).Draw(l.t, "graph")]
 	input := l.array([]uint32{0, 1, 2, 3})
-	m := &wire.Play{Op: l.op + 1, Graph: g.Graph, Nodes: uint32(len(g.Nodes)), First: l.object + 1, Inputs: []uint64{input}}
+	m := &wire.Play{Op: l.op + 1, Graph: g.Graph, Nodes: uint32(len(g.Nodes)), First: l.object + 1,
+		Inputs: []uint64{input}}
 	var on [][]uint32
 	for i, n := range g.Nodes {
 		l.op++

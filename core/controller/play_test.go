@@ -132,69 +132,71 @@ func TestInnerEnds(t *testing.T) {
 func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
 	for _, n := range []struct{ workers, devices int }{{1, 1}, {8, 1}, {16, 8}, {128, 4}, {512, 4}} {
-		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
-			d := newBed(b, Config{}, n.workers, n.devices)
-			d.program(n.workers * n.devices)
-			d.chain(nodes)
-			op, object := uint64(1), uint64(1)
-			var frame []byte
-			report := func() {
-				m := new(wire.Completed)
-				for i := range uint64(nodes) {
-					m.Ok = append(m.Ok, d.st.gang-nodes+1+i)
-				}
-				completed := mustMarshal(b, m)
-				ends := new(wire.Completed)
-				for _, w := range d.workers {
-					if err := ends.Parse(completed); err != nil {
-						b.Fatal(err)
+		for _, order := range []string{"fair", "fifo"} {
+			b.Run(fmt.Sprintf("workers=%d/devices=%d/%s", n.workers, n.workers*n.devices, order), func(b *testing.B) {
+				d := newBed(b, Config{FirstCome: order == "fifo"}, n.workers, n.devices)
+				d.program(n.workers * n.devices)
+				d.chain(nodes)
+				op, object := uint64(1), uint64(1)
+				var frame []byte
+				report := func() {
+					m := new(wire.Completed)
+					for i := range uint64(nodes) {
+						m.Ok = append(m.Ok, d.st.gang-nodes+1+i)
 					}
-					d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})
-				}
-				d.step(Event{Kind: Flush})
-				if len(d.st.gangs) > 0 {
-					b.Fatalf("%d gangs are left", len(d.st.gangs))
-				}
-			}
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			var play, runs time.Duration
-			b.ReportAllocs()
-			for b.Loop() {
-				begun := processorTime(b)
-				frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0],
-					&wire.Play{Op: op + 1, Graph: 1, Nodes: nodes, First: object + 1, Inputs: []uint64{1}})
-				d.frame(d.client, wire.KindPlay, frame)
-				report()
-				op, object = op+nodes, object+nodes
-				d.say(d.client, wire.KindFree, &wire.Free{Objects: []uint64{object}})
-				play += processorTime(b) - begun
-
-				begun = processorTime(b)
-				all := &wire.Free{}
-				for i := range uint64(nodes) {
-					op++
-					object++
-					in := object - 1
-					if i == 0 {
-						in = 1
+					completed := mustMarshal(b, m)
+					ends := new(wire.Completed)
+					for _, w := range d.workers {
+						if err := ends.Parse(completed); err != nil {
+							b.Fatal(err)
+						}
+						d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})
 					}
+					d.step(Event{Kind: Flush})
+					if len(d.st.gangs) > 0 {
+						b.Fatalf("%d gangs are left", len(d.st.gangs))
+					}
+				}
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				var play, runs time.Duration
+				b.ReportAllocs()
+				for b.Loop() {
+					begun := processorTime(b)
 					frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0],
-						&wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{in}})
-					d.frame(d.client, wire.KindRun, frame)
-					all.Objects = append(all.Objects, object)
+						&wire.Play{Op: op + 1, Graph: 1, Nodes: nodes, First: object + 1, Inputs: []uint64{1}})
+					d.frame(d.client, wire.KindPlay, frame)
+					report()
+					op, object = op+nodes, object+nodes
+					d.say(d.client, wire.KindFree, &wire.Free{Objects: []uint64{object}})
+					play += processorTime(b) - begun
+
+					begun = processorTime(b)
+					all := &wire.Free{}
+					for i := range uint64(nodes) {
+						op++
+						object++
+						in := object - 1
+						if i == 0 {
+							in = 1
+						}
+						frame, _ = proto.MarshalOptions{}.MarshalAppend(frame[:0],
+							&wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{in}})
+						d.frame(d.client, wire.KindRun, frame)
+						all.Objects = append(all.Objects, object)
+					}
+					report()
+					d.say(d.client, wire.KindFree, all)
+					runs += processorTime(b) - begun
 				}
-				report()
-				d.say(d.client, wire.KindFree, all)
-				runs += processorTime(b) - begun
-			}
-			b.StopTimer()
-			each := func(took time.Duration) float64 { return float64(took.Nanoseconds()) / float64(b.N) / nodes }
-			b.ReportMetric(each(play), "ns/node")
-			b.ReportMetric(each(runs), "ns/run")
-			b.ReportMetric(runs.Seconds()/play.Seconds(), "ratio")
-			b.ReportMetric(0, "ns/op")
-		})
+				b.StopTimer()
+				each := func(took time.Duration) float64 { return float64(took.Nanoseconds()) / float64(b.N) / nodes }
+				b.ReportMetric(each(play), "ns/node")
+				b.ReportMetric(each(runs), "ns/run")
+				b.ReportMetric(runs.Seconds()/play.Seconds(), "ratio")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 

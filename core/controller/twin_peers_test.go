@@ -87,8 +87,9 @@ func (w *twin) submits(c *twinClient) {
 		c.live, c.where[c.object] = append(c.live, c.object), on
 		return c.object
 	}
-	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch", "transfer",
-		"transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play", "forget graph"}).Draw(t, "what")
+	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch",
+		"transfer", "transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play",
+		"forget graph"}).Draw(t, "what")
 	if len(c.programs) == 0 && what == "run" && len(c.waiting) == 0 {
 		what = "compile"
 	}

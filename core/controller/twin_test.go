@@ -539,8 +539,9 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6,
 			FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
-			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"), Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
-				Store: 1}}
+			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
+				Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
+				Store:  1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
 			gangs: map[uint64]string{}, first: map[[2]uint64]uint64{}, sent: map[[2]uint64]proto.Message{},
 			isWorker: map[uint64]bool{}}
@@ -610,7 +611,8 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 						w.st.gangs)
 				}
 			}
-			if s := w.st.sessions[c.session]; s.line.length != 0 || s.underWay != 0 || s.out != 0 || len(s.queue) != 0 || s.waiting != nil ||
+			if s := w.st.sessions[c.session]; s.line.length != 0 || s.underWay != 0 || s.out != 0 || len(s.queue) != 0 ||
+				s.waiting != nil ||
 				s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
 				t.Fatalf("session %d is left with %+v", c.session, s)
 			}

@@ -76,6 +76,35 @@ func BenchmarkChain(b *testing.B) {
 	}
 }
 
+// A gang from Submit to Completed with nothing in its way, and of one session, by each order of clusters.
+func BenchmarkAlone(b *testing.B) {
+	for _, order := range []string{"fifo", "fair"} {
+		b.Run(order, func(b *testing.B) {
+			c := Config{Policy: &FIFO{Window: 512, Share: 256}}
+			if order == "fair" {
+				c = Config{Policy: &Fair{Gangs: 512}, OneByOne: true}
+			}
+			s := New(c)
+			tenant := &Tenant{ID: 1, Weight: 1}
+			g := Gang{Session: 1, Tenant: tenant, Devices: firstDevices(8), Cost: 1e5}
+			var out []Action
+			const depth = 16 // under way
+			b.ReportAllocs()
+			for b.Loop() {
+				g.ID++
+				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
+				out = s.Step(Event{Kind: Launched, ID: g.ID}, out)
+				if g.ID > depth {
+					out = s.Step(Event{Kind: Completed, ID: g.ID - depth, Time: 1e5}, out)
+				}
+				if len(out) != 1 || out[0].Kind != Start {
+					b.Fatalf("got %v, want one start", out)
+				}
+			}
+		})
+	}
+}
+
 // A gang of Fair from Submit to Completed, while sessions of so many tenants always have one that waits.
 func BenchmarkFair(b *testing.B) {
 	for _, n := range []int{1, 16, 256, -256} {

@@ -87,6 +87,8 @@ type Fair struct {
 	claims            []claim
 	claimants         []*party
 	idle              []*head // to be used again
+	passing           *Gang   // that has its place as of Push
+	alone             []int   // its groups
 	// Scratch of Pop:
 	pops   uint64    // calls that looked at the line
 	asking []asking  // heads that were not asked yet
@@ -126,6 +128,12 @@ func (f *Fair) Push(g *Gang) {
 	f.divide(&g.Devices.mask)
 	s := f.share(g)
 	f.setTerms(s.of, termsOf(g))
+	if f.queued == 0 && f.isAlone(s, g) {
+		f.pushed++
+		f.charge(s, g, f.alone, false)
+		f.passing = g
+		return
+	}
 	f.queued++
 	if g.Calls {
 		f.free++
@@ -139,6 +147,10 @@ func (f *Fair) Push(g *Gang) {
 
 // Pop implements Policy.
 func (f *Fair) Pop() *Gang {
+	if g := f.passing; g != nil {
+		f.passing = nil
+		return g
+	}
 	f.due = 0
 	if f.queued == 0 || f.isFull() {
 		return nil
@@ -157,6 +169,28 @@ func (f *Fair) Pop() *Gang {
 		}
 	}
 	return nil
+}
+
+// isAlone reports whether a gang, while none waits, has its place at once, as Pop would say: no other session has a
+// gang on its devices, and there is room. It spares most gangs of a session that has devices for itself the line.
+func (f *Fair) isAlone(s *share, g *Gang) bool {
+	if f.bound > 0 {
+		return false
+	}
+	p, cost := s.of, f.cost(g)
+	f.alone = f.groupsOf(&g.Devices.mask, f.alone[:0])
+	for _, i := range f.alone {
+		at, t := f.groups[i], &p.on[i]
+		if at.parties > 1 || at.parties == 1 && t.sessions == 0 || t.sessions > 1 || t.sessions == 1 && s.on[i].gangs == 0 ||
+			at.load+cost > f.window() || f.Gangs > 0 && at.gangs >= f.Gangs {
+			return false
+		}
+	}
+	s.used = true
+	for _, i := range f.alone {
+		f.begin(s, i)
+	}
+	return true
 }
 
 // isFull reports whether no device has room for a gang that takes some. It spares most calls of Pop the rest.
@@ -363,9 +397,16 @@ func (f *Fair) reserve(h *head) (closed int) {
 
 // place gives a head its place, and charges it.
 func (f *Fair) place(h *head, overdue bool) *Gang {
-	g, s, p := h.gang, h.s, h.of
-	cost := f.cost(g)
-	for _, i := range h.groups {
+	g := h.gang
+	f.charge(h.s, g, h.groups, overdue)
+	f.leave(h)
+	return g
+}
+
+// charge charges a session for a gang that gets its place, on the devices of some groups.
+func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
+	p, cost := s.of, f.cost(g)
+	for _, i := range groups {
 		at, t, u := f.groups[i], &p.on[i], &s.on[i]
 		if !overdue { // otherwise others, which are behind it, would lose what they have yet to get
 			at.virtual = max(at.virtual, p.finish[i])
@@ -382,8 +423,6 @@ func (f *Fair) place(h *head, overdue bool) *Gang {
 	p.takes++
 	p.placed++
 	f.placed++
-	f.leave(h)
-	return g
 }
 
 // Remove implements Policy.

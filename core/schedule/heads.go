@@ -76,8 +76,8 @@ func (s *share) hasBefore(g *Gang) bool {
 	return slices.ContainsFunc(s.heads, func(h *head) bool { return h.gang.of.order < g.of.order })
 }
 
-// newHead begins the turn of a gang: at the virtual time of a device where nothing of its party, or of its session, is
-// under way, and elsewhere at most the slack behind it.
+// newHead has a gang wait for its place, and begins its turn: at the virtual time of a device where nothing of its
+// party, or of its session, is under way, and elsewhere at most the slack behind it.
 func (f *Fair) newHead(s *share, g *Gang) {
 	var h *head
 	if n := len(f.idle); n > 0 {
@@ -97,21 +97,26 @@ func (f *Fair) newHead(s *share, g *Gang) {
 	s.used = true
 	f.locate(h)
 	for _, i := range h.groups {
-		at, t, u := f.groups[i], &p.on[i], &s.on[i]
-		begin := at.virtual
-		if t.sessions > 0 {
-			begin -= float64(f.slack(at)) / f.weightOf(p, i)
-		}
-		p.finish[i] = max(p.finish[i], begin)
-		switch begin = t.virtual; {
-		case !u.known:
-			u.known, begin = true, max(t.mean, t.virtual)
-		case u.gangs > 0:
-			begin -= float64(f.slack(at))
-		}
-		u.finish = max(u.finish, begin)
-		f.set(s, i, u.gangs, true)
+		f.begin(s, i)
+		f.set(s, i, s.on[i].gangs, true)
 	}
+}
+
+// begin begins the turn of a session's gang on a group's devices.
+func (f *Fair) begin(s *share, group int) {
+	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
+	begin := at.virtual
+	if t.sessions > 0 {
+		begin -= float64(f.slack(at)) / f.weightOf(p, group)
+	}
+	p.finish[group] = max(p.finish[group], begin)
+	switch begin = t.virtual; {
+	case !u.known:
+		u.known, begin = true, max(t.mean, t.virtual)
+	case u.gangs > 0:
+		begin -= float64(f.slack(at))
+	}
+	u.finish = max(u.finish, begin)
 }
 
 // leave takes a head out, and has the session's next gangs be heads.
