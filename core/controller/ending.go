@@ -92,13 +92,33 @@ func (st *State) unlist(g *gang) {
 func (s *session) isThrough() bool { return s.readers.first == nil && s.putters.first == nil }
 
 // outlive keeps a gang whose session ends on the session's account until its workers have reported it. A run keeps its
-// place in the schedule, too: its devices are not free before that, and what it takes is its tenant's.
+// place in the schedule, too: devices are not free before their worker has reported it, and what it takes is its
+// tenant's.
 func (st *State) outlive(g *gang) {
 	delete(st.gangs, g.number)
 	g.waits.each(func(slot int) { st.busy[slot]-- })
 	st.leaving[g.number] = g
 	st.left++
 	g.s.out--
+	st.leavesDevices(g)
+}
+
+// leavesDevices tells the schedule on which devices a run has ended that has failed, or whose session has. On others it
+// may wait for a computation that does not end: they must not keep these from what comes.
+func (st *State) leavesDevices(g *gang) {
+	if g.island == nil {
+		return
+	}
+	var on []int
+	for _, d := range g.place.rows {
+		if !g.waits.has(g.s.slots[d]) {
+			on = append(on, g.s.view.Device(int(d)).Number)
+		}
+	}
+	if len(on) > 0 {
+		st.feed(g.island, schedule.Event{Kind: schedule.Left, ID: g.ticket, Gang: schedule.Gang{
+			Devices: schedule.Devices(on...)}, Time: int64(g.spent) / int64(len(on))})
+	}
 }
 
 // outlived is the end of a worker's part of a gang whose session has ended, if it has one. Spent and err are those of
@@ -111,6 +131,7 @@ func (st *State) outlived(g *gang, w *worker, spent uint64, err error) {
 	g.spent += min(spent, maxSpent)
 	g.err = cmp.Or(g.err, err)
 	if g.left--; g.left > 0 {
+		st.leavesDevices(g)
 		return
 	}
 	delete(st.leaving, g.number)

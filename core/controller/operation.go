@@ -498,6 +498,9 @@ func (st *State) through(g *gang, w *worker, spent uint64, err error) {
 		st.fail(g, err)
 	}
 	if g.left > 0 {
+		if g.err != nil {
+			st.leavesDevices(g)
+		}
 		return
 	}
 	switch s := g.s; {

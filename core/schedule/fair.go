@@ -446,29 +446,52 @@ func (f *Fair) unqueued(g *Gang) {
 	}
 }
 
+// Left implements leaver. What a gang was charged there is given back, so that a device which has done with a gang, or
+// dropped it, is not kept from others by the devices that have not.
+func (f *Fair) Left(g *Gang, on DeviceSet, time int64) {
+	var now mask // of these devices, those that it had until now
+	if !now.intersect(&g.Devices.mask, &on.mask) || !now.remove(&g.left) {
+		return
+	}
+	f.divide(&now)
+	s := f.share(g)
+	for i, at := range f.groups {
+		if at.devices.overlaps(&now) {
+			f.end(s, g, i, time)
+		}
+	}
+	g.left.add(&now)
+	s.of.takes++
+}
+
 // Done implements Policy.
 func (f *Fair) Done(g *Gang, time int64) {
-	s, cost := f.share(g), f.cost(g)
+	s := f.share(g)
 	p := s.of
 	for i, at := range f.groups {
-		if !at.devices.overlaps(&g.Devices.mask) {
-			continue
+		if at.devices.overlaps(&g.Devices.mask) && !at.devices.overlaps(&g.left) {
+			f.end(s, g, i, time)
 		}
-		at.load -= cost
-		at.gangs--
-		at.longest = max(at.longest, time)
-		t, u := &p.on[i], &s.on[i]
-		p.correct(i, cost, time, f.weightOf(p, i))
-		u.cost -= cost
-		u.finish += float64(time - cost)
-		t.mean += float64(time) / float64(max(1, t.waiting))
-		f.set(s, i, u.gangs-1, u.waits)
-		t.take(p, f.now-at.longest, time-cost)
 	}
 	p.takes++
 	p.placed--
 	f.placed--
 	f.forget()
+}
+
+// end takes a gang that has its place out of a group, and corrects what it was charged there.
+func (f *Fair) end(s *share, g *Gang, group int, time int64) {
+	at, p, cost := f.groups[group], s.of, f.cost(g)
+	at.load -= cost
+	at.gangs--
+	at.longest = max(at.longest, time)
+	t, u := &p.on[group], &s.on[group]
+	p.correct(group, cost, time, f.weightOf(p, group))
+	u.cost -= cost
+	u.finish += float64(time - cost)
+	t.mean += float64(time) / float64(max(1, t.waiting))
+	f.set(s, group, u.gangs-1, u.waits)
+	t.take(p, f.now-at.longest, time-cost)
 }
 
 // cost returns the time that a gang is charged on each device before it is measured. One that may wait for gangs that

@@ -35,6 +35,13 @@ type passer interface {
 	CanPass(session uint32, collective bool) bool
 }
 
+// leaver is a Policy that counts what it has placed by device.
+type leaver interface {
+	// Left reports that a popped gang has ended on some of its devices, after time nanoseconds there. Done then reports
+	// the others.
+	Left(g *Gang, on DeviceSet, time int64)
+}
+
 // timer is a Policy that keeps gangs back until some time.
 type timer interface {
 	// SetTime tells the time, before each other call.

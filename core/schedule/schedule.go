@@ -66,7 +66,8 @@ type Gang struct {
 	// Step reads the slice and does not keep it.
 	Reads []uint64
 
-	of *record
+	of   *record
+	left mask // devices on which it has ended
 }
 
 // EventKind says what happened.
@@ -80,6 +81,7 @@ const (
 	Completed                      // ID's work is done and took Time; implies Launched
 	Failed                         // ID failed with Err, at any stage; a launch that had begun was undone on every device
 	Cancel                         // ID is no longer wanted, because of Err; does nothing once it has started
+	Left                           // ID ended on Gang.Devices, after Time there, while on others it has not
 	SessionClosed                  // like Cancel for every gang of Session
 	Resume                         // go on with what More reported, or when it is Due
 )
@@ -87,10 +89,10 @@ const (
 // Event is one input of Step.
 type Event struct {
 	Kind    EventKind
-	Gang    Gang // of Submit
+	Gang    Gang // of Submit; of Left its Devices
 	ID      uint64
 	Session uint32
-	Time    int64 // of Completed and Failed: measured device time in nanoseconds
+	Time    int64 // of Completed, Failed and Left: measured device time in nanoseconds
 	Err     error // of Failed and Cancel
 	Now     int64 // nanoseconds on a clock that does not go back, for policies that bound a tenant's time
 }
@@ -178,6 +180,7 @@ type State struct {
 	policy    Policy
 	passer    passer // the policy, or nil
 	timer     timer  // the policy, or nil
+	leaver    leaver // the policy, or nil
 	maxQueued int
 	oneByOne  bool
 	more      bool // the last pump ended before the policy said that it has no more
@@ -212,6 +215,7 @@ func New(c Config) *State {
 	s := &State{policy: c.Policy, maxQueued: c.MaxQueued, oneByOne: c.OneByOne, gangs: make(map[uint64]*record)}
 	s.passer, _ = c.Policy.(passer)
 	s.timer, _ = c.Policy.(timer)
+	s.leaver, _ = c.Policy.(leaver)
 	return s
 }
 
@@ -260,6 +264,11 @@ func (s *State) Step(ev Event, out []Action) []Action {
 		if r := s.gangs[ev.ID]; r != nil && r.phase < started {
 			s.markFailed(r, ev.ID)
 			out = s.pump(s.collectFailed(cmp.Or(ev.Err, errCancelled), out))
+		}
+	case Left:
+		if r := s.gangs[ev.ID]; r != nil && r.phase >= started && s.leaver != nil {
+			s.leaver.Left(&r.gang, ev.Gang.Devices, ev.Time)
+			out = s.pump(out)
 		}
 	case SessionClosed:
 		out = s.close(ev.Session, out)
