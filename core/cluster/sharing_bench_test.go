@@ -78,7 +78,7 @@ func BenchmarkClients(b *testing.B) {
 		cost *= time.Microsecond
 		for _, clients := range []int{1, 2, 4, 8, 16, 64} {
 			b.Run(fmt.Sprintf("cost=%v/clients=%d", cost, clients), func(b *testing.B) {
-				l := share(b, cluster.InProcess{Fair: true}, sharedWorkers, sharedEach)
+				l := share(b, cluster.InProcess{}, sharedWorkers, sharedEach)
 				var all []*stream
 				for i := range clients {
 					name := fmt.Sprintf("client-%d", i)
@@ -157,7 +157,7 @@ func BenchmarkShares(b *testing.B) {
 			}
 			var second, all float64
 			for range b.N {
-				l := share(b, cluster.InProcess{Fair: true, Tenants: table}, sharedWorkers, sharedEach)
+				l := share(b, cluster.InProcess{Tenants: table}, sharedWorkers, sharedEach)
 				stop, running := make(chan struct{}), sync.WaitGroup{}
 				for i := range weights {
 					name := fmt.Sprintf("t%d", i)
