@@ -69,7 +69,9 @@ func pwGoStats() *C.char {
 }
 
 //export pwGoStatus
-func pwGoStatus() *C.char { return text(wire.Plain(embedded.Report().ProtoReflect())) }
+func pwGoStatus() *C.char {
+	return C.CString(string(wire.AppendJSON(nil, embedded.Report().ProtoReflect())))
+}
 
 // pwGoCluster sets the cluster of clients made from now on, for table.c. The table can change only while there are no
 // clients of the other one.

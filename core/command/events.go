@@ -85,10 +85,14 @@ const maxEvents = 1 << 20
 func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 	at := time.Now().Add(-time.Duration(e.AgeMs) * time.Millisecond)
 	if asJSON {
-		all := wire.Plain(e.ProtoReflect())
+		var all map[string]json.RawMessage
+		err := json.Unmarshal(wire.AppendJSON(nil, e.ProtoReflect()), &all)
 		delete(all, "age_ms")
-		all["time"] = at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-		b, err := json.Marshal(all)
+		all["time"] = at.UTC().AppendFormat(nil, `"2006-01-02T15:04:05.000Z07:00"`)
+		var b []byte
+		if err == nil {
+			b, err = json.Marshal(all)
+		}
 		if err != nil {
 			return status.New(status.Internal, "an event could not be encoded: %w", err)
 		}

@@ -40,11 +40,11 @@ func (p *program) printJSON(value any) error {
 	return err
 }
 
-// plainList is wire.Plain of each message of a list; an empty list is not null.
-func plainList[M proto.Message](list []M) []map[string]any {
-	all := make([]map[string]any, len(list))
+// jsonOf is wire.AppendJSON of each message of a list; an empty list is not null.
+func jsonOf[M proto.Message](list []M) []json.RawMessage {
+	all := make([]json.RawMessage, len(list))
 	for i, m := range list {
-		all[i] = wire.Plain(m.ProtoReflect())
+		all[i] = wire.AppendJSON(nil, m.ProtoReflect())
 	}
 	return all
 }

@@ -34,7 +34,7 @@ those that it waits for; the last column says who does.`,
 				return err
 			}
 			if s.flag("json") {
-				return p.printJSON(plainList(r.SliceWaits))
+				return p.printJSON(jsonOf(r.SliceWaits))
 			}
 			if len(r.SliceWaits) == 0 {
 				fmt.Fprintln(p.out, "no request for a slice waits")

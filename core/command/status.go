@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -38,7 +39,7 @@ func (p *program) status() *cobra.Command {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {
-				return p.printJSON(wire.Plain(report.ProtoReflect()))
+				return p.printJSON(json.RawMessage(wire.AppendJSON(nil, report.ProtoReflect())))
 			}
 			return p.show(report, address)
 		},

@@ -56,7 +56,7 @@ func (p *program) listTenants(ctx context.Context, s settings, apply bool) error
 		return err
 	}
 	if s.flag("json") {
-		return p.printJSON(plainList(r.Tenants))
+		return p.printJSON(jsonOf(r.Tenants))
 	}
 	if len(r.Tenants) == 0 {
 		fmt.Fprintln(p.out, "the controller has no file of tenants (--tenants); each session is a tenant of its own")

@@ -269,7 +269,7 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	s.write(w, wire.Plain(s.answer(r, new(wire.Ask)).ProtoReflect()))
+	writeJSON(w, wire.AppendJSON(nil, s.answer(r, new(wire.Ask)).ProtoReflect()))
 }
 
 // events writes the events after the one that the request has heard of.
@@ -280,9 +280,9 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.answer(r, &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
-	all := make([]map[string]any, len(report.Events))
+	all := make([]json.RawMessage, len(report.Events))
 	for i, e := range report.Events {
-		all[i] = wire.Plain(e.ProtoReflect())
+		all[i] = wire.AppendJSON(nil, e.ProtoReflect())
 	}
 	s.write(w, map[string]any{"events": all, "newest_event": report.NewestEvent})
 }
@@ -299,6 +299,10 @@ func (s *Site) write(w http.ResponseWriter, value any) {
 		http.Error(w, "the answer could not be encoded", http.StatusInternalServerError)
 		return
 	}
+	writeJSON(w, b.Bytes())
+}
+
+func writeJSON(w http.ResponseWriter, text []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(b.Bytes()) // who has left does not hear it
+	_, _ = w.Write(text) // who has left does not hear it
 }

@@ -193,8 +193,8 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 
 // The metrics follow Prometheus' conventions, and say what the report says.
 func TestMetrics(t *testing.T) {
-	c := collector{fixed{2}.Answer(new(wire.Ask), true)}
-	problems, err := testutil.CollectAndLint(c)
+	c := scrape{fixed{2}.Answer(new(wire.Ask), true)}
+	problems, err := testutil.GatherAndLint(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ pathways_worker_counted_memory_bytes{island="default",kind="temporary",worker="w
 # TYPE pathways_worker_device_seconds_total counter
 pathways_worker_device_seconds_total{island="default",worker="w0"} 3
 `
-	if err := testutil.CollectAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
+	if err := testutil.GatherAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
 		"pathways_worker_counted_memory_bytes", "pathways_worker_device_seconds_total",
 		"pathways_worker_memory_limit_bytes"); err != nil {
 		t.Error(err)
