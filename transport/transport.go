@@ -158,6 +158,9 @@ type Mover interface {
 	// host they write into it. It may take as long as the system takes to find memory. Without it, the array has to lie
 	// elsewhere: what is at hand here is for bytes that go soon.
 	Room(space uint64, size int64, peers []uint64) (Block, bool)
+	// Keeps reports whether blocks that have come, and size bytes more, may stay for long: there is enough memory beside
+	// them for bytes on their way, which wait where there is not.
+	Keeps(size int64) bool
 }
 
 // Post is a block for PostAll.

@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/shm"
 )
 
 // full is an exchange whose memory is in use.
@@ -67,6 +68,32 @@ func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 			w.empty()
 		})
 	}
+}
+
+// Arrays that devices read where their bytes came leave room for the bytes that come later, however many there are.
+func TestArraysThatStayLeaveRoomForBytes(t *testing.T) {
+	const n, arrays, limit = 1 << 18, 24, 8 << 20 // floats of an array; bytes for blocks
+	w := startIn(t, shm.NewPool(shm.Config{Limit: limit}), simDrivers(t, 1, 1, sim.Options{}), nil)
+	value := func(object int) []float32 { return slices.Repeat([]float32{float32(object)}, n) }
+	var all []uint64
+	for object := 1; object <= arrays; object++ {
+		all = append(all, uint64(object))
+		g := w.put(1, uint64(object), uint64(object), []int{0}, func(int) []float32 { return value(object) })
+		if err := w.wait(g, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := w.hostMemory(); kept == 0 || kept > limit/2 {
+		t.Errorf("%d arrays have %d bytes of %d for blocks", arrays, kept, limit)
+	}
+	for object := 1; object <= arrays; object++ {
+		got, err := w.fetch(1, uint64(100+object), uint64(object), 0, n)
+		if err != nil || !slices.Equal(got, value(object)) {
+			t.Errorf("array %d has other numbers: %v", object, err)
+		}
+	}
+	w.dispatch(1, wire.KindFree, &wire.Free{Objects: all}, 0)
+	w.empty()
 }
 
 // done waits for gangs of two workers.

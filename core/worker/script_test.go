@@ -63,7 +63,13 @@ type script struct {
 // start makes workers, each with its devices, and session 1 on all of them.
 func start(t testing.TB, drivers []device.Driver, change func(*worker.Config)) *script {
 	t.Helper()
-	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: shm.NewPool(shm.Config{})}
+	return startIn(t, shm.NewPool(shm.Config{}), drivers, change)
+}
+
+// startIn is start of workers whose blocks are in this memory.
+func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(*worker.Config)) *script {
+	t.Helper()
+	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: pool}
 	h := inproc.NewHub(s.pool)
 	join := func(number uint64) transport.Mover {
 		x, err := h.Join(number, "")

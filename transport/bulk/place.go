@@ -39,6 +39,9 @@ func (x *Exchange) Room(space uint64, size int64, peers []uint64) (transport.Blo
 	return transport.Block{Data: b.Data, Release: b.Release}, true
 }
 
+// Keeps implements transport.Mover.
+func (x *Exchange) Keeps(size int64) bool { return x.pool.Keeps(size) }
+
 // place has the peer write a block into the array that it is a part of, if that lies in a room. The peer's mu is held.
 func (t *incoming) place() bool {
 	l, e := t.link, t.expected

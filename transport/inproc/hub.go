@@ -542,7 +542,10 @@ func (x *Exchange) failAll(offers []*transfer, expected []*match.Expected, err e
 }
 
 // Lends implements transport.Exchange.
-func (x *Exchange) Lends(_ uint64, size int64) bool { return x.hub.pool.Keeps(size) }
+func (x *Exchange) Lends(_ uint64, size int64) bool { return x.Keeps(size) }
+
+// Keeps implements transport.Mover.
+func (x *Exchange) Keeps(size int64) bool { return x.hub.pool.Keeps(size) }
 
 // Fail implements transport.Exchange.
 func (x *Exchange) Fail(space, id uint64, err error) {
