@@ -1,0 +1,299 @@
+package controller
+
+// What a worker of the twin checks: that each message names only what the worker was told of before.
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+func (w *twin) workerSees(worker *twinWorker, a Action) {
+	switch a.Wire {
+	case wire.KindPeers:
+		m := new(wire.Peers)
+		w.into(a, m)
+		for _, p := range m.Come {
+			if worker.met[p.Number] {
+				w.t.Fatalf("process %d is told of process %d twice", worker.process, p.Number)
+			}
+			worker.met[p.Number] = true
+		}
+		for _, gone := range m.Gone {
+			if w.isWorker[gone] && !worker.met[gone] {
+				w.t.Fatalf("process %d is told that process %d is lost, of which it was not told", worker.process, gone)
+			}
+			delete(worker.met, gone)
+		}
+	case wire.KindSession:
+		m := new(wire.Session)
+		w.into(a, m)
+		if worker.known[m.Session] {
+			w.t.Fatalf("a worker is told of session %d twice", m.Session)
+		}
+		worker.known[m.Session] = true
+		for _, span := range m.Devices {
+			for range span.Count {
+				worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
+			}
+		}
+	case wire.KindCompile:
+		m := new(wire.Compile)
+		w.into(a, m)
+		worker.compiles[m.Op] = true
+	case wire.KindLoad:
+		m := new(wire.Load)
+		w.into(a, m)
+		if !worker.known[m.Session] || worker.loaded[[2]uint64{uint64(m.Session), m.Program}] {
+			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
+		}
+		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+		worker.loads = append(worker.loads, &wire.Loaded{Session: m.Session, Program: m.Program})
+		for _, p := range m.Places {
+			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
+				w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
+					p.Worker)
+			}
+		}
+	case wire.KindDispatch:
+		m := new(wire.Dispatch)
+		w.into(a, m)
+		op := new(wire.Fetch) // all have op as field 1
+		kind := wire.Kind(m.Kind)
+		if kind != wire.KindFree && kind != wire.KindAssemble {
+			_ = proto.Unmarshal(m.Operation, op)
+		}
+		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
+		if kind == wire.KindAssemble {
+			what = fmt.Sprint(m.Session, m.Kind, w.takesAssembled(worker, m))
+		}
+		if kind == wire.KindPut || kind == wire.KindTransfer {
+			w.ownPart(worker, m, op.Op)
+			what = fmt.Sprint(m.Session, m.Kind, op.Op)
+		}
+		w.dispatched(m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
+		switch {
+		case m.Gang <= worker.last:
+			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+		case !worker.known[m.Session]:
+			w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
+		case m.Term != w.config.Term:
+			w.t.Fatalf("term %d, want %d", m.Term, w.config.Term)
+		}
+		worker.last = m.Gang
+		if wire.Kind(m.Kind) == wire.KindRun {
+			run := new(wire.Run)
+			if err := proto.Unmarshal(m.Operation, run); err != nil {
+				w.t.Fatal(err)
+			}
+			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
+			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
+				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
+			}
+			if !worker.loaded[[2]uint64{uint64(m.Session), run.Program}] {
+				w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
+			}
+		}
+		if kind != wire.KindFree && kind != wire.KindAssemble {
+			worker.gangs[m.Gang] = m.Session
+		}
+	case wire.KindGraph:
+		m := new(wire.Graph)
+		w.into(a, m)
+		key := [2]uint64{uint64(m.Session), m.Graph}
+		if !worker.known[m.Session] || worker.graphs[key] != nil {
+			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
+		}
+		worker.graphs[key] = m
+		w.ownNodes(worker, m)
+	case wire.KindPlayed:
+		m := new(wire.Played)
+		w.into(a, m)
+		g := worker.graphs[[2]uint64{uint64(m.Session), m.Graph}]
+		switch {
+		case g == nil:
+			w.t.Fatalf("a worker is to play graph %d of session %d, which it does not know", m.Graph, m.Session)
+		case m.Gang <= worker.last:
+			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+		case m.Term != w.config.Term || m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
+			w.t.Fatalf("a worker is to play %v of %v", m, g)
+		}
+		worker.last = m.Gang + uint64(m.Count) - 1
+		part := false
+		for i := range m.Count {
+			op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
+			w.dispatched(gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
+				w.devicesOfNode(m.Session, m.Graph, m.From+i))
+			here := false
+			if n := g.Nodes[m.From+i]; n.Run != nil {
+				here = worker.loaded[[2]uint64{uint64(m.Session), n.Run.Program}]
+			} else {
+				here = len(n.Transfer.Moves) > 0 // its own, see ownNodes
+			}
+			if here {
+				worker.gangs[gang], part = m.Session, true
+			}
+		}
+		if !part {
+			w.t.Fatalf("a worker is to play nodes in which it has no part: %v of %v", m, g)
+		}
+	case wire.KindForget:
+		m := new(wire.Forget)
+		w.into(a, m)
+		for _, id := range m.Programs {
+			delete(worker.loaded, [2]uint64{uint64(m.Session), id})
+		}
+		for _, id := range m.Graphs {
+			key := [2]uint64{uint64(m.Session), id}
+			if worker.graphs[key] == nil {
+				w.t.Fatalf("a worker is to forget graph %d of session %d, which it does not know", id, m.Session)
+			}
+			delete(worker.graphs, key)
+		}
+		for key, g := range worker.graphs {
+			for _, n := range g.Nodes {
+				if n.Run != nil && key[0] == uint64(m.Session) && slices.Contains(m.Programs, n.Run.Program) {
+					w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
+				}
+			}
+		}
+	case wire.KindDrop:
+		m := new(wire.Drop)
+		w.into(a, m)
+		delete(worker.devices, m.Session)
+		maps.DeleteFunc(worker.graphs, func(k [2]uint64, _ *wire.Graph) bool { return k[0] == uint64(m.Session) })
+		if !worker.known[m.Session] {
+			w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
+		}
+		delete(worker.known, m.Session)
+		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
+	}
+}
+
+// takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
+func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
+	m := new(wire.Assemble)
+	if err := proto.Unmarshal(d.Operation, m); err != nil {
+		w.t.Fatal(err)
+	}
+	rows := 0
+	for _, p := range m.Pieces {
+		rows += int(p.Rows)
+	}
+	own := 0
+	for _, v := range m.Devices {
+		if worker.devices[d.Session][v] == worker.process {
+			own++
+		}
+	}
+	if rows == 0 || rows != len(m.Devices) || own != rows {
+		w.t.Fatalf("process %d is told of the assembled array %v", worker.process, m)
+	}
+	key := [2]uint64{uint64(d.Session), m.Object}
+	worker.assembled[key] = true
+	return m.Object
+}
+
+// ownPart checks that a worker is sent its own part of a Put or a Transfer, and all of it.
+func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
+	on := worker.devices[d.Session]
+	var got, want proto.Message
+	switch m := w.sent[[2]uint64{uint64(d.Session), op}].(type) {
+	case *wire.Put:
+		own := proto.CloneOf(m)
+		own.Devices = slices.DeleteFunc(own.Devices, func(d uint32) bool { return on[d] != worker.process })
+		got, want = new(wire.Put), own
+	case *wire.Transfer:
+		own := proto.CloneOf(m)
+		own.Moves = worker.ownMoves(on, m.Moves)
+		w.knowsEnds(worker, on, own.Moves)
+		got, want = new(wire.Transfer), own
+	default:
+		w.t.Fatalf("operation %d of session %d, which was not submitted, is dispatched", op, d.Session)
+	}
+	if err := proto.Unmarshal(d.Operation, got); err != nil || !proto.Equal(got, want) {
+		w.t.Fatalf("process %d is sent %v, %v, want %v", worker.process, got, err, want)
+	}
+}
+
+// ownMoves returns the moves that a worker has to be sent. They have their indices where there are others.
+func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire.Move) {
+	apart := false
+	for i, m := range moves {
+		apart = apart || on[m.From] != worker.process || on[m.To] != worker.process
+		if on[m.From] == worker.process || on[m.To] == worker.process {
+			m = proto.CloneOf(m)
+			m.Index = uint32(i + 1)
+			own = append(own, m)
+		}
+	}
+	if !apart || worker.old {
+		return moves
+	}
+	return own
+}
+
+// isStranger reports whether a worker, which is still there, is one that another was not told of.
+func (w *twin) isStranger(worker *twinWorker, process uint64) bool {
+	for _, other := range w.workers {
+		if other.process == process {
+			return other != worker && !worker.met[process]
+		}
+	}
+	return false
+}
+
+// knowsEnds checks that a worker was told of those that it exchanges bytes with.
+func (w *twin) knowsEnds(worker *twinWorker, on []uint64, moves []*wire.Move) {
+	for _, m := range moves {
+		for _, end := range []uint64{on[m.From], on[m.To]} {
+			mine := on[m.From] == worker.process || on[m.To] == worker.process
+			if mine && w.isStranger(worker, end) {
+				w.t.Fatalf("process %d is sent a move of process %d, of which it was not told", worker.process, end)
+			}
+		}
+	}
+}
+
+// ownNodes checks that a worker is sent of a graph what concerns it.
+func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
+	on := worker.devices[got.Session]
+	for _, c := range w.clients {
+		if c.session != got.Session {
+			continue
+		}
+		want := proto.CloneOf(c.graphs[got.Graph])
+		want.Session = got.Session
+		all := worker.old || !slices.ContainsFunc(want.Nodes, func(n *wire.Node) bool {
+			rows := c.programs[n.GetRun().GetProgram()]
+			for _, m := range n.GetTransfer().GetMoves() {
+				rows = append(slices.Clone(rows), m.From, m.To)
+			}
+			return slices.ContainsFunc(rows, func(d uint32) bool { return on[d] != worker.process })
+		})
+		for _, n := range want.Nodes {
+			rows := c.programs[n.GetRun().GetProgram()]
+			switch {
+			case all:
+			case n.Transfer != nil:
+				n.Transfer.Moves = worker.ownMoves(on, n.Transfer.Moves)
+				w.knowsEnds(worker, on, n.Transfer.Moves)
+				for i, m := range n.Transfer.Moves {
+					m.Index = uint32(i + 1) // also where this node has no other worker
+				}
+				if len(n.Transfer.Moves) == 0 {
+					n.Transfer.Array = nil
+				}
+			case !slices.ContainsFunc(rows, func(d uint32) bool { return on[d] == worker.process }):
+				n.Run.Inputs = nil
+			}
+		}
+		if !proto.Equal(got, want) {
+			w.t.Fatalf("process %d is sent the graph %v, want %v", worker.process, got, want)
+		}
+	}
+}
