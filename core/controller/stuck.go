@@ -30,6 +30,9 @@ import (
 // those with a part on a worker that was silent for so long and another part elsewhere. The others may go on when these
 // have gone. A gang is only ever behind gangs with lower numbers, so where some stand still, one has such a reason.
 //
+// A transfer computes nothing, so it stands still where it has a part on a worker that was silent for so long, and
+// another part elsewhere.
+//
 // The decision is made at a Tick from the reports alone. Nothing of it is kept, and runs pay nothing for it.
 
 // stillness looks at which gangs stand still at a Tick.
@@ -55,7 +58,13 @@ func (st *State) endStuck() {
 	var stuck []*gang
 	for _, n := range look.candidates() {
 		g := st.gangs[n]
-		if g == nil || g.err != nil || g.island == nil { // it is no run, and waits for bytes that have bounds of their own
+		if g == nil || g.err != nil || g.kind == wire.KindPut || g.kind == wire.KindFetch {
+			continue // a client waits for one worker, or one worker for a client
+		}
+		if g.kind == wire.KindTransfer {
+			if look.cut(g) {
+				stuck = append(stuck, g)
+			}
 			continue
 		}
 		s := look.at(n)

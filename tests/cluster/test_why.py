@@ -41,11 +41,15 @@ def fails(y):
     except jax.errors.JaxRuntimeError as error:
         print(str(error).replace("\\n", " | "), flush=True)
 
+near, far = jax.devices()[0], jax.device_put(np.float32(7), jax.devices()[3])
 assert total(x).tolist() == [6, 7, 8, 9]
 print("ready", flush=True)
 input()
-fails(total(x))
+y, moved = total(x), jax.device_put(far, near)
+fails(y)
+fails(moved)
 input()
+assert jax.device_put(far, near) == 7
 assert total(x).tolist() == [6, 7, 8, 9]
 fails(parts(x))
 assert total(x).tolist() == [6, 7, 8, 9]
@@ -69,6 +73,9 @@ def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
                 "it waits for worker-1",
                 "worker-1 has said nothing for",
             ):
+                assert part in error, error
+            error = client.stdout.readline()
+            for part in ("DEADLINE_EXCEEDED: a transfer stood still", "worker-1 has said nothing for"):
                 assert part in error, error
             # Another session computes meanwhile.
             other = cluster.run("import jax, jax.numpy as jnp\nprint(jnp.arange(3, device=jax.devices()[0]) + 1)")
