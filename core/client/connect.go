@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/grant"
+	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,6 +36,8 @@ type Config struct {
 	// Held is called when an operation has waited for other sessions for some time, and
 	// when it goes on. It must not block, since the reader calls it; nil is allowed.
 	Held func(*wire.Held)
+	// Section is how many nodes of a graph one message has; 0 is graph.MaxNodes, which is the most.
+	Section int
 }
 
 // HurryEvery is the interval at which a call that waits for credit calls Hurry: short
@@ -59,6 +62,7 @@ type remote struct {
 	space    uint64
 	notify   Notify
 	hurry    func() bool // Config.Hurry; may be nil
+	section  int         // Config.Section
 	held     func(*wire.Held)
 	recorder observe.Recorder // of calls
 	running  sync.WaitGroup
@@ -146,7 +150,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
-		notify: c.Notify, hurry: c.Hurry, held: c.Held, stop: make(chan struct{}),
+		notify: c.Notify, hurry: c.Hurry, held: c.Held, section: cmp.Or(c.Section, graph.MaxNodes), stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
 		remapping: remapping{}}

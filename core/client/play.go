@@ -26,7 +26,7 @@ type section struct {
 
 // Define implements Cluster.
 func (r *remote) Define(g *graph.Graph) (uint64, error) {
-	sections, err := g.Split(graph.MaxNodes)
+	sections, err := g.Split(r.section)
 	if err == nil && len(sections) == 0 {
 		err = g.Check()
 	}

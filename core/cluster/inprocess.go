@@ -52,7 +52,8 @@ type InProcess struct {
 	// these cannot reach each other.
 	Patience time.Duration
 	Log      *slog.Logger
-	Hurry    func() bool // of clients, see client.Config
+	Hurry    func() bool // of clients, see client.Config, as what follows
+	Section  int
 }
 
 // Local is a running InProcess.
@@ -64,6 +65,7 @@ type Local struct {
 	pool      *shm.Pool
 	workers   []*member
 	hurry     func() bool
+	section   int
 	accepting sync.WaitGroup
 
 	mu    sync.Mutex // guards the rest
@@ -104,7 +106,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		credentials.TenantOf = c.Tenants.OfToken
 	}
 	l := &Local{network: inproc.NewNetwork(credentials), server: server,
-		hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, parts: map[string]uint64{}, names: map[uint64]string{}}
+		hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, section: c.Section,
+		parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
@@ -221,6 +224,7 @@ func (l *Local) connect(ctx context.Context, hello *wire.Hello, notify client.No
 	name := hello.Name
 	return client.Connect(ctx, client.Config{
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify, Hurry: l.hurry,
+		Section: l.section,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			l.part(name, w.Process)
 			return l.hub.Join(w.Process, name)

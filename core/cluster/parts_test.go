@@ -6,11 +6,28 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
+
+// section is how many nodes a message of a graph has here; core/client tries as many as it may have.
+var section = usually(256, graph.MaxNodes)
+
+// inSections starts a cluster whose clients send so many nodes of a graph in a message.
+func inSections(t *testing.T, section, workers, each int) (*cluster.Local, []device.Driver) {
+	t.Helper()
+	drivers := simulated(t, workers, each)
+	l, err := cluster.InProcess{Drivers: drivers, Section: section}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l, drivers
+}
 
 // fill adds runs of a program, each of what the one before made, until the graph has
 // so many nodes.
@@ -24,7 +41,7 @@ func (d *drawing) fill(r *client.Remote, y uint64, nodes int) uint64 {
 // A graph of more nodes than a message has is played all the same: what crosses the
 // cuts is read, moved, donated and kept as anything else, and nothing stays.
 func TestPlayParts(t *testing.T) {
-	l, drivers := open(t, 2, 2)
+	l, drivers := inSections(t, section, 2, 2)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(4)
 	one, sum, eat, add := s.program(addOne, devices...), s.program(sumAll, devices...), s.program(consume, devices...),
@@ -33,8 +50,8 @@ func TestPlayParts(t *testing.T) {
 	d := draw(1)
 	early := d.run(one, 1)                                   // kept, and read in the last section
 	some := d.run(one, 1)                                    // the last section reads a shard of it
-	y := d.fill(one, 1, graph.MaxNodes)                      // 4,094 more than the input
-	y = d.fill(one, d.run(eat, y), 2*graph.MaxNodes)         // 8,192 more, in the memory of the first
+	y := d.fill(one, 1, section)                             // section-2 more than the input
+	y = d.fill(one, d.run(eat, y), 2*section)                // 2*section more, in the memory of the first
 	moved := d.run(far, d.move(some, []int{2}, []int{3}))    // 2 more than that of device 2
 	z := d.run(add, d.run(sum, early), d.run(add, y, early)) // of all sections
 	g := d.keeps(early, z, moved)
@@ -46,7 +63,7 @@ func TestPlayParts(t *testing.T) {
 		for _, k := range devices {
 			f := float32(k)
 			s.expect(p.object(early), k, f+1, f+2, f+3, f+4)
-			f = 10 + 2*f + 8193
+			f = 10 + 2*f + float32(2*section+1)
 			s.expect(p.object(z), k, f, f+6, f+12, f+18)
 		}
 		s.expect(p.object(moved), 3, 4, 5, 6, 7)
@@ -92,7 +109,7 @@ func TestPlayGiven(t *testing.T) {
 // A node that fails in the first section fails what depends on it in others, and
 // nothing else.
 func TestPlayPartsFail(t *testing.T) {
-	l, drivers := open(t, 2, 1)
+	l, drivers := inSections(t, section, 2, 1)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(2)
 	one, add := s.program(addOne, devices...), s.program(plus, devices...)
@@ -100,7 +117,7 @@ func TestPlayPartsFail(t *testing.T) {
 	a := d.run(one, 1)
 	b := d.run(one, a)
 	d.Nodes[1].Run.Trace = []byte("model.py:12")
-	y := d.fill(one, a, graph.MaxNodes+100)
+	y := d.fill(one, a, section+100)
 	bad := d.run(add, y, b)
 	good := d.run(add, y, a)
 	g := d.keeps(bad, good)
@@ -119,7 +136,7 @@ func TestPlayPartsFail(t *testing.T) {
 			t.Errorf("node %d: %v", i, err)
 		}
 	}
-	n := float32(graph.MaxNodes + 98 + 2)
+	n := float32(section + 98 + 2)
 	s.expect(p.object(good), 1, n+2, n+4, n+6, n+8)
 	if _, err := s.read(p.object(bad), 0); status.CodeOf(err) != status.DataLoss {
 		t.Errorf("what depends on it: %v", err)
@@ -135,12 +152,13 @@ func TestPlayPartsFail(t *testing.T) {
 // A play that is stopped between two sections ends: what was sent is done, what was not
 // fails, and what only that was to read goes.
 func TestPlayPartsStop(t *testing.T) {
-	l, drivers := open(t, 1, 1)
+	section := usually(1100, graph.MaxNodes) // more than a session's credit: the second waits for the first
+	l, drivers := inSections(t, section, 1, 1)
 	s := connect(t, l, "client")
 	one := s.program(addOne, 0)
 	d := draw(1)
 	a := d.run(one, 1)
-	b := d.fill(one, a, graph.MaxNodes)
+	b := d.fill(one, a, section)
 	g := d.keeps(a, d.run(one, b))
 	id := s.define(g)
 	x, token, write := s.held(0) // nothing ends before it is there
@@ -154,19 +172,19 @@ func TestPlayPartsStop(t *testing.T) {
 		t.Errorf("a play of which nothing was sent: %v", err)
 	}
 	write()
-	for i := range uint64(graph.MaxNodes) {
+	for i := range uint64(section) {
 		if err := s.Wait(p.Token + i); err != nil {
 			t.Fatalf("node %d: %v", i, err)
 		}
 	}
-	if err := s.Wait(p.Token + graph.MaxNodes); !errors.Is(err, enough) {
+	if err := s.Wait(p.Token + uint64(section)); !errors.Is(err, enough) {
 		t.Errorf("a node that was not sent: %v", err)
 	}
 	if err := s.Wait(token); err != nil {
 		t.Error(err)
 	}
 	s.expect(p.First, 0, 1, 1, 1, 1)
-	s.Free([]uint64{x, p.First, p.First + graph.MaxNodes})
+	s.Free([]uint64{x, p.First, p.First + uint64(section)})
 	clustertest.Free(t, drivers)
 	if err := l.Check(); err != nil {
 		t.Error(err)
