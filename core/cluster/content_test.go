@@ -141,13 +141,14 @@ func (s *session) adds(r *client.Remote, devices ...int) {
 }
 
 // A program of any size runs on several workers. It is compiled once, and loaded once on each worker, for all sessions;
-// its bytes never come to the controller.
+// its bytes never come to the controller. TestProgramThatNoFrameHolds tries long ones.
 func TestProgramOfAnySize(t *testing.T) {
-	for _, size := range []int{100, 128 << 10, 256<<10 + 1, 65 << 20, 200 << 20} {
+	programsOf(t, 100, 128<<10, 256<<10+1, 9<<20)
+}
+
+func programsOf(t *testing.T, sizes ...int) {
+	for _, size := range sizes {
 		for _, serializes := range []bool{true, false} {
-			if size == 200<<20 && !serializes {
-				continue // as 65 MiB
-			}
 			t.Run(fmt.Sprint(size, serializes), func(t *testing.T) {
 				workers := 3
 				if size == 256<<10+1 { // more than one worker sends to at a time
@@ -196,8 +197,8 @@ func TestProgramOfAnySize(t *testing.T) {
 // A client that leaves while it sends a program's text, or before, holds up no other that wants the same.
 func TestClientLeavesWithItsProgram(t *testing.T) {
 	l, drivers := countedCluster(t, 1, nil)
-	for range 20 {
-		size := 16 << 20
+	const size = 9 << 20 // more than one chunk
+	for range usually(10, 40) {
 		first, second := connect(t, l, "first"), connect(t, l, "second")
 		ctx, leave := context.WithCancel(t.Context())
 		gone := make(chan struct{})

@@ -1,3 +1,5 @@
+//go:build !race && !invariants
+
 package cluster_test
 
 import (
@@ -11,6 +13,11 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
+
+// Programs that are longer than a frame, and than what is under way to a worker at one time.
+func TestProgramThatNoFrameHolds(t *testing.T) {
+	programsOf(t, 65<<20, 200<<20)
+}
 
 // What a client asks for in a message that no frame holds fails with a sentence, or goes in several messages; the
 // session goes on.
