@@ -51,7 +51,7 @@ func TestBlocksOutliveConnections(t *testing.T) {
 			for _, x := range w.Exchanges {
 				defer x.Close()
 			}
-			const blocks = 300
+			const blocks = 160
 			sizes := []int{0, 10, 3000, eagerSize, 40_000, 300_000, 2 << 20}
 			var under sync.WaitGroup
 			came := make(chan struct{}, 4*blocks)

@@ -378,14 +378,14 @@ func TestTwin(t *testing.T) {
 
 // Many ranks on many processes, all of which, some or none share a board.
 func TestSixtyFourRanks(t *testing.T) {
-	x := shape.Shape{DType: shape.F32, Dims: []int64{64, 16}}
-	part := shape.Shape{DType: shape.F32, Dims: []int64{1, 16}}
+	x := shape.Shape{DType: shape.F32, Dims: []int64{64, 4}}
+	part := shape.Shape{DType: shape.F32, Dims: []int64{1, 4}}
 	for _, near := range []int{9, 16} {
 		for op, result := range map[spmd.Op]shape.Shape{spmd.AllReduce: x, spmd.AllToAll: x, spmd.ReduceScatter: part,
-			spmd.AllGather: {DType: shape.F32, Dims: []int64{64 * 64, 16}}} {
+			spmd.AllGather: {DType: shape.F32, Dims: []int64{64 * 64, 4}}} {
 			w := newWorld(t, 16, near)
 			for _, b := range w.boards {
-				b.sizes.block, b.sizes.foldEach = 8<<10, 0
+				b.sizes = sizes{block: 2 << 10, piece: 1 << 10}
 			}
 			g := Gang{ID: 1, Launch: 1, Ranks: blocked(64, 16)}
 			s := allReduce(64, x)

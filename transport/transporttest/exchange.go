@@ -237,7 +237,7 @@ func (s exchangeSuite) shortWithoutDone(t *testing.T) {
 
 func (s exchangeSuite) thousandsOfKeys(t *testing.T) {
 	w := s.open(t, 4)
-	const each = 400
+	const each = 150 // of 12 pairs
 	var all ends
 	all.t = t
 	size := func(k transport.Key) int { return int((k.ID*7919 + k.Part*104729) % 40_000) }
