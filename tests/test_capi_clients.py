@@ -84,7 +84,8 @@ def run(*command: object, env: dict[str, str]) -> str:
     return done.stdout
 
 
-where = pytest.mark.parametrize("address", [ADDRESS] if ADDRESS else ["", "local:2x2"])
+TWO = pytest.param("local:2x2", marks=pytest.mark.again("these tests on two workers, which are processes"))
+where = pytest.mark.parametrize("address", [ADDRESS] if ADDRESS else ["", TWO])
 
 
 @where
