@@ -69,7 +69,7 @@ func TestHostile(t *testing.T) {
 				_ = h.conn.Send(kindQuiet, eagerFrame(nil, n, key(n, 1), nil))
 			}
 		}},
-		{"more blocks than allowed", "", func(t *testing.T, h *hostile, _ string) {
+		{"more blocks than allowed", "unix", func(t *testing.T, h *hostile, _ string) {
 			for n := range uint64(maxOffers + eagerBytes/eagerCost + 1) {
 				_ = h.conn.Send(kindOffer, offerFrame(nil, n, key(n, 1), 1<<20))
 			}
