@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/resume"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -28,16 +28,6 @@ import (
 //
 // Where a link has no connection for Config.DialTime, what is under way fails on
 // both sides, and so does what comes later, at once, until it has one again.
-
-// Attempts to connect again wait so long, twice as long each time, and up to half of
-// that more or less, so that many links that broke together do not come back so.
-const (
-	redialMin = 10 * time.Millisecond
-	redialMax = time.Second
-)
-
-// jitter draws a time around d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // carrier is a connection that a link goes over, with its strands.
 type carrier struct {
@@ -81,17 +71,7 @@ func (l *link) lasts(err error) bool {
 	if _, bye := err.(errGoodbye); bye || !l.resumes {
 		return false
 	}
-	code := status.CodeOf(err)
-	return code == status.Unavailable || code == status.Cancelled || code == status.DeadlineExceeded
-}
-
-// passes reports whether an attempt that failed so may do better later.
-func passes(err error) bool {
-	switch status.CodeOf(err) {
-	case status.Unavailable, status.DeadlineExceeded, status.Aborted, status.ResourceExhausted:
-		return true
-	}
-	return false
+	return resume.Outlasts(err)
 }
 
 // breaks is told that a connection has broken, by whoever sees it first.
@@ -140,15 +120,15 @@ func (l *link) another(last *carrier) *carrier {
 
 // redial connects again.
 func (l *link) redial(last *carrier) *carrier {
-	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+	for attempt := 0; ; attempt++ {
 		c, err := l.again()
 		if c != nil {
 			return c
 		}
-		if !passes(err) && l.x.ctx.Err() == nil {
+		if !resume.Passes(err) && l.x.ctx.Err() == nil {
 			l.lost(status.Wrap(err, "it does not resume a link"))
 		}
-		timer := time.NewTimer(jitter(wait))
+		timer := time.NewTimer(resume.Pause(attempt))
 		select {
 		case <-timer.C:
 		case <-l.over:

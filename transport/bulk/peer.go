@@ -15,6 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/resume"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -265,12 +266,12 @@ func (p *peer) linked() bool {
 // reach tries the addresses of a process until one answers, the process has come by
 // itself, or it is no more. An error is a refusal that will not change.
 func (p *peer) reach(process *wire.Process) error {
-	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+	for attempt := 0; ; attempt++ {
 		err := p.try(process)
 		if err == nil || p.linked() {
 			return nil
 		}
-		if !passes(err) && p.x.ctx.Err() == nil {
+		if !resume.Passes(err) && p.x.ctx.Err() == nil {
 			return status.Wrap(err, "%s refused a link to %s", p.name(), p.x.title())
 		}
 		p.mu.Lock()
@@ -279,7 +280,7 @@ func (p *peer) reach(process *wire.Process) error {
 			p.leave(err)
 		}
 		p.mu.Unlock()
-		timer := time.NewTimer(jitter(wait))
+		timer := time.NewTimer(resume.Pause(attempt))
 		select {
 		case <-timer.C:
 		case <-p.x.ctx.Done():

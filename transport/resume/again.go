@@ -1,0 +1,43 @@
+package resume
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Pauses between attempts to connect again: twice as long each time.
+const (
+	pauseMin = 10 * time.Millisecond
+	pauseMax = time.Second
+)
+
+// Pause returns how long to wait behind the attempt of this number, counted from 0: up to half of it more or less, so
+// that many links that broke together do not come back together.
+func Pause(attempt int) time.Duration {
+	d := pauseMax
+	if attempt < 7 { // pauseMin doubled so often is above pauseMax
+		d = min(d, pauseMin<<attempt)
+	}
+	return d/2 + rand.N(d)
+}
+
+// Outlasts reports whether a link outlives an error of its connection: the connection is lost, and the peer has broken
+// no rule.
+func Outlasts(err error) bool {
+	switch status.CodeOf(err) {
+	case status.Unavailable, status.Cancelled, status.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// Passes reports whether an attempt that failed so may do better later.
+func Passes(err error) bool {
+	switch status.CodeOf(err) {
+	case status.Unavailable, status.DeadlineExceeded, status.Aborted, status.ResourceExhausted:
+		return true
+	}
+	return false
+}
