@@ -41,7 +41,8 @@ var rooms = []room{
 	{"core/status/system", []string{"*"}},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
-		"transport", "transport/resume", "transport/inproc", "transport/stream", "transport/bulk", "transport/transporttest",
+		"transport", "transport/resume", "transport/link", "transport/inproc", "transport/stream", "transport/bulk",
+		"transport/transporttest",
 		"core/chain",
 		"core/controller", "core/client", "core/epoch", "core/watch", "core/worker", "core/cluster", "core/command",
 		"core/sharded", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
@@ -60,7 +61,7 @@ var rooms = []room{
 
 	// Links: between processes.
 	{"transport", []string{
-		"transport/match", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective",
+		"transport/match", "transport/link", "transport/inproc", "transport/stream", "transport/bulk", "transport/collective",
 		"transport/arrowmem", "transport/content",
 		"transport/transporttest", "core/controller", "core/client", "core/epoch", "core/worker", "core/cluster",
 		"core/sharded",
@@ -68,7 +69,8 @@ var rooms = []room{
 	{"transport/shm", []string{"transport/inproc", "transport/bulk", "transport/arrowmem", "core/cluster",
 		"core/sharded"}},
 	{"transport/match", []string{"transport/inproc", "transport/bulk", "transport/collective"}},
-	{"transport/resume", []string{"transport/bulk"}},
+	{"transport/resume", []string{"transport/link", "transport/bulk"}},
+	{"transport/link", []string{"core/controller", "core/client", "core/cluster"}},
 	{"transport/inproc", []string{"core/cluster"}},
 	{"transport/stream", []string{"transport/bulk", "core/cluster"}},
 	{"transport/bulk", []string{"core/cluster", "capi/cluster"}},

@@ -54,6 +54,9 @@ type Incoming struct {
 // greeted is told by Greet and Welcome that the other side has been let in.
 type greeted interface{ Greeted(maxFrame int) }
 
+// linked is a Conn that can be resumed, and tells by which Welcome.link.
+type linked interface{ Offer(w *wire.Welcome) }
+
 func letIn(c Conn, maxFrame int) {
 	if g, ok := c.(greeted); ok {
 		g.Greeted(maxFrame)
@@ -209,6 +212,9 @@ func skew(theirs, ours map[string]string) error {
 // Welcome lets the dialler in. It fills in the protocol and the software.
 func (in *Incoming) Welcome(w *wire.Welcome) error {
 	w.Protocol = in.Protocol
+	if l, ok := in.Conn.(linked); ok {
+		l.Offer(w)
+	}
 	if w.Software == "" {
 		w.Software = in.software
 	}

@@ -64,6 +64,19 @@ type Batcher interface {
 	Flush(here bool)
 }
 
+// Peeker is a Conn that says what is at hand.
+type Peeker interface {
+	// Peek returns the kind of the message that Recv has at hand and gives without waiting; 0 where there is none.
+	Peek() wire.Kind
+}
+
+// Watched is a Conn that outlives its connections, see transport/link.
+type Watched interface {
+	// Watch has changed called when the Conn has lost its connection, with the reason why, and with nil when it has
+	// another. The calls come one by one, on the goroutine that is in Recv. It is set before the first Recv.
+	Watch(changed func(why error))
+}
+
 // Key names a block of bytes on its way between two processes. Keys are made by
 // the system, not by peers' choice, and are used once: what arrives under a key
 // nobody expects is bounded, and dropped when its sender goes.

@@ -246,6 +246,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindHello:      "the first message of a connection is short, see transport.ShortFrame",
 	wire.KindWelcome:    "grows with the devices of the cluster alone",
 	wire.KindGoodbye:    "an error, which is cut",
+	wire.KindReceived:   "a number",
 	wire.KindLoad:       "what was compiled, which is bounded beside its places",
 	wire.KindCompiling:  "names a worker",
 	wire.KindHeld:       "names sessions",

@@ -10,7 +10,8 @@ const (
 	EventApart    = "apart"    // a worker cannot reach another process
 	EventReached  = "reached"  // it reaches it again
 	EventBegan    = "began"    // a session has begun
-	EventCut      = "cut"      // a session has lost its connection
+	EventCut      = "cut"      // a session or worker has no connection, and stays
+	EventMended   = "mended"   // it has one again
 	EventEnded    = "ended"    // a session has ended
 	EventQueued   = "queued"   // a session waits for a slice
 	EventGranted  = "granted"  // a session got a slice

@@ -32,9 +32,11 @@ import (
 //	8  2026-11-23  arrays are assembled of others' shards
 //	9  2026-11-23  requests for slices wait, and slices can be exclusive
 //	10 2026-11-23  workers say when they have loaded a program
+//	11 2026-11-24  blocks are written into arrays of their receiver
+//	12 2026-11-24  links of clients and workers to the controller outlive their connections
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 11
+	ProtocolMax     = 12
 	ProtocolLend    = 2  // the first that lends
 	ProtocolBurst   = 3  // the first with bursts
 	ProtocolProfile = 4  // the first with profiles
@@ -45,6 +47,7 @@ const (
 	ProtocolWaiting = 9  // the first with SliceRequest.wait_ms and exclusive
 	ProtocolLoaded  = 10 // the first with Loaded
 	ProtocolPlace   = 11 // the first whose blocks are written into arrays of their receiver
+	ProtocolLink    = 12 // the first with Welcome.link
 )
 
 // Kind is what a frame holds.
@@ -56,6 +59,7 @@ const (
 	KindWelcome   Kind = 2
 	KindHeartbeat Kind = 3
 	KindGoodbye   Kind = 4
+	KindReceived  Kind = 5 // how many frames of a link have come, see transport/link
 
 	KindCompile   Kind = 10
 	KindCompiled  Kind = 11

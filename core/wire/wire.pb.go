@@ -142,7 +142,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20, 0}
+	return file_wire_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type Loadable_Form int32
@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38, 0}
+	return file_wire_proto_rawDescGZIP(), []int{41, 0}
 }
 
 type Hello struct {
@@ -212,12 +212,15 @@ type Hello struct {
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
 	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
 	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
-	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`      // of ROLE_CLIENT: operations that come together are passed on one by one
-	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
-	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`         // of ROLE_CLIENT, for people: who runs it
-	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`   // of ROLE_CLIENT, for people: the name of its machine
-	Network       string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`   // names the machine and its network namespace: equal where loopback addresses are the same
-	Identity      []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"` // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
+	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`                      // of ROLE_CLIENT: operations that come together are passed on one by one
+	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`                  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
+	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`                         // of ROLE_CLIENT, for people: who runs it
+	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`                   // of ROLE_CLIENT, for people: the name of its machine
+	Network       string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`                   // names the machine and its network namespace: equal where loopback addresses are the same
+	Identity      []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"`                 // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
+	Resume        *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
+	Pid           uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
+	PidSpace      string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -385,6 +388,219 @@ func (x *Hello) GetIdentity() []byte {
 	return nil
 }
 
+func (x *Hello) GetResume() *Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+func (x *Hello) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Hello) GetPidSpace() string {
+	if x != nil {
+		return x.PidSpace
+	}
+	return ""
+}
+
+// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the one
+// behind the Welcome on, in both directions.
+type Link struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`                   // shown to resume it
+	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`                      // of the controller: higher than those of all its starts before
+	LeaseMs       int64                  `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // how long the link is kept without a connection
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Link) Reset() {
+	*x = Link{}
+	mi := &file_wire_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Link) ProtoMessage() {}
+
+func (x *Link) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Link.ProtoReflect.Descriptor instead.
+func (*Link) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Link) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Link) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *Link) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Link) GetLeaseMs() int64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+// Resume asks to continue a link on this connection.
+type Resume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Link          uint64                 `protobuf:"varint,1,opt,name=link,proto3" json:"link,omitempty"` // Link.id
+	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Attempt       uint64                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`   // 1, 2, 3 … of this link; a lower one that comes later is refused
+	Received      uint64                 `protobuf:"varint,5,opt,name=received,proto3" json:"received,omitempty"` // frames that the dialler has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_wire_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Resume) GetLink() uint64 {
+	if x != nil {
+		return x.Link
+	}
+	return 0
+}
+
+func (x *Resume) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *Resume) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Resume) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Resume) GetReceived() uint64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
+// Resumed is the answer to Resume. The frames that the dialler does not have follow.
+type Resumed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"` // frames that the controller has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resumed) Reset() {
+	*x = Resumed{}
+	mi := &file_wire_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resumed) ProtoMessage() {}
+
+func (x *Resumed) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
+func (*Resumed) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Resumed) GetReceived() uint64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -401,13 +617,15 @@ type Welcome struct {
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often a message is to come, Heartbeat if there is no other
 	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                        // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
+	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                   // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
+	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_wire_proto_msgTypes[1]
+	mi := &file_wire_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +637,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[1]
+	mi := &file_wire_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +650,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{1}
+	return file_wire_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Welcome) GetProtocol() uint32 {
@@ -533,6 +751,20 @@ func (x *Welcome) GetBoard() *Board {
 	return nil
 }
 
+func (x *Welcome) GetLink() *Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *Welcome) GetResumed() *Resumed {
+	if x != nil {
+		return x.Resumed
+	}
+	return nil
+}
+
 // Shared memory for the small blocks of collectives. Workers of a host are given
 // places on one worker's board; two of them with the same board use it.
 type Board struct {
@@ -546,7 +778,7 @@ type Board struct {
 
 func (x *Board) Reset() {
 	*x = Board{}
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +790,7 @@ func (x *Board) String() string {
 func (*Board) ProtoMessage() {}
 
 func (x *Board) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +803,7 @@ func (x *Board) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Board.ProtoReflect.Descriptor instead.
 func (*Board) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{2}
+	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Board) GetNumber() uint64 {
@@ -605,7 +837,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +849,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +862,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{3}
+	return file_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Status) GetCode() uint32 {
@@ -666,7 +898,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +910,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +923,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Process) GetNumber() uint64 {
@@ -779,7 +1011,7 @@ type Platform struct {
 
 func (x *Platform) Reset() {
 	*x = Platform{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +1023,7 @@ func (x *Platform) String() string {
 func (*Platform) ProtoMessage() {}
 
 func (x *Platform) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +1036,7 @@ func (x *Platform) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Platform.ProtoReflect.Descriptor instead.
 func (*Platform) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Platform) GetName() string {
@@ -869,7 +1101,7 @@ type DeviceKind struct {
 
 func (x *DeviceKind) Reset() {
 	*x = DeviceKind{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1113,7 @@ func (x *DeviceKind) String() string {
 func (*DeviceKind) ProtoMessage() {}
 
 func (x *DeviceKind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1126,7 @@ func (x *DeviceKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceKind.ProtoReflect.Descriptor instead.
 func (*DeviceKind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeviceKind) GetKind() string {
@@ -930,7 +1162,7 @@ type MemoryName struct {
 
 func (x *MemoryName) Reset() {
 	*x = MemoryName{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1174,7 @@ func (x *MemoryName) String() string {
 func (*MemoryName) ProtoMessage() {}
 
 func (x *MemoryName) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1187,7 @@ func (x *MemoryName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryName.ProtoReflect.Descriptor instead.
 func (*MemoryName) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MemoryName) GetKind() string {
@@ -989,7 +1221,7 @@ type IntList struct {
 
 func (x *IntList) Reset() {
 	*x = IntList{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1233,7 @@ func (x *IntList) String() string {
 func (*IntList) ProtoMessage() {}
 
 func (x *IntList) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1246,7 @@ func (x *IntList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntList.ProtoReflect.Descriptor instead.
 func (*IntList) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IntList) GetName() string {
@@ -1051,7 +1283,7 @@ type WorkerOffer struct {
 
 func (x *WorkerOffer) Reset() {
 	*x = WorkerOffer{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1295,7 @@ func (x *WorkerOffer) String() string {
 func (*WorkerOffer) ProtoMessage() {}
 
 func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1308,7 @@ func (x *WorkerOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerOffer.ProtoReflect.Descriptor instead.
 func (*WorkerOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkerOffer) GetIsland() string {
@@ -1170,7 +1402,7 @@ type LocalDevice struct {
 
 func (x *LocalDevice) Reset() {
 	*x = LocalDevice{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1414,7 @@ func (x *LocalDevice) String() string {
 func (*LocalDevice) ProtoMessage() {}
 
 func (x *LocalDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1427,7 @@ func (x *LocalDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalDevice.ProtoReflect.Descriptor instead.
 func (*LocalDevice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LocalDevice) GetLocal() uint32 {
@@ -1259,7 +1491,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1503,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1516,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Device) GetNumber() uint32 {
@@ -1374,7 +1606,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1618,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1631,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Heartbeat) GetMemoryInUse() []int64 {
@@ -1487,7 +1719,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1731,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1744,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Standing) GetDevices() []uint32 {
@@ -1616,7 +1848,7 @@ type HostMemory struct {
 
 func (x *HostMemory) Reset() {
 	*x = HostMemory{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1860,7 @@ func (x *HostMemory) String() string {
 func (*HostMemory) ProtoMessage() {}
 
 func (x *HostMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1873,7 @@ func (x *HostMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostMemory.ProtoReflect.Descriptor instead.
 func (*HostMemory) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HostMemory) GetBlocks() int64 {
@@ -1710,7 +1942,7 @@ type HostShare struct {
 
 func (x *HostShare) Reset() {
 	*x = HostShare{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1954,7 @@ func (x *HostShare) String() string {
 func (*HostShare) ProtoMessage() {}
 
 func (x *HostShare) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1967,7 @@ func (x *HostShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostShare.ProtoReflect.Descriptor instead.
 func (*HostShare) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HostShare) GetSession() uint32 {
@@ -1765,7 +1997,7 @@ type Apart struct {
 
 func (x *Apart) Reset() {
 	*x = Apart{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +2009,7 @@ func (x *Apart) String() string {
 func (*Apart) ProtoMessage() {}
 
 func (x *Apart) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +2022,7 @@ func (x *Apart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apart.ProtoReflect.Descriptor instead.
 func (*Apart) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Apart) GetProcess() uint64 {
@@ -1842,7 +2074,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +2086,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +2099,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -1965,7 +2197,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2209,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2222,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -2020,7 +2252,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2264,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2277,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -2090,7 +2322,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2334,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2347,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -2157,7 +2389,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2401,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2414,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -2228,7 +2460,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2472,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2485,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -2340,7 +2572,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2584,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2597,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Content) GetSize() uint64 {
@@ -2411,7 +2643,7 @@ type Give struct {
 
 func (x *Give) Reset() {
 	*x = Give{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2655,7 @@ func (x *Give) String() string {
 func (*Give) ProtoMessage() {}
 
 func (x *Give) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2668,7 @@ func (x *Give) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Give.ProtoReflect.Descriptor instead.
 func (*Give) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Give) GetOp() uint64 {
@@ -2478,7 +2710,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +2722,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +2735,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Want) GetArtifact() uint64 {
@@ -2525,7 +2757,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2769,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2782,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Source) GetArtifact() uint64 {
@@ -2586,7 +2818,7 @@ type Have struct {
 
 func (x *Have) Reset() {
 	*x = Have{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2830,7 @@ func (x *Have) String() string {
 func (*Have) ProtoMessage() {}
 
 func (x *Have) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2843,7 @@ func (x *Have) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Have.ProtoReflect.Descriptor instead.
 func (*Have) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Have) GetArtifact() uint64 {
@@ -2643,7 +2875,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2887,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2900,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Handler) GetTarget() string {
@@ -2717,7 +2949,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2961,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2974,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HandlerType) GetName() string {
@@ -2778,7 +3010,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +3022,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +3035,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -2837,7 +3069,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +3081,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +3094,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -2894,7 +3126,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3138,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +3151,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -2984,7 +3216,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3228,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3241,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -3046,7 +3278,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3058,7 +3290,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3071,7 +3303,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Held) GetHeld() *Report_Held {
@@ -3115,7 +3347,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3127,7 +3359,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3140,7 +3372,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -3232,7 +3464,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3476,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3489,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -3301,7 +3533,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3545,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3558,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -3386,7 +3618,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3630,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3643,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -3522,7 +3754,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3766,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3779,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -3617,7 +3849,7 @@ type Loaded struct {
 
 func (x *Loaded) Reset() {
 	*x = Loaded{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3861,7 @@ func (x *Loaded) String() string {
 func (*Loaded) ProtoMessage() {}
 
 func (x *Loaded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3874,7 @@ func (x *Loaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loaded.ProtoReflect.Descriptor instead.
 func (*Loaded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Loaded) GetSession() uint32 {
@@ -3672,7 +3904,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3684,7 +3916,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3697,7 +3929,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -3753,7 +3985,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +3997,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +4010,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -3851,7 +4083,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +4095,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +4108,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -3923,7 +4155,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3935,7 +4167,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3948,7 +4180,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -3974,7 +4206,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4218,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4231,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -4069,7 +4301,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4081,7 +4313,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4094,7 +4326,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -4121,7 +4353,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4133,7 +4365,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4146,7 +4378,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -4176,7 +4408,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4188,7 +4420,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4201,7 +4433,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -4245,7 +4477,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4257,7 +4489,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4270,7 +4502,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4323,7 +4555,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4335,7 +4567,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4348,7 +4580,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -4427,7 +4659,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4671,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4684,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -4488,7 +4720,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4500,7 +4732,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4513,7 +4745,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -4541,7 +4773,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4553,7 +4785,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4566,7 +4798,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -4597,7 +4829,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4609,7 +4841,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4622,7 +4854,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -4670,7 +4902,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4682,7 +4914,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4695,7 +4927,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -4754,7 +4986,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4766,7 +4998,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4779,7 +5011,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Node) GetRun() *Run {
@@ -4825,7 +5057,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4837,7 +5069,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4850,7 +5082,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -4907,7 +5139,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4919,7 +5151,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4932,7 +5164,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5022,7 +5254,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5034,7 +5266,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5047,7 +5279,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5115,7 +5347,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5127,7 +5359,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5140,7 +5372,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5183,7 +5415,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5195,7 +5427,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5208,7 +5440,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -5259,7 +5491,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5271,7 +5503,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5284,7 +5516,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5347,7 +5579,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5359,7 +5591,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5372,7 +5604,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5409,7 +5641,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5421,7 +5653,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5434,7 +5666,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5467,7 +5699,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5479,7 +5711,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5724,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -5537,7 +5769,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5549,7 +5781,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5562,7 +5794,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -5598,7 +5830,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5610,7 +5842,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5623,7 +5855,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -5658,7 +5890,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5670,7 +5902,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5683,7 +5915,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5712,7 +5944,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +5956,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +5969,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -5769,7 +6001,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5781,7 +6013,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5794,7 +6026,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -5842,7 +6074,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5854,7 +6086,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5867,7 +6099,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -5931,7 +6163,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5943,7 +6175,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5956,7 +6188,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -6005,7 +6237,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6017,7 +6249,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6030,7 +6262,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -6113,7 +6345,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6357,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6370,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -6202,7 +6434,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6214,7 +6446,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6227,7 +6459,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -6266,7 +6498,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6278,7 +6510,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6291,7 +6523,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -6344,7 +6576,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6356,7 +6588,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6369,7 +6601,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Look) GetIsland() string {
@@ -6422,7 +6654,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6434,7 +6666,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6447,7 +6679,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -6505,7 +6737,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6517,7 +6749,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6530,7 +6762,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Ask) GetStop() bool {
@@ -6594,7 +6826,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6606,7 +6838,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6619,7 +6851,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Report) GetCluster() string {
@@ -6758,7 +6990,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6770,7 +7002,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6783,7 +7015,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76, 0}
+	return file_wire_proto_rawDescGZIP(), []int{79, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -6848,7 +7080,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6860,7 +7092,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6873,7 +7105,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78, 0}
+	return file_wire_proto_rawDescGZIP(), []int{81, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -6921,7 +7153,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6933,7 +7165,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6946,7 +7178,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78, 1}
+	return file_wire_proto_rawDescGZIP(), []int{81, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -6974,7 +7206,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6986,7 +7218,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6999,7 +7231,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 0}
+	return file_wire_proto_rawDescGZIP(), []int{83, 0}
 }
 
 func (x *Report_Island) GetName() string {
@@ -7033,16 +7265,17 @@ type Report_Worker struct {
 	Refused     uint64                 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`                           // gangs that had been admitted and for which it had no memory all the same
 	LastRefused *Report_Refusal        `protobuf:"bytes,7,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"` // the last of them
 	// What the controller counts of each device's memory, by local device.
-	ArrayBytes    []int64 `protobuf:"varint,8,rep,packed,name=array_bytes,json=arrayBytes,proto3" json:"array_bytes,omitempty"`       // of arrays, from the admission of what makes them
-	ProgramBytes  []int64 `protobuf:"varint,9,rep,packed,name=program_bytes,json=programBytes,proto3" json:"program_bytes,omitempty"` // of code, from the admission of a program's first run there
-	TempBytes     []int64 `protobuf:"varint,10,rep,packed,name=temp_bytes,json=tempBytes,proto3" json:"temp_bytes,omitempty"`         // of computations under way beside these: of the one that takes most
+	ArrayBytes    []int64      `protobuf:"varint,8,rep,packed,name=array_bytes,json=arrayBytes,proto3" json:"array_bytes,omitempty"`       // of arrays, from the admission of what makes them
+	ProgramBytes  []int64      `protobuf:"varint,9,rep,packed,name=program_bytes,json=programBytes,proto3" json:"program_bytes,omitempty"` // of code, from the admission of a program's first run there
+	TempBytes     []int64      `protobuf:"varint,10,rep,packed,name=temp_bytes,json=tempBytes,proto3" json:"temp_bytes,omitempty"`         // of computations under way beside these: of the one that takes most
+	Link          *Report_Link `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7054,7 +7287,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7067,7 +7300,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 1}
+	return file_wire_proto_rawDescGZIP(), []int{83, 1}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -7140,6 +7373,90 @@ func (x *Report_Worker) GetTempBytes() []int64 {
 	return nil
 }
 
+func (x *Report_Worker) GetLink() *Report_Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+// The link of a worker, or of a session's client, to the controller.
+type Report_Link struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CutMs         int64                  `protobuf:"varint,1,opt,name=cut_ms,json=cutMs,proto3" json:"cut_ms,omitempty"`    // for how long it has had no connection; 0: it has one
+	Cuts          uint64                 `protobuf:"varint,2,opt,name=cuts,proto3" json:"cuts,omitempty"`                   // how often it has lost its connection
+	LastMs        int64                  `protobuf:"varint,3,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"` // how long ago the last time was; no meaning where cuts is 0
+	BackMs        int64                  `protobuf:"varint,4,opt,name=back_ms,json=backMs,proto3" json:"back_ms,omitempty"` // how long that took to mend; no meaning where cut_ms is not 0
+	Why           string                 `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`                      // it lost it the last time
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Link) Reset() {
+	*x = Report_Link{}
+	mi := &file_wire_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Link) ProtoMessage() {}
+
+func (x *Report_Link) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
+func (*Report_Link) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{83, 2}
+}
+
+func (x *Report_Link) GetCutMs() int64 {
+	if x != nil {
+		return x.CutMs
+	}
+	return 0
+}
+
+func (x *Report_Link) GetCuts() uint64 {
+	if x != nil {
+		return x.Cuts
+	}
+	return 0
+}
+
+func (x *Report_Link) GetLastMs() int64 {
+	if x != nil {
+		return x.LastMs
+	}
+	return 0
+}
+
+func (x *Report_Link) GetBackMs() int64 {
+	if x != nil {
+		return x.BackMs
+	}
+	return 0
+}
+
+func (x *Report_Link) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // A compiled program, for all sessions that have it.
 type Report_Program struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7154,7 +7471,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7166,7 +7483,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7179,7 +7496,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 2}
+	return file_wire_proto_rawDescGZIP(), []int{83, 3}
 }
 
 func (x *Report_Program) GetName() string {
@@ -7233,7 +7550,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7245,7 +7562,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7258,7 +7575,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 3}
+	return file_wire_proto_rawDescGZIP(), []int{83, 4}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -7326,13 +7643,14 @@ type Report_SessionReport struct {
 	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
+	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7344,7 +7662,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7357,7 +7675,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 4}
+	return file_wire_proto_rawDescGZIP(), []int{83, 5}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -7458,6 +7776,13 @@ func (x *Report_SessionReport) GetTenant() string {
 	return ""
 }
 
+func (x *Report_SessionReport) GetLink() *Report_Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
 // What a tenant may have, as the file of tenants says, and what its sessions have.
 type Report_Tenant struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -7485,7 +7810,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7497,7 +7822,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7510,7 +7835,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 5}
+	return file_wire_proto_rawDescGZIP(), []int{83, 6}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -7655,7 +7980,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7667,7 +7992,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7680,7 +8005,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 6}
+	return file_wire_proto_rawDescGZIP(), []int{83, 7}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -7769,7 +8094,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7781,7 +8106,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7794,7 +8119,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 7}
+	return file_wire_proto_rawDescGZIP(), []int{83, 8}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -7857,7 +8182,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7869,7 +8194,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7882,7 +8207,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 8}
+	return file_wire_proto_rawDescGZIP(), []int{83, 9}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -7926,7 +8251,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7938,7 +8263,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7951,7 +8276,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 9}
+	return file_wire_proto_rawDescGZIP(), []int{83, 10}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -8048,7 +8373,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8060,7 +8385,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8073,7 +8398,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 10}
+	return file_wire_proto_rawDescGZIP(), []int{83, 11}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -8143,7 +8468,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8155,7 +8480,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8168,7 +8493,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 11}
+	return file_wire_proto_rawDescGZIP(), []int{83, 12}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -8198,7 +8523,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8210,7 +8535,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8223,7 +8548,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 12}
+	return file_wire_proto_rawDescGZIP(), []int{83, 13}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -8266,7 +8591,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\x93\x05\n" +
+	"wire.proto\x12\rpathways.wire\"\xf1\x05\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -8287,10 +8612,26 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x15 \x01(\tR\x04user\x12\x18\n" +
 	"\amachine\x18\x16 \x01(\tR\amachine\x12\x18\n" +
 	"\anetwork\x18\x18 \x01(\tR\anetwork\x12\x1a\n" +
-	"\bidentity\x18\x17 \x01(\fR\bidentity\x1a;\n" +
+	"\bidentity\x18\x17 \x01(\fR\bidentity\x12-\n" +
+	"\x06resume\x18\x19 \x01(\v2\x15.pathways.wire.ResumeR\x06resume\x12\x10\n" +
+	"\x03pid\x18\x1a \x01(\rR\x03pid\x12\x1b\n" +
+	"\tpid_space\x18\x1b \x01(\tR\bpidSpace\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf1\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x04Link\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x19\n" +
+	"\blease_ms\x18\x04 \x01(\x03R\aleaseMs\"~\n" +
+	"\x06Resume\x12\x12\n" +
+	"\x04link\x18\x01 \x01(\x04R\x04link\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x1a\n" +
+	"\breceived\x18\x05 \x01(\x04R\breceived\"%\n" +
+	"\aResumed\x12\x1a\n" +
+	"\breceived\x18\x01 \x01(\x04R\breceived\"\xcc\x04\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -8306,7 +8647,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
-	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\"G\n" +
+	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12'\n" +
+	"\x04link\x18\x14 \x01(\v2\x13.pathways.wire.LinkR\x04link\x120\n" +
+	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumed\"G\n" +
 	"\x05Board\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -8850,7 +9193,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
 	"onlyEvents\x12#\n" +
-	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xca\x1d\n" +
+	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xa1\x1f\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -8876,7 +9219,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
-	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\x92\x03\n" +
+	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xc2\x03\n" +
 	"\x06Worker\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
@@ -8890,7 +9233,14 @@ const file_wire_proto_rawDesc = "" +
 	"\rprogram_bytes\x18\t \x03(\x03R\fprogramBytes\x12\x1d\n" +
 	"\n" +
 	"temp_bytes\x18\n" +
-	" \x03(\x03R\ttempBytes\x1a\x83\x01\n" +
+	" \x03(\x03R\ttempBytes\x12.\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1au\n" +
+	"\x04Link\x12\x15\n" +
+	"\x06cut_ms\x18\x01 \x01(\x03R\x05cutMs\x12\x12\n" +
+	"\x04cuts\x18\x02 \x01(\x04R\x04cuts\x12\x17\n" +
+	"\alast_ms\x18\x03 \x01(\x03R\x06lastMs\x12\x17\n" +
+	"\aback_ms\x18\x04 \x01(\x03R\x06backMs\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x1a\x83\x01\n" +
 	"\aProgram\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adevices\x18\x02 \x01(\x04R\adevices\x12\x12\n" +
@@ -8904,7 +9254,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\x9e\x03\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\xce\x03\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -8920,7 +9270,8 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
-	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x1a\xef\x03\n" +
+	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12.\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\xef\x03\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
@@ -9027,217 +9378,226 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
 	(Loadable_Form)(0),           // 2: pathways.wire.Loadable.Form
 	(*Hello)(nil),                // 3: pathways.wire.Hello
-	(*Welcome)(nil),              // 4: pathways.wire.Welcome
-	(*Board)(nil),                // 5: pathways.wire.Board
-	(*Status)(nil),               // 6: pathways.wire.Status
-	(*Process)(nil),              // 7: pathways.wire.Process
-	(*Platform)(nil),             // 8: pathways.wire.Platform
-	(*DeviceKind)(nil),           // 9: pathways.wire.DeviceKind
-	(*MemoryName)(nil),           // 10: pathways.wire.MemoryName
-	(*IntList)(nil),              // 11: pathways.wire.IntList
-	(*WorkerOffer)(nil),          // 12: pathways.wire.WorkerOffer
-	(*LocalDevice)(nil),          // 13: pathways.wire.LocalDevice
-	(*Device)(nil),               // 14: pathways.wire.Device
-	(*Heartbeat)(nil),            // 15: pathways.wire.Heartbeat
-	(*Standing)(nil),             // 16: pathways.wire.Standing
-	(*HostMemory)(nil),           // 17: pathways.wire.HostMemory
-	(*HostShare)(nil),            // 18: pathways.wire.HostShare
-	(*Apart)(nil),                // 19: pathways.wire.Apart
-	(*Running)(nil),              // 20: pathways.wire.Running
-	(*MemberOffer)(nil),          // 21: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 22: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 23: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 24: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 25: pathways.wire.Compile
-	(*Content)(nil),              // 26: pathways.wire.Content
-	(*Give)(nil),                 // 27: pathways.wire.Give
-	(*Want)(nil),                 // 28: pathways.wire.Want
-	(*Source)(nil),               // 29: pathways.wire.Source
-	(*Have)(nil),                 // 30: pathways.wire.Have
-	(*Handler)(nil),              // 31: pathways.wire.Handler
-	(*HandlerType)(nil),          // 32: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 33: pathways.wire.Symbol
-	(*Place)(nil),                // 34: pathways.wire.Place
-	(*Compiled)(nil),             // 35: pathways.wire.Compiled
-	(*Compiling)(nil),            // 36: pathways.wire.Compiling
-	(*Held)(nil),                 // 37: pathways.wire.Held
-	(*ProgramInfo)(nil),          // 38: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 39: pathways.wire.Array
-	(*Cost)(nil),                 // 40: pathways.wire.Cost
-	(*Loadable)(nil),             // 41: pathways.wire.Loadable
-	(*Load)(nil),                 // 42: pathways.wire.Load
-	(*Loaded)(nil),               // 43: pathways.wire.Loaded
-	(*Forget)(nil),               // 44: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 45: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 46: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 47: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 48: pathways.wire.Run
-	(*Mixed)(nil),                // 49: pathways.wire.Mixed
-	(*Piece)(nil),                // 50: pathways.wire.Piece
-	(*Put)(nil),                  // 51: pathways.wire.Put
-	(*Transfer)(nil),             // 52: pathways.wire.Transfer
-	(*Move)(nil),                 // 53: pathways.wire.Move
-	(*Fetch)(nil),                // 54: pathways.wire.Fetch
-	(*Free)(nil),                 // 55: pathways.wire.Free
-	(*Rows)(nil),                 // 56: pathways.wire.Rows
-	(*Assemble)(nil),             // 57: pathways.wire.Assemble
-	(*Graph)(nil),                // 58: pathways.wire.Graph
-	(*Node)(nil),                 // 59: pathways.wire.Node
-	(*Play)(nil),                 // 60: pathways.wire.Play
-	(*Played)(nil),               // 61: pathways.wire.Played
-	(*Dispatch)(nil),             // 62: pathways.wire.Dispatch
-	(*Completed)(nil),            // 63: pathways.wire.Completed
-	(*Failure)(nil),              // 64: pathways.wire.Failure
-	(*HostCall)(nil),             // 65: pathways.wire.HostCall
-	(*HostValue)(nil),            // 66: pathways.wire.HostValue
-	(*Abort)(nil),                // 67: pathways.wire.Abort
-	(*Peers)(nil),                // 68: pathways.wire.Peers
-	(*Session)(nil),              // 69: pathways.wire.Session
-	(*Span)(nil),                 // 70: pathways.wire.Span
-	(*Drop)(nil),                 // 71: pathways.wire.Drop
-	(*Goodbye)(nil),              // 72: pathways.wire.Goodbye
-	(*Profile)(nil),              // 73: pathways.wire.Profile
-	(*Profiled)(nil),             // 74: pathways.wire.Profiled
-	(*Recorded)(nil),             // 75: pathways.wire.Recorded
-	(*Happened)(nil),             // 76: pathways.wire.Happened
-	(*Executed)(nil),             // 77: pathways.wire.Executed
-	(*Watch)(nil),                // 78: pathways.wire.Watch
-	(*Doing)(nil),                // 79: pathways.wire.Doing
-	(*Look)(nil),                 // 80: pathways.wire.Look
-	(*Timeline)(nil),             // 81: pathways.wire.Timeline
-	(*Ask)(nil),                  // 82: pathways.wire.Ask
-	(*Report)(nil),               // 83: pathways.wire.Report
-	nil,                          // 84: pathways.wire.Hello.VersionsEntry
-	nil,                          // 85: pathways.wire.Platform.StringsEntry
-	nil,                          // 86: pathways.wire.Platform.IntsEntry
-	nil,                          // 87: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 88: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 89: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 90: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 91: pathways.wire.Timeline.Owner
-	(*Report_Island)(nil),        // 92: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 93: pathways.wire.Report.Worker
-	(*Report_Program)(nil),       // 94: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 95: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 96: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 97: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 98: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 99: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 100: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 101: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 102: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 103: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 104: pathways.wire.Report.Supervised
+	(*Link)(nil),                 // 4: pathways.wire.Link
+	(*Resume)(nil),               // 5: pathways.wire.Resume
+	(*Resumed)(nil),              // 6: pathways.wire.Resumed
+	(*Welcome)(nil),              // 7: pathways.wire.Welcome
+	(*Board)(nil),                // 8: pathways.wire.Board
+	(*Status)(nil),               // 9: pathways.wire.Status
+	(*Process)(nil),              // 10: pathways.wire.Process
+	(*Platform)(nil),             // 11: pathways.wire.Platform
+	(*DeviceKind)(nil),           // 12: pathways.wire.DeviceKind
+	(*MemoryName)(nil),           // 13: pathways.wire.MemoryName
+	(*IntList)(nil),              // 14: pathways.wire.IntList
+	(*WorkerOffer)(nil),          // 15: pathways.wire.WorkerOffer
+	(*LocalDevice)(nil),          // 16: pathways.wire.LocalDevice
+	(*Device)(nil),               // 17: pathways.wire.Device
+	(*Heartbeat)(nil),            // 18: pathways.wire.Heartbeat
+	(*Standing)(nil),             // 19: pathways.wire.Standing
+	(*HostMemory)(nil),           // 20: pathways.wire.HostMemory
+	(*HostShare)(nil),            // 21: pathways.wire.HostShare
+	(*Apart)(nil),                // 22: pathways.wire.Apart
+	(*Running)(nil),              // 23: pathways.wire.Running
+	(*MemberOffer)(nil),          // 24: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 25: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 26: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 27: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 28: pathways.wire.Compile
+	(*Content)(nil),              // 29: pathways.wire.Content
+	(*Give)(nil),                 // 30: pathways.wire.Give
+	(*Want)(nil),                 // 31: pathways.wire.Want
+	(*Source)(nil),               // 32: pathways.wire.Source
+	(*Have)(nil),                 // 33: pathways.wire.Have
+	(*Handler)(nil),              // 34: pathways.wire.Handler
+	(*HandlerType)(nil),          // 35: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 36: pathways.wire.Symbol
+	(*Place)(nil),                // 37: pathways.wire.Place
+	(*Compiled)(nil),             // 38: pathways.wire.Compiled
+	(*Compiling)(nil),            // 39: pathways.wire.Compiling
+	(*Held)(nil),                 // 40: pathways.wire.Held
+	(*ProgramInfo)(nil),          // 41: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 42: pathways.wire.Array
+	(*Cost)(nil),                 // 43: pathways.wire.Cost
+	(*Loadable)(nil),             // 44: pathways.wire.Loadable
+	(*Load)(nil),                 // 45: pathways.wire.Load
+	(*Loaded)(nil),               // 46: pathways.wire.Loaded
+	(*Forget)(nil),               // 47: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 48: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 49: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 50: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 51: pathways.wire.Run
+	(*Mixed)(nil),                // 52: pathways.wire.Mixed
+	(*Piece)(nil),                // 53: pathways.wire.Piece
+	(*Put)(nil),                  // 54: pathways.wire.Put
+	(*Transfer)(nil),             // 55: pathways.wire.Transfer
+	(*Move)(nil),                 // 56: pathways.wire.Move
+	(*Fetch)(nil),                // 57: pathways.wire.Fetch
+	(*Free)(nil),                 // 58: pathways.wire.Free
+	(*Rows)(nil),                 // 59: pathways.wire.Rows
+	(*Assemble)(nil),             // 60: pathways.wire.Assemble
+	(*Graph)(nil),                // 61: pathways.wire.Graph
+	(*Node)(nil),                 // 62: pathways.wire.Node
+	(*Play)(nil),                 // 63: pathways.wire.Play
+	(*Played)(nil),               // 64: pathways.wire.Played
+	(*Dispatch)(nil),             // 65: pathways.wire.Dispatch
+	(*Completed)(nil),            // 66: pathways.wire.Completed
+	(*Failure)(nil),              // 67: pathways.wire.Failure
+	(*HostCall)(nil),             // 68: pathways.wire.HostCall
+	(*HostValue)(nil),            // 69: pathways.wire.HostValue
+	(*Abort)(nil),                // 70: pathways.wire.Abort
+	(*Peers)(nil),                // 71: pathways.wire.Peers
+	(*Session)(nil),              // 72: pathways.wire.Session
+	(*Span)(nil),                 // 73: pathways.wire.Span
+	(*Drop)(nil),                 // 74: pathways.wire.Drop
+	(*Goodbye)(nil),              // 75: pathways.wire.Goodbye
+	(*Profile)(nil),              // 76: pathways.wire.Profile
+	(*Profiled)(nil),             // 77: pathways.wire.Profiled
+	(*Recorded)(nil),             // 78: pathways.wire.Recorded
+	(*Happened)(nil),             // 79: pathways.wire.Happened
+	(*Executed)(nil),             // 80: pathways.wire.Executed
+	(*Watch)(nil),                // 81: pathways.wire.Watch
+	(*Doing)(nil),                // 82: pathways.wire.Doing
+	(*Look)(nil),                 // 83: pathways.wire.Look
+	(*Timeline)(nil),             // 84: pathways.wire.Timeline
+	(*Ask)(nil),                  // 85: pathways.wire.Ask
+	(*Report)(nil),               // 86: pathways.wire.Report
+	nil,                          // 87: pathways.wire.Hello.VersionsEntry
+	nil,                          // 88: pathways.wire.Platform.StringsEntry
+	nil,                          // 89: pathways.wire.Platform.IntsEntry
+	nil,                          // 90: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 91: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 92: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 93: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 94: pathways.wire.Timeline.Owner
+	(*Report_Island)(nil),        // 95: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 96: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 97: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 98: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 99: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 100: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 101: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 102: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 103: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 104: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 105: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 106: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 107: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 108: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
-	12,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	84,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	21,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
-	6,   // 4: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
-	14,  // 5: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
-	7,   // 6: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
-	8,   // 7: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	5,   // 8: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	85,  // 9: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	86,  // 10: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	11,  // 11: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	10,  // 12: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
-	9,   // 13: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	87,  // 14: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	88,  // 15: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
-	13,  // 16: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	8,   // 17: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	19,  // 18: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	20,  // 19: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	17,  // 20: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	16,  // 21: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
-	18,  // 22: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	6,   // 23: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,   // 24: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	6,   // 25: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	34,  // 26: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	31,  // 27: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	26,  // 28: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	6,   // 29: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	26,  // 30: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	33,  // 31: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	32,  // 32: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	33,  // 33: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	33,  // 34: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	6,   // 35: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	38,  // 36: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	41,  // 37: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	98,  // 38: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
-	39,  // 39: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	39,  // 40: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	40,  // 41: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,   // 42: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	31,  // 43: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	41,  // 44: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	34,  // 45: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	39,  // 46: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	6,   // 47: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	49,  // 48: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	50,  // 49: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	39,  // 50: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	39,  // 51: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	53,  // 52: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	39,  // 53: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	56,  // 54: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	50,  // 55: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	59,  // 56: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	48,  // 57: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	52,  // 58: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	64,  // 59: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	6,   // 60: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	66,  // 61: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	66,  // 62: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	6,   // 63: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	7,   // 64: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	14,  // 65: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	6,   // 66: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	7,   // 67: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	70,  // 68: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	6,   // 69: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	6,   // 70: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	6,   // 71: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	77,  // 72: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	76,  // 73: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	89,  // 74: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	90,  // 75: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	91,  // 76: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	92,  // 77: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	96,  // 78: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	102, // 79: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	94,  // 80: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	97,  // 81: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	101, // 82: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	103, // 83: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	7,   // 84: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	79,  // 85: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	93,  // 86: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	7,   // 87: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	13,  // 88: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	15,  // 89: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	95,  // 90: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	100, // 91: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	98,  // 92: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	99,  // 93: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	70,  // 94: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	99,  // 95: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	104, // 96: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	97,  // [97:97] is the sub-list for method output_type
-	97,  // [97:97] is the sub-list for method input_type
-	97,  // [97:97] is the sub-list for extension type_name
-	97,  // [97:97] is the sub-list for extension extendee
-	0,   // [0:97] is the sub-list for field type_name
+	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
+	87,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
+	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
+	17,  // 6: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
+	10,  // 7: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
+	11,  // 8: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
+	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
+	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
+	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
+	88,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	89,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
+	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
+	90,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	91,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	23,  // 22: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	20,  // 23: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	19,  // 24: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	21,  // 25: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	9,   // 26: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,   // 27: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	9,   // 28: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	37,  // 29: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	34,  // 30: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	29,  // 31: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	9,   // 32: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	29,  // 33: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	36,  // 34: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	35,  // 35: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	36,  // 36: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	36,  // 37: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	102, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,   // 45: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	34,  // 46: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	44,  // 47: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	37,  // 48: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	42,  // 49: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	9,   // 50: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	52,  // 51: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	53,  // 52: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	42,  // 53: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	42,  // 54: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	56,  // 55: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	42,  // 56: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	59,  // 57: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	53,  // 58: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	62,  // 59: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	51,  // 60: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	55,  // 61: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	67,  // 62: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 63: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	69,  // 64: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	69,  // 65: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 66: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 67: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 68: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 69: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 70: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	73,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	9,   // 72: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 73: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 74: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	80,  // 75: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	79,  // 76: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	92,  // 77: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	93,  // 78: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	94,  // 79: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	95,  // 80: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	100, // 81: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	106, // 82: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	98,  // 83: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	101, // 84: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	105, // 85: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	107, // 86: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 87: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	82,  // 88: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	96,  // 89: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 90: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 91: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 92: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	99,  // 93: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	97,  // 94: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	104, // 95: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	102, // 96: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	97,  // 97: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	103, // 98: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	73,  // 99: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	103, // 100: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	108, // 101: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	102, // [102:102] is the sub-list for method output_type
+	102, // [102:102] is the sub-list for method input_type
+	102, // [102:102] is the sub-list for extension type_name
+	102, // [102:102] is the sub-list for extension extendee
+	0,   // [0:102] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -9251,7 +9611,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   102,
+			NumMessages:   106,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

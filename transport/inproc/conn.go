@@ -62,7 +62,12 @@ func Pair(a, b string) (*Conn, *Conn) {
 func (c *Conn) Peer() string { return c.peer }
 
 // Send implements transport.Conn.
-func (c *Conn) Send(kind wire.Kind, payload []byte) error {
+func (c *Conn) Send(kind wire.Kind, payload []byte) error { return c.send(kind, payload, true) }
+
+// Post is Send that never waits for room: for those whose protocol bounds what they send.
+func (c *Conn) Post(kind wire.Kind, payload []byte) error { return c.send(kind, payload, false) }
+
+func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
 	if kind == 0 {
 		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
 	}
@@ -72,7 +77,7 @@ func (c *Conn) Send(kind wire.Kind, payload []byte) error {
 	q := c.out
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.waits() >= maxPending && q.sent == nil && q.read == nil && q.broken == nil {
+	for waits && q.waits() >= maxPending && q.sent == nil && q.read == nil && q.broken == nil {
 		q.room.Wait()
 	}
 	switch {
@@ -155,6 +160,21 @@ func (c *Conn) Buffered() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.pending) > 0 || q.over || q.read != nil || q.broken != nil
+}
+
+// Peek implements transport.Peeker.
+func (c *Conn) Peek() wire.Kind {
+	at := c.rest
+	if len(at) == 0 {
+		c.in.mu.Lock()
+		defer c.in.mu.Unlock()
+		at = c.in.pending
+	}
+	kind, _, _, err := wire.NextFrame(at)
+	if err != nil {
+		return 0
+	}
+	return kind
 }
 
 // Close implements transport.Conn. What was sent can still be received.

@@ -82,19 +82,34 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 
 // Buffered implements transport.Conn.
 func (c *Conn) Buffered() bool {
-	r := &c.reader
+	kind, bad := c.reader.peek()
+	return kind != 0 || bad
+}
+
+// Peek implements transport.Peeker.
+func (c *Conn) Peek() wire.Kind {
+	kind, _ := c.reader.peek()
+	return kind
+}
+
+// peek returns the kind of the frame that is at hand whole, 0 where there is none, and whether what is at hand is an
+// error.
+func (r *reader) peek() (kind wire.Kind, bad bool) {
 	for r.w-r.r >= header {
 		n, kind := int64(binary.LittleEndian.Uint32(r.buf[r.r:])), wire.Kind(r.buf[r.r+4])
 		if n > r.max.Load() || kind == 0 {
-			return true // an error is at hand
+			return 0, true
 		}
 		if kind == wire.KindHeartbeat && n == 0 {
 			r.r += header
 			continue
 		}
-		return int64(r.w-r.r-header) >= n
+		if int64(r.w-r.r-header) < n {
+			break
+		}
+		return kind, false
 	}
-	return false
+	return 0, false
 }
 
 // next reads a frame, and passes over heartbeats that say nothing.

@@ -1,0 +1,244 @@
+package link
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// secretSize is the bytes of a link's secret: none is guessed.
+const secretSize = 16
+
+// Config configures an Acceptor.
+type Config struct {
+	Lease time.Duration // that a link is kept without a line; 0: connections are no links
+	Term  uint64        // of this start of the controller, higher than those of all before
+	// Died blocks until the process that sent a hello is known to have died, and returns why, or until ctx ends; then
+	// nil. It is called while a link has no line. Nil: that is never known.
+	Died func(ctx context.Context, hello *wire.Hello) error
+}
+
+// Acceptor makes links of connections that come, and gives those that resume one to it. All methods may be called from
+// any goroutine.
+type Acceptor struct {
+	config Config
+
+	mu    sync.Mutex // guards the rest
+	last  uint64
+	links map[uint64]*accepted
+}
+
+// NewAcceptor makes an Acceptor.
+func NewAcceptor(c Config) *Acceptor { return &Acceptor{config: c, links: map[uint64]*accepted{}} }
+
+// accepted replaces the lines of a link that was accepted.
+type accepted struct {
+	from   *Acceptor
+	conn   *Conn
+	hello  *wire.Hello
+	holder transport.Holder
+	id     uint64
+	secret [secretSize]byte
+	beat   uint32 // heartbeat_ms of the first Welcome
+
+	came chan struct{} // offer is there
+	mu   sync.Mutex    // guards the rest
+	tops uint64        // the highest attempt
+	// offer is a connection that resumes the link, and is neither taken nor refused yet.
+	offer *transport.Incoming
+	over  bool
+}
+
+// Take takes a connection that has said hello. Where it begins something that may outlive it, in.Conn becomes a Conn.
+// True says that it resumes a link, or asks to, and belongs to the Acceptor: it may be refused, which takes time and is
+// done by the function that is returned, unless that is nil.
+func (a *Acceptor) Take(in *transport.Incoming) (resumes bool, refuse func()) {
+	r := in.Hello.GetResume()
+	if r == nil {
+		a.begin(in)
+		return false, nil
+	}
+	instead, err := a.give(in, r)
+	switch {
+	case err != nil:
+		return true, func() { in.Refuse(err) }
+	case instead != nil:
+		return true, func() { instead.Refuse(overtaken(in.Hello.Resume.Attempt)) }
+	}
+	return true, nil
+}
+
+func overtaken(by uint64) error {
+	return status.New(status.Aborted, "attempt %d to resume the link came meanwhile", by)
+}
+
+// begin makes a link of a connection, where both sides know how.
+func (a *Acceptor) begin(in *transport.Incoming) {
+	l, ok := in.Conn.(line)
+	role := in.Hello.Role
+	if !ok || a.config.Lease <= 0 || in.Protocol < wire.ProtocolLink ||
+		role != wire.Role_ROLE_CLIENT && role != wire.Role_ROLE_WORKER {
+		return
+	}
+	r := &accepted{from: a, hello: in.Hello, holder: in.Holder, came: make(chan struct{}, 1)}
+	rand.Read(r.secret[:])
+	r.conn = newConn(l, r)
+	r.conn.lease = a.config.Lease
+	a.mu.Lock()
+	a.last++
+	r.id = a.last
+	a.links[r.id] = r
+	a.mu.Unlock()
+	in.Conn = offering{r.conn, r}
+}
+
+// offering is a Conn that tells its Welcome how it is resumed.
+type offering struct {
+	*Conn
+	r *accepted
+}
+
+// Offer fills in Welcome.link.
+func (o offering) Offer(w *wire.Welcome) {
+	r := o.r
+	r.beat = w.HeartbeatMs
+	w.Link = &wire.Link{Id: r.id, Secret: r.secret[:], Term: r.from.config.Term,
+		LeaseMs: r.from.config.Lease.Milliseconds()}
+}
+
+// give gives a connection to the link that it resumes. The one that it overtakes is returned.
+func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transport.Incoming, err error) {
+	a.mu.Lock()
+	l := a.links[r.Link]
+	a.mu.Unlock()
+	switch {
+	case r.Term < a.config.Term:
+		return nil, status.New(status.FailedPrecondition, "it resumes link %d of the controller's term %d; this one has "+
+			"started since, with term %d, and does not know it", r.Link, r.Term, a.config.Term)
+	case r.Term > a.config.Term:
+		return nil, status.New(status.FailedPrecondition, "it resumes link %d of the controller's term %d, which is later "+
+			"than this one's, %d: another controller has taken over", r.Link, r.Term, a.config.Term)
+	case l == nil:
+		return nil, status.New(status.NotFound, "link %d has ended: the controller keeps one for %v without a connection "+
+			"(--lease)", r.Link, a.config.Lease)
+	case subtle.ConstantTimeCompare(r.Secret, l.secret[:]) != 1:
+		return nil, status.New(status.PermissionDenied, "link %d is another process's: the secret that was shown is not its",
+			r.Link)
+	case in.Hello.Role != l.hello.Role || in.Holder != l.holder:
+		return nil, status.New(status.PermissionDenied, "link %d was begun with other credentials", r.Link)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.over:
+		return nil, status.New(status.NotFound, "link %d has ended", r.Link)
+	case r.Attempt <= l.tops:
+		return nil, status.New(status.Aborted, "attempt %d to resume link %d came after attempt %d", r.Attempt, r.Link,
+			l.tops)
+	}
+	l.tops = r.Attempt
+	instead, l.offer = l.offer, in
+	select {
+	case l.came <- struct{}{}:
+	default: // it has yet to look
+	}
+	l.conn.displace()
+	return instead, nil
+}
+
+// displace ends the line that there is: the peer has another.
+func (c *Conn) displace() {
+	c.mu.Lock()
+	l := c.line
+	c.mu.Unlock()
+	if l != nil {
+		drop(l)
+	}
+}
+
+// take takes the offer, if there is one.
+func (r *accepted) take() *transport.Incoming {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := r.offer
+	r.offer = nil
+	return in
+}
+
+// next implements replacer.
+func (r *accepted) next(c *Conn, broken error) error {
+	died := make(chan error, 1)
+	if look := r.from.config.Died; look != nil {
+		ctx, stop := context.WithCancel(c.ctx)
+		looked := make(chan struct{})
+		go func() {
+			defer close(looked)
+			if why := look(ctx, r.hello); why != nil {
+				died <- why
+			}
+		}()
+		defer func() {
+			stop()
+			<-looked
+		}()
+	}
+	lease := c.lease
+	timer := time.NewTimer(lease)
+	defer timer.Stop()
+	due := time.Now().Add(lease)
+	for {
+		select {
+		case <-r.came:
+			if in := r.take(); in != nil {
+				err := r.resume(c, in)
+				if err == nil {
+					return nil
+				}
+				in.Refuse(err)
+			}
+		case why := <-died:
+			return why
+		case <-timer.C:
+			if late := time.Since(due); late > lease/4 { // this process did not run, and took no connection
+				timer.Reset(lease)
+				due = time.Now().Add(lease)
+				continue
+			}
+			return status.New(status.Unavailable, "%w; it has not connected again within the lease of %v (--lease)",
+				transport.ByName(broken), lease)
+		case <-c.ctx.Done():
+			return broken // finish knows why it has ended
+		}
+	}
+}
+
+// resume has the link go on over a connection.
+func (r *accepted) resume(c *Conn, in *transport.Incoming) error {
+	l, ok := in.Conn.(line)
+	if !ok {
+		return status.New(status.Internal, "the connection cannot carry a link")
+	}
+	return c.carry(l, in.Hello.Resume.Received, func() error {
+		return in.Welcome(&wire.Welcome{HeartbeatMs: r.beat, Resumed: &wire.Resumed{Received: c.received.Count()}})
+	})
+}
+
+// ends implements replacer.
+func (r *accepted) ends() {
+	r.from.mu.Lock()
+	delete(r.from.links, r.id)
+	r.from.mu.Unlock()
+	r.mu.Lock()
+	in := r.offer
+	r.offer, r.over = nil, true
+	r.mu.Unlock()
+	if in != nil {
+		in.Refuse(status.New(status.NotFound, "link %d has ended", r.id))
+	}
+}

@@ -1,0 +1,426 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/inproc"
+)
+
+const (
+	lease = 10 * time.Second
+	term  = 7
+)
+
+// world has a controller's end of links, over a network that tests break.
+type world struct {
+	t        *testing.T
+	network  *inproc.Network
+	acceptor *Acceptor
+	let      chan transport.Conn // links that have begun
+	running  sync.WaitGroup
+}
+
+// inWorld runs a test in virtual time.
+func inWorld(t *testing.T, c Config, test func(*world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, network: inproc.NewNetwork(transport.Credentials{}), let: make(chan transport.Conn, 1)}
+		w.network.Conditions = &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }}
+		c.Term = term
+		w.acceptor = NewAcceptor(c)
+		l, err := w.network.Listen("controller")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.running.Go(func() { w.accept(l) })
+		test(w)
+		l.Close()
+		w.running.Wait()
+	})
+}
+
+func (w *world) accept(l transport.Listener) {
+	for in, err := l.Accept(); err == nil; in, err = l.Accept() {
+		resumes, refuse := w.acceptor.Take(in)
+		switch {
+		case refuse != nil:
+			refuse()
+		case !resumes:
+			if err := in.Welcome(&wire.Welcome{HeartbeatMs: 1000}); err != nil {
+				w.t.Error(err)
+			}
+			w.let <- in.Conn
+		}
+	}
+}
+
+// dial begins a link, and returns both its ends.
+func (w *world) dial() (near, far transport.Conn, welcome *wire.Welcome) {
+	near, welcome, err := Dial(context.Background(), w.network, "inproc:controller",
+		&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	far = <-w.let
+	time.Sleep(10 * time.Millisecond) // the other end knows that its welcome arrived
+	return near, far, welcome
+}
+
+// sender sends numbers until it has sent n, in all the ways there are.
+func send(c transport.Conn, n int, pause func()) error {
+	b := c.(transport.Batcher)
+	for i := range n {
+		var err error
+		switch payload := fmt.Appendf(nil, "%d", i); i % 5 {
+		case 0:
+			err = b.Later(wire.KindRun, payload)
+		case 1, 2:
+			err = b.Join(wire.KindRun, payload, true)
+		case 3:
+			err = b.Join(wire.KindRun, payload, false)
+		default:
+			err = c.Send(wire.KindRun, payload)
+		}
+		if err != nil {
+			return fmt.Errorf("frame %d: %w", i, err)
+		}
+		pause()
+	}
+	b.Flush(true)
+	return nil
+}
+
+// receive takes numbers until it has n, in their order.
+func receive(c transport.Conn, n int) error {
+	for i := 0; i < n; {
+		kind, payload, err := c.Recv()
+		if err != nil {
+			return fmt.Errorf("frame %d: %w", i, err)
+		}
+		burst := payload
+		if kind != wire.KindBurst {
+			burst = wire.AppendFrame(nil, kind, payload)
+		}
+		for ; len(burst) > 0; i++ {
+			if _, payload, burst, err = wire.NextFrame(burst); err != nil {
+				return err
+			}
+			if want := fmt.Sprint(i); string(payload) != want {
+				return fmt.Errorf("got frame %q, want %q", payload, want)
+			}
+		}
+	}
+	return nil
+}
+
+// end closes both ends, and waits until the readers know.
+func end(ends ...transport.Conn) {
+	for _, c := range ends {
+		c.Close()
+	}
+}
+
+func TestEveryFrameArrivesOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
+	const frames = 5000
+	for _, every := range []time.Duration{time.Hour, 400 * time.Millisecond, 30 * time.Millisecond} {
+		inWorld(t, Config{Lease: lease}, func(w *world) {
+			near, far, _ := w.dial()
+			pause := func() {
+				if rand.IntN(10) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			done := make(chan error, 4)
+			for _, c := range []transport.Conn{near, far} {
+				go func() { done <- send(c, frames, pause) }()
+				go func() {
+					err := receive(c, frames)
+					done <- err
+					for err == nil { // so that acknowledgements are read, and lines replaced
+						_, _, err = c.Recv()
+					}
+				}()
+			}
+			breaks := time.NewTicker(every)
+			defer breaks.Stop()
+			for left := 4; left > 0; {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
+					}
+					left--
+				case <-breaks.C:
+					w.network.Break("client")
+				}
+			}
+			end(near, far)
+		})
+	}
+}
+
+// A Conn whose peer is away keeps so much, and then has senders wait.
+func TestSendWaitsWhereThePeerAcknowledgesNothing(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		received := make(chan error, 2)
+		go func() { received <- drain(near) }()
+		go func() { received <- drain(far) }()
+		synctest.Wait() // both have heard of the other
+		w.network.Cut("client")
+		w.network.Break("client")
+		var sent atomic.Int64
+		go func() {
+			for near.Send(wire.KindRun, make([]byte, 1<<10)) == nil {
+				sent.Add(1)
+			}
+		}()
+		bounded := func(when string, atLeast int64) {
+			synctest.Wait()
+			if kept, n := near.(*Conn).Pending(), sent.Load(); kept > keepBytes+2<<10 || n < atLeast {
+				t.Errorf("%d bytes of %d frames are kept %s; want at most %d and one frame more, of %d or more", kept, n, when,
+					keepBytes, atLeast)
+			}
+		}
+		time.Sleep(lease / 2)
+		bounded("while it is away", keepBytes/(1<<10+wire.Header))
+		if n := sent.Load(); n > 1000 {
+			t.Errorf("%d frames were sent while it is away", n)
+		}
+		w.network.Heal("client")
+		time.Sleep(lease)
+		bounded("after it has come back", 2000)
+		end(near, far)
+		for range 2 {
+			<-received
+		}
+	})
+}
+
+// A goroutine that receives may send meanwhile, however much is not acknowledged: it alone reads acknowledgements.
+func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		received := make(chan error, 1)
+		go func() { received <- drain(far) }()
+		for range 4 * keepBytes >> 10 {
+			if err := near.Send(wire.KindRun, make([]byte, 1<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		end(near, far)
+		<-received
+	})
+}
+
+// drain receives until the Conn ends, for the reason that is returned.
+func drain(c transport.Conn) error {
+	for {
+		if _, _, err := c.Recv(); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond) // a frame
+	}
+}
+
+func TestLinkEndsAtBothSidesWhenTheLeaseIsOver(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		if err := near.Send(wire.KindRun, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := far.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		w.network.Cut("client")
+		w.network.Break("client")
+		ended := make(chan error, 2)
+		for _, c := range []transport.Conn{near, far} {
+			go func() { ended <- drain(c) }()
+		}
+		for range 2 {
+			err := <-ended
+			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "10s") {
+				t.Errorf("%v; want UNAVAILABLE, and the lease", err)
+			}
+			// An attempt that is under way has until transport.HelloTime.
+			if took := time.Since(begun); took < lease || took > lease+transport.HelloTime {
+				t.Errorf("it ended after %v, with a lease of %v", took, lease)
+			}
+		}
+		if n := len(w.acceptor.links); n > 0 {
+			t.Errorf("%d links are kept", n)
+		}
+	})
+}
+
+// Where the process at the other end has died, its link ends without waiting for the lease.
+func TestLinkEndsWhenItsProcessHasDied(t *testing.T) {
+	why := status.New(status.Unavailable, "it was killed")
+	died := func(ctx context.Context, h *wire.Hello) error {
+		select {
+		case <-time.After(time.Second):
+			return why
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	inWorld(t, Config{Lease: lease, Died: died}, func(w *world) {
+		near, far, _ := w.dial()
+		begun, dead := time.Now(), make(chan struct{})
+		go func() {
+			defer close(dead)
+			if err := drain(far); err != why || time.Since(begun) > 2*time.Second {
+				t.Errorf("%v after %v", err, time.Since(begun))
+			}
+		}()
+		near.(*Conn).line.Close()
+		<-dead
+		end(near)
+	})
+}
+
+// After a goodbye nothing is resumed.
+func TestGoodbyeEndsALink(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		if err := near.Send(wire.KindGoodbye, []byte("bye")); err != nil {
+			t.Fatal(err)
+		}
+		near.Close()
+		if kind, payload, err := far.Recv(); kind != wire.KindGoodbye || string(payload) != "bye" || err != nil {
+			t.Fatalf("got %v %q, %v", kind, payload, err)
+		}
+		begun := time.Now()
+		if _, _, err := far.Recv(); err == nil || time.Since(begun) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+	})
+}
+
+// Who may not resume a link is told why, and the link goes on.
+func TestOnlyItsOwnerResumesALink(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(h *wire.Hello)
+		code   status.Code
+		says   string
+	}{
+		{"no such link", func(h *wire.Hello) { h.Resume.Link = 99 }, status.NotFound, "link 99 has ended"},
+		{"another's secret", func(h *wire.Hello) { h.Resume.Secret = make([]byte, secretSize) }, status.PermissionDenied,
+			"the secret that was shown is not its"},
+		{"no secret", func(h *wire.Hello) { h.Resume.Secret = nil }, status.PermissionDenied, "the secret"},
+		{"another role", func(h *wire.Hello) { h.Role = wire.Role_ROLE_WORKER }, status.PermissionDenied,
+			"other credentials"},
+		{"an earlier term", func(h *wire.Hello) { h.Resume.Term = term - 1 }, status.FailedPrecondition, "has started since"},
+		{"a later term", func(h *wire.Hello) { h.Resume.Term = term + 1 }, status.FailedPrecondition, "has taken over"},
+		{"a replayed hello", func(h *wire.Hello) { h.Resume.Attempt = 1 }, status.Aborted, "attempt 1 to resume link 1"},
+		{"frames that were not sent", func(h *wire.Hello) { h.Resume.Received = 99 }, status.InvalidArgument,
+			"received 99 messages"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, Config{Lease: lease}, func(w *world) {
+				near, far, welcome := w.dial()
+				ended := make(chan error, 2)
+				got := make(chan string, 10)
+				for _, c := range []transport.Conn{near, far} {
+					go func() {
+						for {
+							_, payload, err := c.Recv()
+							if err != nil {
+								ended <- err
+								return
+							}
+							got <- string(payload)
+						}
+					}()
+				}
+				time.Sleep(time.Second)
+				w.network.Break("client") // attempt 1
+				time.Sleep(time.Second)
+				hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Resume: &wire.Resume{Link: welcome.Link.Id,
+					Secret: welcome.Link.Secret, Term: welcome.Link.Term, Attempt: 2}}
+				c.change(hello)
+				_, _, err := w.network.Dial(context.Background(), "inproc:controller", hello)
+				if status.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("%v: %v; want %v, and %q", status.CodeOf(err), err, c.code, c.says)
+				}
+				time.Sleep(2 * time.Second)
+				for _, c := range []transport.Conn{near, far} {
+					if err := c.Send(wire.KindRun, []byte("on")); err != nil {
+						t.Error(err)
+					}
+				}
+				for range 2 {
+					if text := <-got; text != "on" {
+						t.Errorf("got %q", text)
+					}
+				}
+				end(near, far)
+				<-ended
+				<-ended
+			})
+		})
+	}
+}
+
+// Without a lease, and with processes that know no links, a connection ends when it breaks.
+func TestConnectionWithoutALeaseEndsWhenItBreaks(t *testing.T) {
+	inWorld(t, Config{}, func(w *world) {
+		near, far, welcome := w.dial()
+		if _, is := near.(*Conn); is || welcome.Link != nil {
+			t.Errorf("a connection is a link, and its lease is 0: %v", welcome.Link)
+		}
+		w.network.Break("client")
+		for _, c := range []transport.Conn{near, far} {
+			if err := drain(c); status.CodeOf(err) != status.Unavailable {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// BenchmarkFrame is what a link adds to a frame: it is numbered, kept, acknowledged and let go of.
+func BenchmarkFrame(b *testing.B) {
+	for _, linked := range []bool{false, true} {
+		for _, size := range []int{20, 200, 2000} {
+			b.Run(fmt.Sprintf("linked=%v/bytes=%d", linked, size), func(b *testing.B) {
+				a, c := inproc.Pair("a", "b")
+				var near, far transport.Conn = a, c
+				if linked {
+					x, y := newConn(a, &dialler{}), newConn(c, &dialler{})
+					near, far = x, y
+					go func() { _, _, _ = x.Recv() }() // it reads acknowledgements
+				}
+				payload := make([]byte, size)
+				b.ReportAllocs()
+				for b.Loop() {
+					for range 64 { // in batches, so that nobody is woken for one
+						if err := near.Send(wire.KindRun, payload); err != nil {
+							b.Fatal(err)
+						}
+					}
+					for range 64 {
+						if _, _, err := far.Recv(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*64), "ns/frame")
+				near.Close()
+				far.Close()
+			})
+		}
+	}
+}
