@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/content"
+	"github.com/openpathways/pathways/transport/link"
 )
 
 // Config configures a session on a controller.
@@ -133,7 +134,7 @@ const freeAfter = 500 * time.Microsecond
 func Connect(ctx context.Context, c Config) (Cluster, error) {
 	hello := proto.CloneOf(c.Hello)
 	hello.Role = wire.Role_ROLE_CLIENT
-	conn, welcome, err := c.Dialer.Dial(ctx, c.Address, hello)
+	conn, welcome, err := link.Dial(ctx, c.Dialer, c.Address, hello)
 	if err != nil {
 		return nil, err
 	}

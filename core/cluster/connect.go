@@ -65,10 +65,12 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	peers.Token = "" // peers ask for a proof instead
 	host := Host()
 	machine, _ := os.Hostname() // for people; "" is acceptable
+	hello := &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
+		User: userName(), Machine: machine}
+	sayWho(hello)
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held,
-		Hello: &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
-			User: userName(), Machine: machine},
+		Hello: hello,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{
 				Self: w.Process, Host: host, Options: peers, Pool: c.Pool,

@@ -30,7 +30,7 @@ type entry struct {
 
 	hello     *wire.Hello
 	listeners []transport.Listener // nil once the exchange owns them
-	conn      *stream.Conn
+	conn      transport.Conn
 	welcome   *wire.Welcome
 	admitted  atomic.Pointer[wire.Welcome] // welcome, for the goroutines that admit peers
 	board     *collective.Board            // nil if blocks of collectives go by sockets
@@ -54,6 +54,7 @@ func (e *entry) close() {
 func (e *entry) introduce() error {
 	e.hello = &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: e.Name, Host: Host(), Network: network(),
 		Worker: worker.Offer(e.Driver)}
+	sayWho(e.hello)
 	offer := e.hello.Worker
 	offer.Island, offer.Host = e.Island, e.hello.Host
 	for _, d := range offer.Devices {

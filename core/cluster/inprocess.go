@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/collective"
 	"github.com/openpathways/pathways/transport/inproc"
+	"github.com/openpathways/pathways/transport/link"
 	"github.com/openpathways/pathways/transport/shm"
 )
 
@@ -141,7 +142,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
 	name := fmt.Sprintf("worker-%d", index) // as pathways up names them
-	conn, welcome, err := l.network.Dial(ctx, "inproc:"+inProcessName,
+	conn, welcome, err := link.Dial(ctx, l.network, "inproc:"+inProcessName,
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		return err

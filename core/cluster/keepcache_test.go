@@ -21,7 +21,7 @@ func TestKeepCacheRefusesUnsafePlaces(t *testing.T) {
 		{"own", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "cache"), 0o755) }, ""},
 		{"own link", false, func(t *testing.T, base string) {
 			makeDir(t, filepath.Join(base, "real"), 0o700)
-			link(t, filepath.Join(base, "real"), filepath.Join(base, "cache"))
+			linkTo(t, filepath.Join(base, "real"), filepath.Join(base, "cache"))
 		}, ""},
 		{"writable", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "cache"), 0o777) }, "chmod 700"},
 		{"sticky", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "cache"), 0o777|os.ModeSticky) },

@@ -195,16 +195,12 @@ func (x *trial) run(many int) {
 		x.drivers = append(x.drivers, d.(*sim.Driver))
 		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
 	}
-	lease := time.Duration(0)
-	if r.IntN(2) == 0 {
-		lease = time.Second
-	}
 	var logs *slog.Logger
 	if testing.Verbose() && os.Getenv(seedVariable) != "" {
 		logs = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	var err error
-	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Lease: lease, Log: logs,
+	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Log: logs,
 		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
@@ -250,7 +246,7 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v", workers, x.each, x.islands, clients, lease)
+		t.Logf("%d workers of %d devices on islands %q, %d clients", workers, x.each, x.islands, clients)
 	}
 }
 

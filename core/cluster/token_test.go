@@ -85,7 +85,7 @@ func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
 		}, "remove it", "default/token"},
 		{"token that is a link", false, func(t *testing.T, base string) {
 			write(t, filepath.Join(base, "elsewhere"), 0o600)
-			link(t, filepath.Join(base, "elsewhere"), filepath.Join(base, "default", TokenFile))
+			linkTo(t, filepath.Join(base, "elsewhere"), filepath.Join(base, "default", TokenFile))
 		}, "cannot be read", "default/token"},
 		{"writable directory", false, func(t *testing.T, base string) { makeDir(t, filepath.Join(base, "default"), 0o777) },
 			"chmod 700", "default"},
@@ -107,7 +107,7 @@ func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
 		{"another's link", true, func(t *testing.T, base string) {
 			makeDir(t, filepath.Join(base, "real"), 0o700)
 			chmod(t, base, 0o777|os.ModeSticky)
-			link(t, filepath.Join(base, "real"), filepath.Join(base, "clusters"))
+			linkTo(t, filepath.Join(base, "real"), filepath.Join(base, "clusters"))
 			if err := os.Lchown(filepath.Join(base, "clusters"), stranger, stranger); err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +155,7 @@ func TestKeepTokenTakesUsualPlaces(t *testing.T) {
 		}},
 		{"own link", func(base string) Directory {
 			makeDir(t, filepath.Join(base, "real"), 0o700)
-			link(t, "real", filepath.Join(base, "link"))
+			linkTo(t, "real", filepath.Join(base, "link"))
 			return Directory{Path: filepath.Join(base, "link", "default")}
 		}},
 	} {
@@ -315,7 +315,7 @@ func chown(t *testing.T, path string) {
 	}
 }
 
-func link(t *testing.T, to, path string) {
+func linkTo(t *testing.T, to, path string) {
 	t.Helper()
 	makeDir(t, filepath.Dir(path), 0o700)
 	if err := os.Symlink(to, path); err != nil {

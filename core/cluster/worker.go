@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/link"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -54,7 +55,7 @@ const stuckAfter = 10 * time.Second
 // not an error.
 //
 // Errors: those of listening; the controller's refusal; UNAVAILABLE if the controller
-// cannot be reached within Wait, or its connection breaks.
+// cannot be reached within Wait, or for the controller's lease after the connection to it broke.
 func ServeWorker(ctx context.Context, c WorkerConfig) error {
 	o, err := c.options()
 	if err != nil {
@@ -113,10 +114,10 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 }
 
 // dial connects to the controller, and tries again while it cannot be reached.
-func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn *stream.Conn,
+func (c WorkerConfig) dial(ctx context.Context, hello *wire.Hello, o stream.Options) (conn transport.Conn,
 	welcome *wire.Welcome, err error) {
 	err = c.reach(ctx, o, func(o stream.Options) (err error) {
-		conn, welcome, err = stream.Dial(ctx, c.Address, hello, o)
+		conn, welcome, err = link.Dial(ctx, o, c.Address, hello)
 		return err
 	})
 	return conn, welcome, err

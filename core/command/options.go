@@ -60,7 +60,8 @@ var options = []option{
 	{"heartbeat", time.Second, "interval of the heartbeats of processes"},
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
 	{"lease", time.Duration(0),
-		"time that a session and its queued work outlive its connection; 0 means that they end with it"},
+		"time that a client or a worker keeps its place in the cluster while it has no connection to the controller; 0 " +
+			"means that it loses its place with its connection"},
 	{"evict-after", time.Minute,
 		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
 			"arrays; 0 means no limit"},

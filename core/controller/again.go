@@ -56,8 +56,8 @@ func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Plac
 		return nil, nil
 	}
 	by, at = st.workers[on.slot], s.locate(on)
-	switch long := len(c.code) == 0 && c.text.Size > 0; {
-	case by.protocol < wire.ProtocolContent || long && s.conn == 0:
+	switch {
+	case by.protocol < wire.ProtocolContent:
 		return nil, nil
 	case c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at, c.madeFor, samePlace):
 		return nil, nil // it would name other devices

@@ -15,6 +15,8 @@ const (
 	// directBytes that wait in a connection are few enough for Send not to wait:
 	// below any connection's bound.
 	directBytes = 1 << 20
+	// linkBytes is that of a connection of transport/link, which keeps what it sends.
+	linkBytes = 512 << 10
 	// maxOutbox bounds what waits for a peer that reads too slowly. It is more
 	// than the largest program with all that sessions may have under way.
 	maxOutbox = 256 << 20
@@ -29,6 +31,7 @@ const (
 type outbox struct {
 	conn    transport.Conn
 	pending func() int        // bytes that wait in the connection
+	direct  int               // directBytes, or linkBytes
 	later   transport.Batcher // conn, or nil
 	running *sync.WaitGroup
 
@@ -48,7 +51,10 @@ type frame struct {
 
 // open begins an outbox. What is put there leaves from start on.
 func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
-	o.conn, o.running, o.busy = in.Conn, running, true
+	o.conn, o.running, o.busy, o.direct = in.Conn, running, true, directBytes
+	if _, ok := in.Conn.(transport.Watched); ok {
+		o.direct = linkBytes
+	}
 	if c, ok := in.Conn.(interface{ Pending() int }); ok {
 		o.pending = c.Pending
 	}
@@ -85,7 +91,7 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 			defer o.finish()
 		}
 	}
-	if l == nil && !o.busy && o.pending != nil && o.pending() < directBytes {
+	if l == nil && !o.busy && o.pending != nil && o.pending() < o.direct {
 		if o.later != nil {
 			_ = o.later.Later(kind, payload)
 			return true

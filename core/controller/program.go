@@ -138,8 +138,6 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 func (st *State) canSend(c *compiled, w waiter) error {
 	switch by := st.workers[w.s.slots[w.place.rows[0]]]; {
 	case len(c.code) > 0 || c.text.Size == 0:
-	case w.s.conn == 0:
-		return status.New(status.Unavailable, "the client that has the program's text is not connected: %w", w.s.lost)
 	case by.protocol < wire.ProtocolContent:
 		return tooOld(by)
 	}

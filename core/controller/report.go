@@ -119,6 +119,7 @@ type workerFacts struct {
 	gangs   uint64
 	refused uint64
 	lacked  shortage
+	link    *wire.Report_Link
 	// By local device, in bytes.
 	arrays, programs, temps []int64
 }
@@ -194,13 +195,16 @@ func (a *Answer) worker(w *worker) (cost int) {
 	st := a.st
 	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, gangs: uint64(st.busy[w.slot]),
 		refused: w.refused, lacked: w.lacked}
+	if c := st.conns[w.to[0]]; c != nil {
+		f.link = c.cuts.report(st.now)
+	}
 	for _, r := range w.last.GetRunning() {
 		s, g := st.sessions[r.Session], st.gangs[r.Gang]
 		usual := int64(0)
 		if g != nil && g.ran != nil {
 			usual = g.ran.usual
 		}
-		f.usual, f.gone = append(f.usual, usual), append(f.gone, s == nil || s.conn == 0)
+		f.usual, f.gone = append(f.usual, usual), append(f.gone, s == nil)
 	}
 	for i := range w.offer.Devices {
 		use, code := st.ledger.Device(w.base+i), st.codeOn(w.base+i)
@@ -220,6 +224,9 @@ func (a *Answer) session(s *session) (cost int) {
 		Session: s.id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
 		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name}}
+	if c := st.conns[s.conn]; c != nil {
+		f.report.Link = c.cuts.report(st.now)
+	}
 	st.ledger.Each(ledger.Owner(s.id), func(on ledger.Devices, bytes int64) {
 		f.memory = append(f.memory, memoryFacts{on, bytes})
 	})
@@ -269,7 +276,8 @@ func (a *Answer) Report() *wire.Report {
 		}
 		island.Workers = append(island.Workers, &wire.Report_Worker{Process: f.w.process, Devices: f.w.offer.Devices,
 			Last: f.said(), SilentMs: f.silent / 1e6, Gangs: f.gangs, Refused: f.refused,
-			LastRefused: f.lacked.report(a.now), ArrayBytes: f.arrays, ProgramBytes: f.programs, TempBytes: f.temps})
+			LastRefused: f.lacked.report(a.now), ArrayBytes: f.arrays, ProgramBytes: f.programs, TempBytes: f.temps,
+			Link: f.link})
 	}
 	var virtual []int32 // 1 + the session's virtual device, by number in the ledger
 	for i := range a.facts.sessions {

@@ -15,12 +15,16 @@ import (
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
+	linking "github.com/openpathways/pathways/transport/link"
 )
 
 // ServerConfig is what a Server is made from. Zero fields take the defaults.
 type ServerConfig struct {
-	Heartbeat  time.Duration // told to clients and workers; 1 s
-	Lease      time.Duration // that a session outlives its connection; 0: it ends with it
+	Heartbeat time.Duration // told to clients and workers; 1 s
+	// Lease is how long a client or a worker stays without a connection; 0: it goes with it.
+	Lease time.Duration
+	// Died is that of link.Config.
+	Died       func(ctx context.Context, hello *wire.Hello) error
 	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
 	Sequential bool
 	FirstCome  bool          // as in Config
@@ -44,6 +48,7 @@ type Server struct {
 
 	reloading sync.Mutex // held while the file of tenants is read and until State has it; taken before mu
 
+	links   *linking.Acceptor
 	running sync.WaitGroup
 	done    chan struct{}
 	due     *time.Timer // for a Tick before the next heartbeat
@@ -97,18 +102,15 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.due.Stop()
 	var random [40]byte
 	rand.Read(random[:])
-	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: uint64(s.begun.UnixNano()), Key: random[8:],
-		Heartbeat: int64(c.Heartbeat),
-		Lease:     int64(max(c.Lease, 0)), Silence: int64(silence), Sequential: c.Sequential,
+	term := uint64(s.begun.UnixNano())
+	s.links = linking.NewAcceptor(linking.Config{Lease: c.Lease, Term: term, Died: c.Died})
+	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: term, Key: random[8:],
+		Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
 		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Limits: c.Limits, Tenants: c.Tenants})
 	s.state.Weigh(stepWeight)
 	s.running.Add(1)
-	every := c.Heartbeat
-	if c.Lease > 0 {
-		every = min(every, max(c.Lease, 10*time.Millisecond))
-	}
-	go s.tick(every)
+	go s.tick(c.Heartbeat)
 	return s, nil
 }
 
@@ -148,6 +150,13 @@ func (s *Server) Take(in *transport.Incoming) {
 		in.Refuse(status.New(status.Unavailable, "the controller stops"))
 		return
 	}
+	if resumes, refuse := s.links.Take(in); resumes {
+		if refuse != nil {
+			s.running.Go(refuse)
+		}
+		s.mu.Unlock()
+		return
+	}
 	s.last++
 	c := &link{number: s.last, in: in}
 	c.outbox.open(in, &s.running)
@@ -171,6 +180,15 @@ func (c *link) sendWelcome() error {
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
+	if w, ok := c.in.Conn.(transport.Watched); ok {
+		w.Watch(func(why error) {
+			kind := Cut
+			if why == nil {
+				kind = Mended
+			}
+			s.step(c, Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
+		})
+	}
 	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
 		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant}, true)
 	if !c.let {

@@ -143,28 +143,28 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 	}
 }
 
-// Nothing takes a session up again whose connection is lost, so what it has queued is
-// dropped with the connection, unless a lease says otherwise.
+// Without a lease nothing takes a session up again, so what it has queued is dropped with its connection.
 func TestSessionEndsWithItsConnection(t *testing.T) {
-	for _, lease := range []time.Duration{0, 5 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, controller.ServerConfig{Lease: lease})
-			w.worker("a", 1)
-			conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
-				&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			begun := time.Now()
-			conn.Close()
-			for len(w.server.Report().Sessions) > 0 {
-				time.Sleep(time.Millisecond) // of the bubble's time
-			}
-			if took := time.Since(begun); took < lease || took > lease+2*time.Second {
-				t.Errorf("with a lease of %v the session ended %v after its connection", lease, took)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, controller.ServerConfig{})
+		w.worker("a", 1)
+		conn, welcome, err := w.network.Dial(context.Background(), "inproc:controller",
+			&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if welcome.Link != nil {
+			t.Errorf("a controller without a lease offers a link: %v", welcome.Link)
+		}
+		begun := time.Now()
+		conn.Close()
+		for len(w.server.Report().Sessions) > 0 {
+			time.Sleep(time.Millisecond) // of the bubble's time
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("the session ended %v after its connection", took)
+		}
+	})
 }
 
 // dialled is a Dialer that has dialled.

@@ -22,10 +22,7 @@ type session struct {
 	user     string // who began it, and on which machine, for people
 	host     string
 	process  *wire.Process
-	conn     uint64 // 0 while it has none
-	lost     error  // why it has none
-	parted   bool   // workers know that its process is no more
-	deadline int64  // then
+	conn     uint64 // 0 where it is no more
 	begun    int64
 	profiles int // that have begun, and not ended
 	address  [1]uint64
@@ -331,21 +328,8 @@ func (st *State) drop(s *session, why error) {
 
 // gone tells workers that a session and its process are no more.
 func (st *State) gone(s *session, why error) {
-	st.send(st.connsOf(s.told), wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
-	st.parted(s, why)
-}
-
-// parted tells workers, once, that the process of a session is no more: they do not
-// wait for it to connect to them again.
-func (st *State) parted(s *session, why error) {
-	if s.parted {
-		return
-	}
-	s.parted = true
-	st.sendParted(s, st.connsOf(s.told), why)
-}
-
-func (st *State) sendParted(s *session, to []uint64, why error) {
+	to := st.connsOf(s.told)
+	st.send(to, wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number},
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
 }
@@ -376,9 +360,6 @@ func (st *State) tell(s *session, workers set) {
 	s.told.union(fresh)
 	to := st.connsOf(fresh)
 	st.send(to, wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
-	if s.parted {
-		st.sendParted(s, to, s.lost)
-	}
 }
 
 // place gives the session's place of these virtual devices.

@@ -81,7 +81,6 @@ type Config struct {
 	Term      uint64 // higher than those of all starts before
 	Key       []byte // makes the proofs by which processes let each other in, see wire.Prove
 	Heartbeat int64  // nanoseconds; told to clients and workers
-	Lease     int64  // nanoseconds that a session outlives its connection
 	Silence   int64  // nanoseconds after which a worker that says nothing is lost, a few heartbeats; 0 is never
 	// Sequential waits for a session's operation to end before it dispatches the
 	// next: for comparison with parallel dispatch.
@@ -103,6 +102,8 @@ const (
 	Join     EventKind = iota // Conn, whose Hello is Message, wants in
 	Message                   // Conn sent Message, of kind Wire; Payload are its bytes
 	Lost                      // Conn is no more, for the reason Err
+	Cut                       // Conn goes over no socket now, for the reason Err, and stays
+	Mended                    // Conn goes over a socket again
 	Tick                      // time has passed; once a heartbeat or so
 	Flush                     // no more is at hand: tell clients what has ended
 	Closing                   // the controller stops
@@ -261,6 +262,7 @@ type conn struct {
 	tenant bool // as Event.Tenant
 	w      *worker
 	s      *session
+	cuts   cuts
 }
 
 // New makes a State with nobody in it.
@@ -321,6 +323,14 @@ func (st *State) Step(ev Event, out []Action) []Action {
 	case Lost:
 		if c := st.conns[ev.Conn]; c != nil {
 			st.lost(c, ev.Err)
+		}
+	case Cut:
+		if c := st.conns[ev.Conn]; c != nil {
+			st.wasCut(c, ev.Err)
+		}
+	case Mended:
+		if c := st.conns[ev.Conn]; c != nil {
+			st.mended(c)
 		}
 	case Tick:
 		st.tick()
@@ -478,16 +488,7 @@ func (st *State) lost(c *conn, err error) {
 		st.workerLost(c.w, err)
 	case c.s != nil && st.sessions[c.s.id] == c.s:
 		c.s.conn = 0
-		c.s.deadline = st.now + st.config.Lease
-		c.s.lost = err
-		if st.config.Lease > 0 {
-			st.note(c.s.about(wire.EventCut), "the connection of "+c.s.owner()+" is lost; the session stays for its lease",
-				err)
-		}
-		st.parted(c.s, err)
-		if st.config.Lease <= 0 {
-			st.drop(c.s, err)
-		}
+		st.drop(c.s, err)
 	}
 }
 
@@ -504,11 +505,6 @@ func (st *State) tick() {
 	st.tellHeld()
 	st.stir()
 	st.serve = st.serve || st.isSliceDue()
-	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s.conn == 0 && st.now >= s.deadline {
-			st.drop(s, status.New(status.Unavailable, "the client was not heard of again: %w", s.lost))
-		}
-	}
 }
 
 // listen loses workers that hang: their connections live, and nothing comes.
@@ -529,6 +525,7 @@ func (st *State) listen() {
 		switch w := c.w; {
 		case paused:
 			w.heard = st.now
+		case c.cuts.isCut(): // its link bounds that
 		case silence > 0 && st.now-w.heard >= silence:
 			st.expel(c, status.New(status.Unavailable, "worker %s has said nothing for %.1f s; it hangs, or its machine does",
 				w.name, float64(st.now-w.heard)/1e9))

@@ -38,7 +38,7 @@ import (
 //	flush | 3 ask [tenants] | tenants [of=3] [error=…] [lines of a file of tenants, with ; between them]
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
-		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Lease: 10e9, Sequential: d.HasArg("sequential"),
+		c := Config{Cluster: "test", Term: 7, Heartbeat: 1e9, Sequential: d.HasArg("sequential"),
 			FirstCome: !d.HasArg("fair")}
 		d.MaybeScanArgs(t, "window", &c.Limits.Window)
 		d.MaybeScanArgs(t, "credit", &c.Limits.Credit)

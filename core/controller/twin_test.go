@@ -250,7 +250,7 @@ func (w *twin) ends(c *twinClient, op uint64, err error) {
 // events.
 func TestRulesHoldUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Term: 7, Lease: 5e6, MemoryWait: 20e6,
+		c := Config{Term: 7, MemoryWait: 20e6,
 			FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
 				Credit: rapid.IntRange(1, 20).Draw(t, "credit"),

@@ -42,9 +42,9 @@ for line in sys.stdin:
 class Rounds:
     """A client that runs a round when it is told to."""
 
-    def __init__(self, address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None):
+    def __init__(self, address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None, source=ROUNDS):
         self.process = subprocess.Popen(
-            [*inside, sys.executable, "-c", fresh.source(ROUNDS)],
+            [*inside, sys.executable, "-c", fresh.source(source)],
             env=fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **(env or {})}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -171,6 +171,52 @@ def test_unix_links_are_made_again():
             client.begin()
             break_unix(workers[i % 2])
             client.end()
+
+
+# Each round adds to an array on all devices, in place, so that a computation that is lost or runs twice shows.
+COUNTS = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+s = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
+step = jax.jit(lambda a: a + 1, donate_argnums=0, out_shardings=s)
+a = jax.device_put(np.zeros(len(devices) * 1024, dtype=np.float32), s)
+for line in sys.stdin:
+    for i in range(200):
+        a = step(a)
+        if i % 20 == 0:
+            b = jax.device_put(np.full(len(devices) * 1024, i, dtype=np.float32), s)
+            assert np.all(np.asarray(b) == i)
+    counts = np.asarray(a)
+    assert np.all(counts == counts[0])
+    print(line.strip(), counts[0] / int(line) / 200 * 6, flush=True)
+"""
+
+
+def test_leases_outlive_connections_to_the_controller(tmp_path):
+    """With --lease, connections of a client and workers to the controller are closed under load, again and again."""
+    address = f"tcp:127.0.0.1:{free_port()}"
+    env = {"PATHWAYS_TOKEN": "open sesame"}
+    at = ("--address", address, "--listen", "tcp:127.0.0.1:0", "--devices", "2", "--dir", str(tmp_path))
+    controller = ("controller", "--listen", address, "--lease", "10s", "--dir", str(tmp_path))
+    with serving(*controller, env=env) as leader, ExitStack() as running:
+        workers = [running.enter_context(serving("worker", *at, "--name", f"w{i}", env=env)) for i in range(2)]
+        until("two workers", lambda: there(address, env=env).count(" × cpu") == 2)
+        with Rounds(address, env=env, source=COUNTS) as client:
+            client.begin()
+            client.end()
+            ends = [client.process.pid, *(w.pid for w in workers)]
+            broken = [0] * len(ends)
+            for i in range(12):
+                client.begin()
+                for n in range(3):
+                    broken[(i + n) % 3] += break_tcp(leader.pid, ends[(i + n) % 3])
+                client.end()
+            done = command("status", "--json", "--address", address, env=env)
+            report = json.loads(done.stdout)
+            cuts = [w["link"]["cuts"] for island in report["islands"] for w in island["workers"]]
+            assert all(broken) and all(int(n) > 1 for n in cuts), (broken, cuts)
 
 
 @pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")

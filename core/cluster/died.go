@@ -1,0 +1,114 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A connection that has broken tells nothing of the process at its other end: that may come back, so its place is kept
+// for the lease. Two facts show that it will not, and then its place is free at once:
+//
+//	on this machine    the process has ended. The system says so through a file that stands for the process
+//	a worker elsewhere its machine answers that nothing listens at the worker's address any more
+//
+// Nothing is known of a client on another machine, whose place is kept for the whole lease. What a process says of
+// itself is trusted here: who lies ends its own session early, or late.
+
+// askEvery is the pause between two questions to a worker's machine, and askTime bounds one of them.
+const (
+	askEvery = 500 * time.Millisecond
+	askTime  = 2 * time.Second
+)
+
+// sayWho fills in by which number this process is known.
+func sayWho(h *wire.Hello) {
+	h.Pid, h.PidSpace = uint32(os.Getpid()), pidSpace()
+}
+
+// pidSpace names this machine and its namespace of process numbers; "" if the system does not say.
+func pidSpace() string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil || len(boot) == 0 {
+		return ""
+	}
+	return strings.TrimSpace(string(boot)) + " " + space
+}
+
+// died implements link.Config.Died.
+func died(ctx context.Context, h *wire.Hello) error {
+	switch {
+	case h.Pid != 0 && h.PidSpace != "" && h.PidSpace == pidSpace():
+		return ended(ctx, int(h.Pid))
+	case h.Worker != nil:
+		return refuses(ctx, h.Worker.Addresses)
+	}
+	return nil
+}
+
+// errKilled is the end of a process that did not say goodbye.
+var errKilled = status.New(status.Unavailable, "its process has ended without a goodbye: it was killed, or has crashed")
+
+// ended waits for a process of this machine to end.
+func ended(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return errKilled
+	}
+	if err != nil {
+		return nil // an old kernel: the lease decides
+	}
+	f := os.NewFile(uintptr(fd), "a process")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Now()) })() // a file of a process can be waited for
+	over := false
+	err = raw.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		over = err == nil && n == 1
+		return over
+	})
+	if err != nil || !over {
+		return nil
+	}
+	return errKilled
+}
+
+// refuses waits until the machine of a worker says that nothing listens at an address of the worker.
+func refuses(ctx context.Context, addresses []string) error {
+	for ctx.Err() == nil {
+		for _, a := range addresses {
+			at, isTCP := strings.CutPrefix(a, "tcp:")
+			if !isTCP {
+				continue
+			}
+			socket, err := (&net.Dialer{Timeout: askTime}).DialContext(ctx, "tcp", at)
+			if err == nil {
+				socket.Close()
+			} else if errors.Is(err, syscall.ECONNREFUSED) {
+				return status.New(status.Unavailable, "its process has ended: nothing listens at %s any more", a)
+			}
+		}
+		timer := time.NewTimer(askEvery)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}

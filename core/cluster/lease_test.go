@@ -1,0 +1,98 @@
+package cluster_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport/inproc"
+)
+
+// With a lease, connections of a client and workers to the controller break again and again under load, and each
+// operation ends well, once.
+func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
+		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second,
+			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
+				Silence: silence}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const rounds = 600
+		ended := make(chan client.Ended, 2*rounds)
+		s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
+			for _, e := range batch {
+				ended <- e
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // all have heard of one another
+		done := make(chan struct{})
+		breaks := make(chan int)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				select {
+				case <-done:
+					breaks <- n
+					return
+				case <-time.After(7 * time.Millisecond):
+					l.Break([]string{"c", "worker-0", "worker-1"}[n%3])
+				}
+			}
+		}()
+		f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
+		from, to := s.Devices()[0].Number, s.Devices()[1].Number
+		for i := range uint64(rounds) {
+			object, data := s.Objects(2), fmt.Sprintf("sixteen by %05d", i)
+			if err := s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
+				Fill: func(_ uint32, dst []byte, written func(error)) {
+					copy(dst, data)
+					written(nil)
+				}}); err != nil {
+				t.Fatal(err)
+			}
+			m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
+				Moves: []*wire.Move{{Source: object, From: from, To: to}}}
+			if err := s.Transfer(m, 2+2*i); err != nil {
+				t.Fatal(err)
+			}
+			if i%10 != 0 {
+				continue
+			}
+			got, fetched := make([]byte, len(data)), make(chan error, 1)
+			if err := s.Fetch(object+1, to, got, func(err error) { fetched <- err }); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-fetched; err != nil || string(got) != data {
+				t.Fatalf("got %q, %v; want %q", got, err, data)
+			}
+		}
+		seen := map[uint64]bool{}
+		for range 2 * rounds {
+			e := <-ended
+			if e.Err != nil || seen[e.Token] {
+				t.Errorf("operation %d ended with %v, before: %v", e.Token, e.Err, seen[e.Token])
+			}
+			seen[e.Token] = true
+		}
+		close(done)
+		if n := <-breaks; n < 20 {
+			t.Errorf("only %d connections were broken", n)
+		}
+		s.Close()
+		l.Close()
+		for _, d := range drivers {
+			d.Close()
+		}
+	})
+}
