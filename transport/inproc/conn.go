@@ -99,6 +99,16 @@ func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
 	return nil
 }
 
+// Room blocks until fewer than n bytes were sent and not received, or nothing can be sent any more.
+func (c *Conn) Room(n int) {
+	q := c.out
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.waits() >= n && q.sent == nil && q.read == nil && q.broken == nil {
+		q.room.Wait()
+	}
+}
+
 // waits is the number of bytes that were sent and not received. Called with the
 // lock.
 func (q *queue) waits() int {

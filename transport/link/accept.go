@@ -12,20 +12,35 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// secretSize is the bytes of a link's secret: none is guessed.
+// The accepting side. It guarantees that a connection continues a link only if its dialler is the process to which the
+// link's Welcome went, and that of several attempts only the last continues it. Why this is true:
+//
+//   - give compares everything that says who the dialler is, before it touches the link: the term, the secret (in
+//     constant time), the role, and the holder that the connection's own handshake has shown. A refusal leaves the
+//     link as it was.
+//   - Attempt numbers only rise, under the lock of the link. A Hello that was recorded and is sent again has a number
+//     that was used. A dialler that gave an attempt up has made a higher one, which replaces the offer of the lower;
+//     the lower one is refused with ABORTED, and its connection closed.
+//   - An offer only waits: the goroutine in Recv takes it and answers. So the count of received frames that Resumed
+//     tells is that of the moment in which the old line is no longer read.
+//
+// Every wait has an end: next returns at the end of the lease, with the process at the other end, or with the Conn; a
+// dialler whose offer is not taken gives up after transport.HelloTime and dials again.
+
+// secretSize is the bytes of a link's secret, too many to guess.
 const secretSize = 16
 
 // Config configures an Acceptor.
 type Config struct {
-	Lease time.Duration // that a link is kept without a line; 0: connections are no links
+	Lease time.Duration // how long a link is kept without a line; 0: connections are not links
 	Term  uint64        // of this start of the controller, higher than those of all before
-	// Died blocks until the process that sent a hello is known to have died, and returns why, or until ctx ends; then
-	// nil. It is called while a link has no line. Nil: that is never known.
+	// Died blocks until the process that sent a hello is known to have died, and then returns why; or until ctx ends,
+	// and then returns nil. It is called while a link has no line. If Died is nil, the lease alone decides.
 	Died func(ctx context.Context, hello *wire.Hello) error
 }
 
-// Acceptor makes links of connections that come, and gives those that resume one to it. All methods may be called from
-// any goroutine.
+// Acceptor makes links of new connections, and passes connections that resume a link to it. Its methods may be called
+// from any goroutine.
 type Acceptor struct {
 	config Config
 
@@ -55,9 +70,9 @@ type accepted struct {
 	over  bool
 }
 
-// Take takes a connection that has said hello. Where it begins something that may outlive it, in.Conn becomes a Conn.
-// True says that it resumes a link, or asks to, and belongs to the Acceptor: it may be refused, which takes time and is
-// done by the function that is returned, unless that is nil.
+// Take receives a connection that has said hello. If it is to be a link, in.Conn becomes a Conn, and Take returns false.
+// If it resumes a link or asks to, Take returns true, and the connection belongs to the Acceptor. Take itself does not
+// block; if a connection is to be refused, it returns a function that does so, which may block.
 func (a *Acceptor) Take(in *transport.Incoming) (resumes bool, refuse func()) {
 	r := in.Hello.GetResume()
 	if r == nil {
@@ -78,7 +93,7 @@ func overtaken(by uint64) error {
 	return status.New(status.Aborted, "attempt %d to resume the link came meanwhile", by)
 }
 
-// begin makes a link of a connection, where both sides know how.
+// begin makes a link of a connection, if both sides know how.
 func (a *Acceptor) begin(in *transport.Incoming) {
 	l, ok := in.Conn.(line)
 	role := in.Hello.Role
@@ -98,7 +113,7 @@ func (a *Acceptor) begin(in *transport.Incoming) {
 	in.Conn = offering{r.conn, r}
 }
 
-// offering is a Conn that tells its Welcome how it is resumed.
+// offering is a Conn whose Welcome says how to resume it.
 type offering struct {
 	*Conn
 	r *accepted
@@ -112,7 +127,8 @@ func (o offering) Offer(w *wire.Welcome) {
 		LeaseMs: r.from.config.Lease.Milliseconds()}
 }
 
-// give gives a connection to the link that it resumes. The one that it overtakes is returned.
+// give offers a connection to the link that it resumes. It returns the connection that was offered before and not
+// taken yet, if there is one.
 func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transport.Incoming, err error) {
 	a.mu.Lock()
 	l := a.links[r.Link]
@@ -146,13 +162,13 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	instead, l.offer = l.offer, in
 	select {
 	case l.came <- struct{}{}:
-	default: // it has yet to look
+	default: // next has not looked yet
 	}
 	l.conn.displace()
 	return instead, nil
 }
 
-// displace ends the line that there is: the peer has another.
+// displace ends the present line: the peer has another.
 func (c *Conn) displace() {
 	c.mu.Lock()
 	l := c.line
@@ -162,7 +178,7 @@ func (c *Conn) displace() {
 	}
 }
 
-// take takes the offer, if there is one.
+// take returns the offer, or nil, and removes it.
 func (r *accepted) take() *transport.Incoming {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +221,7 @@ func (r *accepted) next(c *Conn, broken error) error {
 		case why := <-died:
 			return why
 		case <-timer.C:
-			if late := time.Since(due); late > lease/4 { // this process did not run, and took no connection
+			if late := time.Since(due); late > lease/4 { // this process was stopped, and accepted no connection
 				timer.Reset(lease)
 				due = time.Now().Add(lease)
 				continue
@@ -218,7 +234,7 @@ func (r *accepted) next(c *Conn, broken error) error {
 	}
 }
 
-// resume has the link go on over a connection.
+// resume continues the link over a connection.
 func (r *accepted) resume(c *Conn, in *transport.Incoming) error {
 	l, ok := in.Conn.(line)
 	if !ok {

@@ -12,6 +12,11 @@ import (
 	"github.com/openpathways/pathways/transport/resume"
 )
 
+// The dialling side. It dials again until the accepting side continues the link, refuses it, or the lease is over. Each
+// attempt has a higher number than those before, so one that this side gave up cannot win later. A refusal that
+// another attempt cannot change (see resume.Passes) ends the Conn with the sentence of the accepting side. The wait
+// between attempts ends with the Conn, and one attempt ends by itself after transport.HelloTime.
+
 // dialler replaces the lines of the side that dialled.
 type dialler struct {
 	dialer  transport.Dialer
@@ -20,7 +25,7 @@ type dialler struct {
 	attempt uint64
 }
 
-// Dial connects as d does. Where the other side offers a link, the connection outlives its line, and d dials again.
+// Dial connects as d does. If the other side offers a link, the connection outlives its line, and d dials again.
 func Dial(ctx context.Context, d transport.Dialer, address string, hello *wire.Hello) (transport.Conn, *wire.Welcome,
 	error) {
 	conn, welcome, err := d.Dial(ctx, address, hello)

@@ -1,44 +1,54 @@
 // Package link makes connections of clients and workers to their controller that outlive their sockets: a connection
 // that breaks costs time and nothing else.
 //
-// A Conn is a transport.Conn over one line after the other, a line being a connection of transport/stream or
-// transport/inproc. Dial makes it on the side that connects, an Acceptor on the side that is connected to. Whoever uses
-// it sees one connection, which ends once; it need not know that the line was another one for a while.
+// A Conn is a transport.Conn that goes over one line after another. A line is a connection of transport/stream or
+// transport/inproc. Dial makes a Conn on the side that connects, an Acceptor on the side that is connected to. Callers
+// see one connection that ends once; they need not know that its line was replaced.
 //
 // # What it guarantees
 //
-// Every frame that Send took arrives, once and in order, or the Conn ends at both sides. transport/resume counts the
-// frames of a direction on both sides and keeps them until the peer has them; after a break each side tells the other
-// how many it has, and the other sends the rest. Frames are counted where Recv returns them, so an operation is neither
-// lost nor done twice.
+// Every frame that Send accepted arrives once and in order, or the Conn ends at both sides. Why this is true:
+//
+//   - Both sides count the frames of a direction, and a line keeps their order. So the count says which frames the peer
+//     has, and no frame carries a number.
+//   - transport/resume keeps each frame until the peer has acknowledged it. A frame is kept and handed to the line in
+//     one critical section of mu, so both have the same order.
+//   - Frames are counted where Recv returns them, not where they are read. A frame that was read from a line that
+//     breaks is counted if the caller has it, and sent again if not.
+//   - After a break, each side tells the other its count, in Hello.resume and Welcome.resumed, and the other sends the
+//     rest. The goroutine in Recv replaces the line itself, so no frame of the old line is returned after the count
+//     was told.
 //
 // # How long
 //
-// A line that has broken is replaced within the lease, which the accepting side tells the other in its Welcome. The
-// side that dialled dials again, at most a second and a half apart. Both sides count the lease from when they
-// noticed, and end the Conn when it is over; the accepting side at once where it learns that the other process has
-// died. A process that was stopped (SIGSTOP) does not count the time in which it did not run. After a Goodbye, of
-// either side, nothing is replaced. Nor is a line that breaks before the accepting side has heard anything behind
-// its Welcome: the other side may not have got it, and would know nothing of the link.
+// A line that has broken is replaced within the lease. The accepting side tells its length in the Welcome. The side that
+// dialled dials again, at most a second and a half apart. Both sides count the lease from when they noticed the break,
+// and end the Conn when it is over. The accepting side ends it at once if it learns that the other process has died.
+// If the accepting process was stopped (SIGSTOP), it begins the lease again when it continues; a dialling process that
+// was stopped makes one more attempt, whatever the time.
+//
+// Two breaks end the Conn at once: one after a Goodbye of either side, and one before the accepting side has heard
+// anything after its Welcome, since the other side may not have received the Welcome and cannot resume without it.
 //
 // # Who may resume
 //
-// Who shows what a new connection shows (token, certificate, versions), is let in as the same holder, and knows the
-// secret of the link, which only its Welcome told. Attempts are numbered and a number counts once, so that a recorded
-// hello is of no use. The term names the start of the controller that made the link: no other start resumes it.
+// A dialler may resume a link if it shows what a new connection shows (token or certificate, versions), is admitted as
+// the same holder and role, and knows the link's secret, which only the Welcome contained. Attempts are numbered and
+// each number counts once, so a recorded Hello is of no use. The term names the start of the controller that made the
+// link; no other start resumes it.
 //
-// # What bounds memory
+// # What bounds memory and waits
 //
-// Send waits where the peer has not acknowledged keepBytes, so a Conn keeps that and one message more. The receiver
-// acknowledges often enough (see transport/resume) that a peer that receives never makes Send wait. While the goroutine
-// that receives is outside Recv, acknowledgements are not read, and it may be the one that sends: then only the line's
-// own bound has Send wait.
+// Send waits while keepBytes are sent and not acknowledged, so a Conn keeps that and one message more for each goroutine
+// that sends. The receiver acknowledges often enough (see transport/resume) that a peer that receives does not make
+// Send wait. Acknowledgements are read in Recv. While the goroutine that receives is outside Recv, none are, and that
+// goroutine may be the one that sends; so then Send waits for room in the line instead, as without a link. If that
+// line is broken, Send does not wait at all, until the goroutine is back in Recv and replaces it.
 //
 // # Concurrency
 //
-// Send and its kin may be called from any goroutine, Recv from one. The goroutine in Recv does all that replaces a
-// line, so no frame of an old line is received behind one of the new. mu comes before the locks of lines; it is held
-// while a frame is handed to a line, which never waits, and not during Recv, Dial or Watch's function.
+// Send, Later, Join and Flush may be called from any goroutine, Recv from one. mu comes before the locks of lines. While
+// mu is held nothing waits: frames are handed to a line by Post and its kin, which never do.
 // core/client, core/controller and core/cluster import it.
 package link
 
@@ -56,8 +66,8 @@ import (
 	"github.com/openpathways/pathways/transport/resume"
 )
 
-// keepBytes is what may be sent and not acknowledged before Send waits: less than a line's own bound, so that Send
-// never waits for a line while it holds mu, and many times what a receiver leaves unacknowledged.
+// keepBytes is what may be sent and not acknowledged before Send waits: many times what a receiver leaves unacknowledged,
+// so that Send seldom waits, and somewhat less than a line's own bound, so that the line is not what limits it.
 const keepBytes = 768 << 10
 
 // line is a connection that a Conn goes over.
@@ -66,6 +76,16 @@ type line interface {
 	transport.Peeker
 	// Post is Send that never waits.
 	Post(kind wire.Kind, payload []byte) error
+	// Room blocks until fewer than n bytes that were sent wait in the line, or it has broken.
+	Room(n int)
+}
+
+// batcher is a line on which messages can wait for each other, as those of a transport.Batcher.
+type batcher interface {
+	// PostLater and PostJoin are Later and Join of a transport.Batcher that never wait.
+	PostLater(kind wire.Kind, payload []byte) error
+	PostJoin(kind wire.Kind, payload []byte, later bool) error
+	Flush(here bool)
 }
 
 // Conn is a transport.Conn, transport.Batcher and transport.Watched.
@@ -81,8 +101,8 @@ type Conn struct {
 	mu        sync.Mutex // guards the rest, up to since
 	room      sync.Cond  // sent has room again, or the Conn has ended
 	line      line       // nil while there is none
-	batch     transport.Batcher
-	last      line // the latest, which may have broken
+	batch     batcher    // line, or nil
+	last      line       // the latest, which may have broken
 	sent      resume.Sent
 	receiving bool  // a goroutine is in Recv, and reads acknowledgements
 	waiting   int   // goroutines in Send that wait for room
@@ -97,10 +117,10 @@ type Conn struct {
 
 // replacer finds the next line.
 type replacer interface {
-	// next waits for a line that the peer knows to be this Conn's, until it has one, the lease is over or the Conn
-	// has ended; then it returns why. broken is why there is none.
+	// next waits for a line that the peer knows to be this Conn's, and has the Conn go on over it (carry). It returns an
+	// error if the lease is over, the peer refuses, or the Conn has ended. broken is why the last line ended.
 	next(c *Conn, broken error) error
-	// ends is told that the Conn has ended; it may be told so twice.
+	// ends says that the Conn has ended. It may be called twice.
 	ends()
 }
 
@@ -112,10 +132,10 @@ func newConn(l line, r replacer) *Conn {
 	return c
 }
 
-// use has frames go over a line. Mu is held, or the Conn is new.
+// use makes l the line. Mu is held, or the Conn is new.
 func (c *Conn) use(l line) {
 	c.line, c.last = l, l
-	c.batch, _ = l.(transport.Batcher)
+	c.batch, _ = l.(batcher)
 }
 
 // Peer implements transport.Conn.
@@ -177,42 +197,60 @@ func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 	switch {
 	case len(payload) > wire.MaxFrame:
 		return wire.TooLong(kind, len(payload))
-	case kind == 0:
-		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
+	case kind == 0 || kind == wire.KindReceived || kind == wire.KindBurst:
+		return status.New(status.InvalidArgument, "a message of kind %d cannot be sent over a link", kind)
+	case kind == wire.KindHeartbeat && len(payload) == 0:
+		return nil // lines send such by themselves, and their Recv passes over them: it must not be counted
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.sent.Bytes() >= keepBytes && c.receiving && c.ended == nil {
-		if c.batch != nil {
-			c.batch.Flush(false) // what fills it may be for later, and its Flush may come from who waits here
-		}
-		c.waiting++
-		c.room.Wait()
-		c.waiting--
-	}
-	if c.ended != nil {
+	if c.waitForRoom(); c.ended != nil {
 		return c.ended
 	}
-	if kind == wire.KindWelcome { // the first word, which is not a link's yet
-		return c.line.Send(kind, payload)
+	if kind == wire.KindWelcome { // the first message, which precedes those of the link
+		return c.line.Post(kind, payload)
 	}
-	c.parting = c.parting || kind == wire.KindGoodbye
+	if err := c.hand(kind, payload, how); status.CodeOf(err) == status.InvalidArgument {
+		return err // the line accepts no such frame, and is as it was; other errors are for the goroutine in Recv
+	}
 	c.sent.Add(kind, payload)
-	var err error
+	c.parting = c.parting || kind == wire.KindGoodbye
+	return nil
+}
+
+// waitForRoom waits while too much is sent and not acknowledged. Mu is held, but not while it waits.
+func (c *Conn) waitForRoom() {
+	for c.sent.Bytes() >= keepBytes && c.ended == nil {
+		if c.batch != nil {
+			c.batch.Flush(false) // what fills it may be for later, and its Flush may come from the goroutine that waits
+		}
+		if c.receiving {
+			c.waiting++
+			c.room.Wait()
+			c.waiting--
+			continue
+		}
+		l := c.last
+		c.mu.Unlock()
+		l.Room(keepBytes)
+		c.mu.Lock()
+		if !c.receiving {
+			return
+		}
+	}
+}
+
+// hand hands a frame to the line, if there is one; if not, the next line gets what is kept. Mu is held.
+func (c *Conn) hand(kind wire.Kind, payload []byte, how way) error {
 	switch {
-	case c.line == nil: // it is sent over the next
+	case c.line == nil:
+		return nil
 	case c.batch == nil || how == now:
-		err = c.line.Send(kind, payload)
+		return c.line.Post(kind, payload)
 	case how == later:
-		err = c.batch.Later(kind, payload)
-	default:
-		err = c.batch.Join(kind, payload, how == joinsLater)
+		return c.batch.PostLater(kind, payload)
 	}
-	if status.CodeOf(err) == status.InvalidArgument { // the line takes no such frame, and no later one would
-		c.end(err)
-		return err
-	}
-	return nil // a line that broke is replaced by the goroutine in Recv
+	return c.batch.PostJoin(kind, payload, how == joinsLater)
 }
 
 // Recv implements transport.Conn. Where the line breaks, it waits for the next.
@@ -253,7 +291,8 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 	}
 }
 
-// leave notes that the goroutine in Recv leaves it. It may come to need a lock that a goroutine in Send holds.
+// leave records that the goroutine in Recv leaves it. That goroutine may next wait for a lock which a caller of Send
+// holds, so callers that wait for acknowledgements are woken.
 func (c *Conn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +302,8 @@ func (c *Conn) leave() {
 	}
 }
 
-// Buffered implements transport.Conn. An acknowledgement is no message, and after an error Recv waits for a line.
+// Buffered implements transport.Conn. It is false before an acknowledgement, which Recv does not return, and before an
+// error, after which Recv waits for a line.
 func (c *Conn) Buffered() bool {
 	c.mu.Lock()
 	l := c.last
@@ -288,7 +328,7 @@ func (c *Conn) count(kind wire.Kind, payload []byte) (due bool) {
 	return due
 }
 
-// acknowledged is told how many frames the peer has.
+// acknowledged forgets frames that the peer has, as its acknowledgement says.
 func (c *Conn) acknowledged(payload []byte) error {
 	if len(payload) != 8 {
 		return status.New(status.InvalidArgument, "%s sent an acknowledgement of %d bytes; it has 8", c.peer, len(payload))
@@ -302,7 +342,7 @@ func (c *Conn) acknowledged(payload []byte) error {
 	return nil
 }
 
-// broke replaces a line that Recv failed on. On an error the Conn is to end with it.
+// broke replaces the line l, on which Recv failed. If it returns an error, the Conn has to end with it.
 func (c *Conn) broke(l line, why error) error {
 	c.mu.Lock()
 	if c.ended != nil || c.parting || !c.heard || !resume.Outlasts(why) {
@@ -325,8 +365,8 @@ func (c *Conn) broke(l line, why error) error {
 	return nil
 }
 
-// carry has the Conn go on over a line whose peer has received so many frames. answer is called before anything is
-// sent. On an error the line stays the caller's.
+// carry makes l the line and sends what its peer lacks, which has received so many frames. It calls answer before
+// anything is sent. If it returns an error, l stays the caller's.
 func (c *Conn) carry(l line, received uint64, answer func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,7 +388,7 @@ func (c *Conn) carry(l line, received uint64, answer func() error) error {
 	return nil
 }
 
-// end ends the Conn, once. Mu is held.
+// end ends the Conn; only the first call has an effect. Mu is held.
 func (c *Conn) end(why error) {
 	if c.ended != nil {
 		return
@@ -384,7 +424,7 @@ func (c *Conn) Close() error {
 	return l.Close()
 }
 
-// drop ends a line that has broken, without waiting for it to write.
+// drop closes a line that has broken, without waiting until what was sent is written.
 func drop(l line) {
 	if d, ok := l.(interface{ Drop() }); ok {
 		d.Drop()

@@ -223,6 +223,60 @@ func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
+// While Send waits for the line, since no goroutine reads acknowledgements, nothing else waits for Send.
+func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		if err := far.Send(wire.KindRun, []byte("from far")); err != nil {
+			t.Fatal(err)
+		}
+		var sent atomic.Int64
+		go func() {
+			for near.Send(wire.KindRun, make([]byte, 1<<10)) == nil {
+				sent.Add(1)
+			}
+		}()
+		synctest.Wait()
+		if n := sent.Load(); n < keepBytes>>11 || n > 2*keepBytes>>10 {
+			t.Errorf("%d frames were sent before Send waited, want about %d", n, keepBytes>>10)
+		}
+		near.(transport.Batcher).Flush(true)
+		kind, payload, err := near.Recv()
+		if kind != wire.KindRun || string(payload) != "from far" || err != nil {
+			t.Errorf("got %v %q, %v", kind, payload, err)
+		}
+		end(near, far)
+	})
+}
+
+// What the line does not accept is refused, and the link goes on.
+func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		for _, kind := range []wire.Kind{0, wire.KindReceived, wire.KindBurst} {
+			if err := near.Send(kind, nil); status.CodeOf(err) != status.InvalidArgument {
+				t.Errorf("a message of kind %d: %v", kind, err)
+			}
+		}
+		if err := near.Send(wire.KindRun, make([]byte, wire.MaxFrame+1)); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("a message that is too long: %v", err)
+		}
+		if err := near.Send(wire.KindHeartbeat, nil); err != nil { // is not numbered
+			t.Error(err)
+		}
+		if err := near.Send(wire.KindRun, []byte("on")); err != nil {
+			t.Error(err)
+		}
+		if kind, payload, err := far.Recv(); kind != wire.KindRun || string(payload) != "on" || err != nil {
+			t.Errorf("got %v %q, %v", kind, payload, err)
+		}
+		if got, want := far.(offering).received.Count(), near.(*Conn).sent.Count(); got != want {
+			t.Errorf("%d frames were received, %d sent", got, want)
+		}
+		end(near, far)
+	})
+}
+
 // drain receives until the Conn ends, for the reason that is returned.
 func drain(c transport.Conn) error {
 	for {

@@ -109,6 +109,9 @@ func (s *Sent) Again(send func(kind wire.Kind, payload []byte, file *os.File) er
 	return nil
 }
 
+// Count is how many frames were sent.
+func (s *Sent) Count() uint64 { return s.count }
+
 // Bytes is the memory of frames that the peer has not acknowledged.
 func (s *Sent) Bytes() int { return len(s.frames) - s.head }
 

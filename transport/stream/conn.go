@@ -142,11 +142,6 @@ func (c *Conn) Post(kind wire.Kind, payload []byte) error {
 	return c.send(kind, payload, -1, 0)
 }
 
-// PostLater is Post of a message that waits for Flush, or for what else is sent.
-func (c *Conn) PostLater(kind wire.Kind, payload []byte) error {
-	return c.send(kind, payload, -1, later)
-}
-
 // PassesFiles says whether files can be passed.
 func (c *Conn) PassesFiles() bool {
 	_, ok := c.net.(*net.UnixConn)

@@ -22,6 +22,20 @@ func (c *Conn) Join(kind wire.Kind, payload []byte, held bool) error {
 	return c.send(kind, payload, -1, how)
 }
 
+// PostLater is Later that never waits for room, as Post is Send.
+func (c *Conn) PostLater(kind wire.Kind, payload []byte) error {
+	return c.send(kind, payload, -1, later)
+}
+
+// PostJoin is Join that never waits for room.
+func (c *Conn) PostJoin(kind wire.Kind, payload []byte, held bool) error {
+	how := joins
+	if held {
+		how |= later
+	}
+	return c.send(kind, payload, -1, how)
+}
+
 // burst is the last message of pending, where others can join it.
 type burst struct {
 	at int // where it begins
