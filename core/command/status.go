@@ -132,6 +132,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	showSlices(w, r)
 	showQueue(w, r, "\n")
 	showRunning(w, r)
+	showLinks(w, r)
 	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
@@ -289,6 +290,28 @@ func showRefused(w io.Writer, r *wire.Report) {
 			last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
 			wire.Age(last.GetSinceMs()))
 		head = ""
+	}
+}
+
+// showLinks prints the connections to the controller that have broken and were kept, if any.
+func showLinks(w io.Writer, r *wire.Report) {
+	head := "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n"
+	show := func(who string, l *wire.Report_Link) {
+		if l.GetCuts() == 0 {
+			return
+		}
+		state := fmt.Sprintf("connected, after %v without", time.Duration(l.BackMs)*time.Millisecond)
+		if l.CutMs > 0 {
+			state = fmt.Sprintf("none for %v, at most %v", wire.Age(l.CutMs), wire.Age(l.LeaseMs))
+		}
+		fmt.Fprintf(w, "%s%s\t%s\t%s\t%v ago\t%s\n", head, who, state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs), l.Why)
+		head = ""
+	}
+	for _, k := range r.EachWorker() {
+		show(k.Process.GetName(), k.Link)
+	}
+	for _, s := range r.Sessions {
+		show(wire.Owner(s.Session, s.Name, s.User, s.Host), s.Link)
 	}
 }
 

@@ -202,6 +202,31 @@ func TestShowApart(t *testing.T) {
 	}
 }
 
+// Connections to the controller that broke are shown with their state; those that never did are not.
+func TestShowLinks(t *testing.T) {
+	var out strings.Builder
+	r := &wire.Report{
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000,
+				Why: "connection reset"}},
+			{Process: &wire.Process{Name: "w1"}, Link: &wire.Report_Link{LeaseMs: 10_000}},
+			{Process: &wire.Process{Name: "w2"}}}}},
+		Sessions: []*wire.Report_SessionReport{{Session: 3, Name: "train", User: "ada", Link: &wire.Report_Link{
+			LeaseMs: 10_000, Cuts: 2, LastMs: 60_000, BackMs: 12, Why: "end of file"}}},
+	}
+	showLinks(&out, r)
+	want := "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n" +
+		"w0\tnone for 3s, at most 10s\t1 time\t3s ago\tconnection reset\n" +
+		"session 3, train of ada\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showLinks(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where no connection broke it shows %q", out.String())
+	}
+}
+
 func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 	c := place{dir: "/run/pathways/here", cluster: "here"}
 	if got, ok := placeAt(c.address()); !ok || got != c {

@@ -412,6 +412,7 @@ func (m *top) details(of row) []string {
 	showRunning(w, about)
 	showHeld(w, about)
 	showSlices(w, about)
+	showLinks(w, about)
 	showApart(w, about)
 	showWaits(w, about)
 	w.Flush()

@@ -7,27 +7,34 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A client or a worker whose connection breaks keeps its place: transport/link makes the connection again and sends
-// what was lost, so that State need not. State is told, for people, and so that it does not take such a worker for one
-// that hangs. Where the connection is not made again in time, State hears that it is Lost.
+// A client or worker whose connection breaks keeps its place for the lease. transport/link makes the connection again and
+// sends what was lost; the messages of a Conn stay complete and in order, so State need not do anything to mend a break.
+// It hears of the break and of its end (Cut, Mended) for two reasons: to show both to people, and because a worker
+// without a connection sends no heartbeats and must not be taken for one that hangs. Every Cut ends: with Mended, or with
+// Lost when the lease is over or the process is known to have died.
 
-// cuts is what is known of the breaks of a connection.
+// cuts is what State knows about the breaks of a connection.
 type cuts struct {
 	count uint64
 	since int64 // of the last one, on State's clock
 	ended int64 // when it was mended; 0: it is not
 	why   error
+	lease int64 // of Event; 0: the connection does not outlive a break
 }
 
 // isCut reports whether there is no connection now.
 func (c *cuts) isCut() bool { return c.count > 0 && c.ended == 0 }
 
-// report is for Report; nil where there was no break.
+// report returns what Report says; nil if the connection does not outlive a break.
 func (c *cuts) report(now int64) *wire.Report_Link {
-	if c.count == 0 {
+	if c.lease == 0 {
 		return nil
 	}
-	r := &wire.Report_Link{Cuts: c.count, LastMs: (now - c.since) / 1e6, Why: c.why.Error()}
+	r := &wire.Report_Link{Cuts: c.count, LeaseMs: c.lease / 1e6}
+	if c.count == 0 {
+		return r
+	}
+	r.LastMs, r.Why = (now-c.since)/1e6, c.why.Error()
 	if c.isCut() {
 		r.CutMs = max(r.LastMs, 1)
 	} else {
@@ -36,15 +43,15 @@ func (c *cuts) report(now int64) *wire.Report_Link {
 	return r
 }
 
-// wasCut is told that a connection broke.
+// wasCut records that a connection broke.
 func (st *State) wasCut(c *conn, why error) {
 	c.cuts.count++
-	c.cuts.since, c.cuts.ended, c.cuts.why = st.now, 0, why
+	c.cuts.since, c.cuts.ended, c.cuts.why = st.now, 0, wire.Of(why).Err() // which bounds its length
 	who, what := c.named(wire.EventCut)
 	st.note(what, who+" has no connection; its place is kept", why)
 }
 
-// mended is told that there is a connection again.
+// mended records that there is a connection again.
 func (st *State) mended(c *conn) {
 	c.cuts.ended = st.now
 	if c.w != nil {
@@ -55,7 +62,7 @@ func (st *State) mended(c *conn) {
 	st.note(what, fmt.Sprintf("%s has a connection again, after %v", who, took), nil)
 }
 
-// named returns who is at the other end of a connection, for people, and what an event of a kind is about.
+// named returns the name of the other end of a connection, for people, and what an event of this kind is about.
 func (c *conn) named(kind string) (who string, what about) {
 	switch {
 	case c.s != nil:

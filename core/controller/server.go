@@ -49,6 +49,7 @@ type Server struct {
 	reloading sync.Mutex // held while the file of tenants is read and until State has it; taken before mu
 
 	links   *linking.Acceptor
+	lease   time.Duration // of links
 	running sync.WaitGroup
 	done    chan struct{}
 	due     *time.Timer // for a Tick before the next heartbeat
@@ -97,7 +98,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{log: c.Log, stopped: c.Stopped, reload: c.Reload, begun: time.Now(),
+	s := &Server{log: c.Log, stopped: c.Stopped, reload: c.Reload, begun: time.Now(), lease: c.Lease,
 		done: make(chan struct{}), conns: map[uint64]*link{}, due: time.NewTimer(time.Hour)}
 	s.due.Stop()
 	var random [40]byte
@@ -180,7 +181,9 @@ func (c *link) sendWelcome() error {
 // read brings a connection's messages to State until it ends.
 func (s *Server) read(c *link) {
 	defer s.running.Done()
+	lease := time.Duration(0)
 	if w, ok := c.in.Conn.(transport.Watched); ok {
+		lease = s.lease
 		w.Watch(func(why error) {
 			kind := Cut
 			if why == nil {
@@ -190,7 +193,7 @@ func (s *Server) read(c *link) {
 		})
 	}
 	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
-		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant}, true)
+		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
 	if !c.let {
 		return // it was refused
 	}

@@ -125,6 +125,7 @@ type Event struct {
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
 	Of      string // of Join: the name of the tenant that its credential is of; "" names none
+	Lease   int64  // of Join: nanoseconds for which Conn may be Cut before it is Lost; 0: it is never Cut
 	Table   *tenant.Table
 	Rows    []Row // of Look
 	Err     error
@@ -420,6 +421,10 @@ func (st *State) join(ev *Event) {
 	if err != nil {
 		st.refuse(ev.Conn, err)
 		st.turnAway(h, ev.Peer, err)
+		return
+	}
+	if c := st.conns[ev.Conn]; c != nil {
+		c.cuts.lease = ev.Lease
 	}
 }
 

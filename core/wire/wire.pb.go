@@ -7383,11 +7383,12 @@ func (x *Report_Worker) GetLink() *Report_Link {
 // The link of a worker, or of a session's client, to the controller.
 type Report_Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	CutMs         int64                  `protobuf:"varint,1,opt,name=cut_ms,json=cutMs,proto3" json:"cut_ms,omitempty"`    // for how long it has had no connection; 0: it has one
-	Cuts          uint64                 `protobuf:"varint,2,opt,name=cuts,proto3" json:"cuts,omitempty"`                   // how often it has lost its connection
-	LastMs        int64                  `protobuf:"varint,3,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"` // how long ago the last time was; no meaning where cuts is 0
-	BackMs        int64                  `protobuf:"varint,4,opt,name=back_ms,json=backMs,proto3" json:"back_ms,omitempty"` // how long that took to mend; no meaning where cut_ms is not 0
-	Why           string                 `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`                      // it lost it the last time
+	CutMs         int64                  `protobuf:"varint,1,opt,name=cut_ms,json=cutMs,proto3" json:"cut_ms,omitempty"`       // for how long it has had no connection; 0: it has one
+	Cuts          uint64                 `protobuf:"varint,2,opt,name=cuts,proto3" json:"cuts,omitempty"`                      // how often it has lost its connection
+	LastMs        int64                  `protobuf:"varint,3,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"`    // how long ago the last time was; no meaning if cuts is 0
+	BackMs        int64                  `protobuf:"varint,4,opt,name=back_ms,json=backMs,proto3" json:"back_ms,omitempty"`    // how long that took to mend; no meaning if cuts is 0 or cut_ms is not
+	Why           string                 `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`                         // it lost it the last time
+	LeaseMs       int64                  `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // how long it stays without a connection; 0: it is lost with its connection
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7455,6 +7456,13 @@ func (x *Report_Link) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *Report_Link) GetLeaseMs() int64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
 }
 
 // A compiled program, for all sessions that have it.
@@ -9193,7 +9201,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
 	"onlyEvents\x12#\n" +
-	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xa1\x1f\n" +
+	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xbd\x1f\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -9234,13 +9242,14 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"temp_bytes\x18\n" +
 	" \x03(\x03R\ttempBytes\x12.\n" +
-	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1au\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x01\n" +
 	"\x04Link\x12\x15\n" +
 	"\x06cut_ms\x18\x01 \x01(\x03R\x05cutMs\x12\x12\n" +
 	"\x04cuts\x18\x02 \x01(\x04R\x04cuts\x12\x17\n" +
 	"\alast_ms\x18\x03 \x01(\x03R\x06lastMs\x12\x17\n" +
 	"\aback_ms\x18\x04 \x01(\x03R\x06backMs\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\x1a\x83\x01\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x19\n" +
+	"\blease_ms\x18\x06 \x01(\x03R\aleaseMs\x1a\x83\x01\n" +
 	"\aProgram\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adevices\x18\x02 \x01(\x04R\adevices\x12\x12\n" +
