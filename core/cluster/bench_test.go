@@ -36,6 +36,10 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 	if delay > 0 {
 		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return delay }}
 	}
+	return newStreamIn(b, c, devices, cost)
+}
+
+func newStreamIn(b *testing.B, c cluster.InProcess, devices int, cost time.Duration) *stream {
 	l, err := c.Start(b.Context())
 	if err != nil {
 		b.Fatal(err)
@@ -102,6 +106,37 @@ func BenchmarkGangs(b *testing.B) {
 				b.ReportMetric(float64(b.N)/parallel.took.Seconds(), "gangs/s")
 				b.ReportMetric(float64(b.N)/sequential.took.Seconds(), "sequential/s")
 				b.ReportMetric(sequential.took.Seconds()/parallel.took.Seconds(), "ratio")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// What a lease costs: as BenchmarkGangs, in turns on a cluster whose connections to the controller are links and on one
+// whose are not. ratio is how many times slower the former is.
+func BenchmarkLease(b *testing.B) {
+	for _, workers := range []int{1, 16, 128} {
+		for _, depth := range []int{0, 64} {
+			b.Run(fmt.Sprintf("workers=%d/depth=%d", workers, depth), func(b *testing.B) {
+				const turn = 64
+				var streams [2]*stream
+				for i, lease := range []time.Duration{0, 10 * time.Second} {
+					streams[i] = newStreamIn(b, cluster.InProcess{Drivers: simulated(b, workers, 4), Lease: lease}, 4*workers, 0)
+					streams[i].run(b, turn, depth)
+					streams[i].took = 0
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				for left := b.N; left > 0; left -= turn {
+					for _, m := range streams {
+						m.run(b, min(left, turn), depth)
+					}
+				}
+				b.StopTimer()
+				off, on := streams[0].took.Seconds(), streams[1].took.Seconds()
+				b.ReportMetric(off/float64(b.N)*1e6, "off-µs")
+				b.ReportMetric(on/float64(b.N)*1e6, "on-µs")
+				b.ReportMetric(on/off, "ratio")
 				b.ReportMetric(0, "ns/op")
 			})
 		}

@@ -304,7 +304,8 @@ func showLinks(w io.Writer, r *wire.Report) {
 		if l.CutMs > 0 {
 			state = fmt.Sprintf("none for %v, at most %v", wire.Age(l.CutMs), wire.Age(l.LeaseMs))
 		}
-		fmt.Fprintf(w, "%s%s\t%s\t%s\t%v ago\t%s\n", head, who, state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs), l.Why)
+		fmt.Fprintf(w, "%s%s\t%s\t%s\t%v ago\t%s\n", head, who, state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs),
+			l.Why)
 		head = ""
 	}
 	for _, k := range r.EachWorker() {

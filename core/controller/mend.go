@@ -7,11 +7,11 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A client or worker whose connection breaks keeps its place for the lease. transport/link makes the connection again and
-// sends what was lost; the messages of a Conn stay complete and in order, so State need not do anything to mend a break.
-// It hears of the break and of its end (Cut, Mended) for two reasons: to show both to people, and because a worker
-// without a connection sends no heartbeats and must not be taken for one that hangs. Every Cut ends: with Mended, or with
-// Lost when the lease is over or the process is known to have died.
+// A client or worker whose connection breaks keeps its place for the lease. transport/link makes the connection again
+// and sends what was lost; the messages of a Conn stay complete and in order, so State need not do anything to mend a
+// break. It hears of the break and of its end (Cut, Mended) for two reasons: to show both to people, and because a
+// worker without a connection sends no heartbeats and must not be taken for one that hangs. Every Cut ends: with
+// Mended, or with Lost when the lease is over or the process is known to have died.
 
 // cuts is what State knows about the breaks of a connection.
 type cuts struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A worker and a session whose connections break stay, also beyond the time in which a silent worker is lost. The report
-// and the events say how often that happened, and for how long.
+// A worker and a session whose connections break stay, also beyond the time in which a silent worker is lost. The
+// report and the events say how often that happened, and for how long.
 func TestCutConnectionKeepsItsPlace(t *testing.T) {
 	const second = int64(1e9)
 	b := newBed(t, Config{Heartbeat: second, Silence: 4 * second}, 0, 0)

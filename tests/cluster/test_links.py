@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -55,6 +56,10 @@ class Rounds:
     def begin(self) -> None:
         self.count += 1
         print(self.count, file=self.process.stdin, flush=True)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether the round ends within this time."""
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
 
     def end(self) -> None:
         line = self.process.stdout.readline().strip()
@@ -173,24 +178,32 @@ def test_unix_links_are_made_again():
             client.end()
 
 
-# Each round adds to an array on all devices, in place, so that a computation that is lost or runs twice shows.
+# Each round adds to an array on all devices, in place, and calls a function of this process in order. So a computation
+# or a call that is lost or runs twice shows.
 COUNTS = """
 import sys
 import jax, numpy as np
+from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 devices = jax.devices()
 s = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
 step = jax.jit(lambda a: a + 1, donate_argnums=0, out_shardings=s)
-a = jax.device_put(np.zeros(len(devices) * 1024, dtype=np.float32), s)
+calls = []
+call = jax.jit(lambda n: io_callback(lambda n: calls.append(int(n)), None, n, ordered=True))
+a, steps = jax.device_put(np.zeros(len(devices) * 1024, dtype=np.float32), s), 0
 for line in sys.stdin:
     for i in range(200):
         a = step(a)
+        steps += 1
         if i % 20 == 0:
             b = jax.device_put(np.full(len(devices) * 1024, i, dtype=np.float32), s)
+            call(jax.device_put(np.int32(steps), devices[0]))
             assert np.all(np.asarray(b) == i)
+    jax.effects_barrier()
     counts = np.asarray(a)
-    assert np.all(counts == counts[0])
-    print(line.strip(), counts[0] / int(line) / 200 * 6, flush=True)
+    assert np.all(counts == steps), (counts.min(), counts.max(), steps)
+    assert calls == list(range(1, steps, 20)), calls
+    print(line.strip(), 6.0, flush=True)
 """
 
 
@@ -207,16 +220,24 @@ def test_leases_outlive_connections_to_the_controller(tmp_path):
             client.begin()
             client.end()
             ends = [client.process.pid, *(w.pid for w in workers)]
-            broken = [0] * len(ends)
-            for i in range(12):
+            broken, turn = [0] * len(ends), 0
+            for _ in range(40):
                 client.begin()
-                for n in range(3):
-                    broken[(i + n) % 3] += break_tcp(leader.pid, ends[(i + n) % 3])
+                while not client.has_ended(seconds=0.1):
+                    broken[turn % 3] += break_tcp(leader.pid, ends[turn % 3])
+                    turn += 1
                 client.end()
+                if min(broken) > 5:
+                    break
             done = command("status", "--json", "--address", address, env=env)
             report = json.loads(done.stdout)
-            cuts = [w["link"]["cuts"] for island in report["islands"] for w in island["workers"]]
-            assert all(broken) and all(int(n) > 1 for n in cuts), (broken, cuts)
+            links = [w["link"] for island in report["islands"] for w in island["workers"]]
+            links += [s["link"] for s in report["sessions"]]
+            cuts = [link["cuts"] for link in links]
+            assert min(broken) > 5 and min(cuts) > 1, (broken, cuts)
+            assert {link["lease_ms"] for link in links} == {10_000}, links
+            text = command("status", "--address", address, env=env).stdout
+            assert text.count("connected, after") + text.count("none for") == 3, text
 
 
 @pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")

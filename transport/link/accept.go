@@ -70,9 +70,9 @@ type accepted struct {
 	over  bool
 }
 
-// Take receives a connection that has said hello. If it is to be a link, in.Conn becomes a Conn, and Take returns false.
-// If it resumes a link or asks to, Take returns true, and the connection belongs to the Acceptor. Take itself does not
-// block; if a connection is to be refused, it returns a function that does so, which may block.
+// Take receives a connection that has said hello. If it is to be a link, in.Conn becomes a Conn, and Take returns
+// false. If it resumes a link or asks to, Take returns true, and the connection belongs to the Acceptor. Take itself
+// does not block; if a connection is to be refused, it returns a function that does so, which may block.
 func (a *Acceptor) Take(in *transport.Incoming) (resumes bool, refuse func()) {
 	r := in.Hello.GetResume()
 	if r == nil {

@@ -21,11 +21,11 @@
 //
 // # How long
 //
-// A line that has broken is replaced within the lease. The accepting side tells its length in the Welcome. The side that
-// dialled dials again, at most a second and a half apart. Both sides count the lease from when they noticed the break,
-// and end the Conn when it is over. The accepting side ends it at once if it learns that the other process has died.
-// If the accepting process was stopped (SIGSTOP), it begins the lease again when it continues; a dialling process that
-// was stopped makes one more attempt, whatever the time.
+// A line that has broken is replaced within the lease. The accepting side tells its length in the Welcome. The side
+// that dialled dials again, at most a second and a half apart. Both sides count the lease from when they noticed the
+// break, and end the Conn when it is over. The accepting side ends it at once if it learns that the other process has
+// died. If the accepting process was stopped (SIGSTOP), it begins the lease again when it continues; a dialling process
+// that was stopped makes one more attempt, whatever the time.
 //
 // Two breaks end the Conn at once: one after a Goodbye of either side, and one before the accepting side has heard
 // anything after its Welcome, since the other side may not have received the Welcome and cannot resume without it.
@@ -39,16 +39,17 @@
 //
 // # What bounds memory and waits
 //
-// Send waits while keepBytes are sent and not acknowledged, so a Conn keeps that and one message more for each goroutine
-// that sends. The receiver acknowledges often enough (see transport/resume) that a peer that receives does not make
-// Send wait. Acknowledgements are read in Recv. While the goroutine that receives is outside Recv, none are, and that
-// goroutine may be the one that sends; so then Send waits for room in the line instead, as without a link. If that
-// line is broken, Send does not wait at all, until the goroutine is back in Recv and replaces it.
+// Send waits while keepBytes are sent and not acknowledged, so a Conn keeps that and one message more for each
+// goroutine that sends. The receiver acknowledges often enough (see transport/resume) that a peer that receives does
+// not make Send wait. Acknowledgements are read in Recv. While the goroutine that receives is outside Recv, none are,
+// and that goroutine may be the one that sends; so then Send waits for room in the line instead, as without a link, and
+// not at all if the line is broken. What is kept then is bounded by what is sent while one message is handled.
 //
 // # Concurrency
 //
-// Send, Later, Join and Flush may be called from any goroutine, Recv from one. mu comes before the locks of lines. While
-// mu is held nothing waits: frames are handed to a line by Post and its kin, which never do.
+// Send, Later, Join and Flush may be called from any goroutine, Recv from one. mu comes before the locks of lines.
+// While mu is held nothing waits: frames are handed to a line by Post and its kin, which never do.
+//
 // core/client, core/controller and core/cluster import it.
 package link
 
@@ -66,8 +67,9 @@ import (
 	"github.com/openpathways/pathways/transport/resume"
 )
 
-// keepBytes is what may be sent and not acknowledged before Send waits: many times what a receiver leaves unacknowledged,
-// so that Send seldom waits, and somewhat less than a line's own bound, so that the line is not what limits it.
+// keepBytes is what may be sent and not acknowledged before Send waits: many times what a receiver leaves
+// unacknowledged, so that Send seldom waits, and somewhat less than a line's own bound, so that the line is not what
+// limits it.
 const keepBytes = 768 << 10
 
 // line is a connection that a Conn goes over.
@@ -117,8 +119,8 @@ type Conn struct {
 
 // replacer finds the next line.
 type replacer interface {
-	// next waits for a line that the peer knows to be this Conn's, and has the Conn go on over it (carry). It returns an
-	// error if the lease is over, the peer refuses, or the Conn has ended. broken is why the last line ended.
+	// next waits for a line that the peer knows to be this Conn's, and has the Conn go on over it (carry). It returns
+	// an error if the lease is over, the peer refuses, or the Conn has ended. broken is why the last line ended.
 	next(c *Conn, broken error) error
 	// ends says that the Conn has ended. It may be called twice.
 	ends()

@@ -445,36 +445,47 @@ func TestConnectionWithoutALeaseEndsWhenItBreaks(t *testing.T) {
 	})
 }
 
-// BenchmarkFrame is what a link adds to a frame: it is numbered, kept, acknowledged and let go of.
+// BenchmarkFrame is what a link adds to a frame: it is numbered, kept, acknowledged and forgotten. In turns, a batch
+// goes over a connection as it is and a batch over a link. Nothing wakes for a single frame.
 func BenchmarkFrame(b *testing.B) {
-	for _, linked := range []bool{false, true} {
-		for _, size := range []int{20, 200, 2000} {
-			b.Run(fmt.Sprintf("linked=%v/bytes=%d", linked, size), func(b *testing.B) {
-				a, c := inproc.Pair("a", "b")
-				var near, far transport.Conn = a, c
-				if linked {
-					x, y := newConn(a, &dialler{}), newConn(c, &dialler{})
-					near, far = x, y
-					go func() { _, _, _ = x.Recv() }() // it reads acknowledgements
-				}
-				payload := make([]byte, size)
-				b.ReportAllocs()
-				for b.Loop() {
-					for range 64 { // in batches, so that nobody is woken for one
-						if err := near.Send(wire.KindRun, payload); err != nil {
-							b.Fatal(err)
-						}
-					}
-					for range 64 {
-						if _, _, err := far.Recv(); err != nil {
-							b.Fatal(err)
-						}
+	const batch = 64
+	for _, size := range []int{20, 200, 2000} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			plain, end := inproc.Pair("a", "b")
+			nearLine, farLine := inproc.Pair("a", "b")
+			near, far := newConn(nearLine, &dialler{}), newConn(farLine, &dialler{})
+			go func() { _, _, _ = near.Recv() }() // it reads acknowledgements
+			payload := make([]byte, size)
+			pass := func(from, to transport.Conn) time.Duration {
+				begun := time.Now()
+				for range batch {
+					if err := from.Send(wire.KindRun, payload); err != nil {
+						b.Fatal(err)
 					}
 				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*64), "ns/frame")
-				near.Close()
-				far.Close()
-			})
-		}
+				for range batch {
+					if _, _, err := to.Recv(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				return time.Since(begun)
+			}
+			var off, on time.Duration
+			most := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				off += pass(plain, end)
+				on += pass(near, far)
+				most = max(most, near.Pending())
+			}
+			frames := float64(b.N * batch)
+			b.ReportMetric(float64(off.Nanoseconds())/frames, "off-ns/frame")
+			b.ReportMetric(float64(on.Nanoseconds())/frames, "on-ns/frame")
+			b.ReportMetric(float64(most), "kept-bytes")
+			b.ReportMetric(0, "ns/op")
+			for _, c := range []transport.Conn{plain, end, near, far} {
+				c.Close()
+			}
+		})
 	}
 }
