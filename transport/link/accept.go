@@ -133,6 +133,8 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	a.mu.Lock()
 	l := a.links[r.Link]
 	a.mu.Unlock()
+	secret := r.Secret
+	r.Secret = nil // so that printing the hello does not show it
 	switch {
 	case r.Term < a.config.Term:
 		return nil, status.New(status.FailedPrecondition, "it resumes link %d of the controller's term %d; this one has "+
@@ -143,7 +145,7 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	case l == nil:
 		return nil, status.New(status.NotFound, "link %d has ended: the controller keeps one for %v without a connection "+
 			"(--lease)", r.Link, a.config.Lease)
-	case subtle.ConstantTimeCompare(r.Secret, l.secret[:]) != 1:
+	case subtle.ConstantTimeCompare(secret, l.secret[:]) != 1:
 		return nil, status.New(status.PermissionDenied, "link %d is another process's: the secret that was shown is not its",
 			r.Link)
 	case in.Hello.Role != l.hello.Role || in.Holder != l.holder:

@@ -22,6 +22,8 @@ const (
 	term  = 7
 )
 
+var credentials = transport.Credentials{Token: "open sesame", Versions: map[string]string{"jax": "0.6"}}
+
 // world has a controller's end of links, over a network that tests break.
 type world struct {
 	t        *testing.T
@@ -34,7 +36,7 @@ type world struct {
 // inWorld runs a test in virtual time.
 func inWorld(t *testing.T, c Config, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, network: inproc.NewNetwork(transport.Credentials{}), let: make(chan transport.Conn, 1)}
+		w := &world{t: t, network: inproc.NewNetwork(credentials), let: make(chan transport.Conn, 1)}
 		w.network.Conditions = &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }}
 		c.Term = term
 		w.acceptor = NewAcceptor(c)
@@ -375,6 +377,11 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 		{"another's secret", func(h *wire.Hello) { h.Resume.Secret = make([]byte, secretSize) }, status.PermissionDenied,
 			"the secret that was shown is not its"},
 		{"no secret", func(h *wire.Hello) { h.Resume.Secret = nil }, status.PermissionDenied, "the secret"},
+		{"another's token", func(h *wire.Hello) { h.Token = "mellon" }, status.Unauthenticated, "the token is not"},
+		{"a tenant's token", func(h *wire.Hello) { h.Token = transport.Tenant.Token(credentials.Token) },
+			status.PermissionDenied, "other credentials"},
+		{"another version", func(h *wire.Hello) { h.Versions = map[string]string{"jax": "0.5"} },
+			status.FailedPrecondition, "jax differs"},
 		{"another role", func(h *wire.Hello) { h.Role = wire.Role_ROLE_WORKER }, status.PermissionDenied,
 			"other credentials"},
 		{"an earlier term", func(h *wire.Hello) { h.Resume.Term = term - 1 }, status.FailedPrecondition, "has started since"},
