@@ -192,7 +192,7 @@ calls = []
 call = jax.jit(lambda n: io_callback(lambda n: calls.append(int(n)), None, n, ordered=True))
 a, steps = jax.device_put(np.zeros(len(devices) * 1024, dtype=np.float32), s), 0
 for line in sys.stdin:
-    for i in range(200):
+    for i in range(1500):
         a = step(a)
         steps += 1
         if i % 20 == 0:
@@ -223,7 +223,7 @@ def test_leases_outlive_connections_to_the_controller(tmp_path):
             broken, turn = [0] * len(ends), 0
             for _ in range(40):
                 client.begin()
-                while not client.has_ended(seconds=0.1):
+                while not client.has_ended(seconds=0.05):
                     broken[turn % 3] += break_tcp(leader.pid, ends[turn % 3])
                     turn += 1
                 client.end()

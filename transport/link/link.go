@@ -43,7 +43,8 @@
 // goroutine that sends. The receiver acknowledges often enough (see transport/resume) that a peer that receives does
 // not make Send wait. Acknowledgements are read in Recv. While the goroutine that receives is outside Recv, none are,
 // and that goroutine may be the one that sends; so then Send waits for room in the line instead, as without a link, and
-// not at all if the line is broken. What is kept then is bounded by what is sent while one message is handled.
+// not at all if the line is broken. So what is kept then is what is sent while one message is handled, which is little;
+// if it reaches keepMost, the Conn ends.
 //
 // # Concurrency
 //
@@ -71,6 +72,9 @@ import (
 // unacknowledged, so that Send seldom waits, and somewhat less than a line's own bound, so that the line is not what
 // limits it.
 const keepBytes = 768 << 10
+
+// keepMost is what may be kept while no goroutine is in Recv: two of the longest messages.
+const keepMost = 2 * wire.MaxFrame
 
 // line is a connection that a Conn goes over.
 type line interface {
@@ -223,6 +227,11 @@ func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 // waitForRoom waits while too much is sent and not acknowledged. Mu is held, but not while it waits.
 func (c *Conn) waitForRoom() {
 	for c.sent.Bytes() >= keepBytes && c.ended == nil {
+		if c.sent.Bytes() >= keepMost && !c.receiving {
+			c.end(status.New(status.Unavailable, "%d bytes that were sent to %s are not acknowledged, and nothing has been "+
+				"received from it meanwhile", c.sent.Bytes(), c.peer))
+			return
+		}
 		if c.batch != nil {
 			c.batch.Flush(false) // what fills it may be for later, and its Flush may come from the goroutine that waits
 		}
