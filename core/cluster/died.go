@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -15,14 +16,15 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A connection that has broken tells nothing of the process at its other end: that may come back, so its place is kept
+// A connection that has broken says nothing about the process at its other end. That may come back, so its place is kept
 // for the lease. Two facts show that it will not, and then its place is free at once:
 //
-//	on this machine    the process has ended. The system says so through a file that stands for the process
-//	a worker elsewhere its machine answers that nothing listens at the worker's address any more
+//	on this machine    the process has ended: the kernel says so through a file that stands for the process (pidfd)
+//	a worker elsewhere its machine answers that nothing listens at any of the worker's TCP addresses any more
 //
-// Nothing is known of a client on another machine, whose place is kept for the whole lease. What a process says of
-// itself is trusted here: who lies ends its own session early, or late.
+// Nothing else counts: a machine that does not answer may answer later, and a loopback address of another machine or
+// network namespace leads to another process. About a client on another machine nothing is known, so its place is kept
+// for the whole lease. What a process says about itself is trusted here: one that lies ends its own link early, or late.
 
 // askEvery is the pause between two questions to a worker's machine, and askTime bounds one of them.
 const (
@@ -30,7 +32,7 @@ const (
 	askTime  = 2 * time.Second
 )
 
-// sayWho fills in by which number this process is known.
+// sayWho fills in the number of this process.
 func sayWho(h *wire.Hello) {
 	h.Pid, h.PidSpace = uint32(os.Getpid()), pidSpace()
 }
@@ -51,7 +53,7 @@ func died(ctx context.Context, h *wire.Hello) error {
 	case h.Pid != 0 && h.PidSpace != "" && h.PidSpace == pidSpace():
 		return ended(ctx, int(h.Pid))
 	case h.Worker != nil:
-		return refuses(ctx, h.Worker.Addresses)
+		return refuses(ctx, asked(h.Worker.Addresses, h.Network != "" && h.Network == network()))
 	}
 	return nil
 }
@@ -88,20 +90,35 @@ func ended(ctx context.Context, pid int) error {
 	return errKilled
 }
 
-// refuses waits until the machine of a worker says that nothing listens at an address of the worker.
+// asked returns the TCP addresses, as "host:port", that lead from here to the process which has them.
+func asked(addresses []string, loopback bool) (all []string) {
+	for _, a := range addresses {
+		at, isTCP := strings.CutPrefix(a, "tcp:")
+		if host, err := netip.ParseAddrPort(at); isTCP && (err != nil || loopback || !host.Addr().IsLoopback()) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// refuses waits until a machine says that nothing listens at any of these addresses.
 func refuses(ctx context.Context, addresses []string) error {
+	if len(addresses) == 0 {
+		return nil
+	}
 	for ctx.Err() == nil {
-		for _, a := range addresses {
-			at, isTCP := strings.CutPrefix(a, "tcp:")
-			if !isTCP {
-				continue
-			}
+		refused := 0
+		for _, at := range addresses {
 			socket, err := (&net.Dialer{Timeout: askTime}).DialContext(ctx, "tcp", at)
 			if err == nil {
 				socket.Close()
 			} else if errors.Is(err, syscall.ECONNREFUSED) {
-				return status.New(status.Unavailable, "its process has ended: nothing listens at %s any more", a)
+				refused++
 			}
+		}
+		if refused == len(addresses) {
+			return status.New(status.Unavailable, "its process has ended: nothing listens at %s any more",
+				strings.Join(addresses, " and "))
 		}
 		timer := time.NewTimer(askEvery)
 		select {

@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// startDied asks whether a process has died, until the test stops it.
+func startDied(h *wire.Hello) (stop func(), answer <-chan error) {
+	ctx, stop := context.WithCancel(context.Background())
+	said := make(chan error, 1)
+	go func() { said <- died(ctx, h) }()
+	return stop, said
+}
+
+func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
+	process := exec.Command("cat")
+	stdin, err := process.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	hello := &wire.Hello{Pid: uint32(process.Process.Pid), PidSpace: pidSpace()}
+	stop, living := startDied(hello)
+	stop()
+	if err := <-living; err != nil {
+		t.Errorf("a process that lives: %v", err)
+	}
+	stop, ending := startDied(hello)
+	defer stop()
+	stdin.Close()
+	if err := <-ending; err != errKilled { // before it is waited for
+		t.Errorf("a process that has ended: %v", err)
+	}
+	if err := process.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := died(t.Context(), hello); err != errKilled {
+		t.Errorf("a process that is no more: %v", err)
+	}
+}
+
+// A worker has died when all its addresses refuse, of those that lead to it.
+func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
+	var ports []net.Listener
+	hello := &wire.Hello{Network: network(), Worker: &wire.WorkerOffer{Addresses: []string{"unix:/run/w"}}}
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, l)
+		hello.Worker.Addresses = append(hello.Worker.Addresses, "tcp:"+l.Addr().String())
+	}
+	ports[0].Close()
+	stop, listening := startDied(hello)
+	if _, err := ports[1].Accept(); err != nil { // it is asked after the one that refuses
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-listening; err != nil {
+		t.Errorf("a worker that listens at one of two addresses: %v", err)
+	}
+	ports[1].Close()
+	if err := died(t.Context(), hello); status.CodeOf(err) != status.Unavailable ||
+		!strings.Contains(err.Error(), ports[1].Addr().String()) {
+		t.Errorf("a worker that listens no more: %v", err)
+	}
+	hello.Network = "another"
+	if err := died(t.Context(), hello); err != nil {
+		t.Errorf("a worker with loopback addresses of another network: %v", err)
+	}
+	if got := asked([]string{"tcp:10.0.0.1:70", "tcp:host:70", "tcp:[::1]:70", "unix:x"}, false); !slices.Equal(got,
+		[]string{"10.0.0.1:70", "host:70"}) {
+		t.Errorf("asks at %v", got)
+	}
+}
