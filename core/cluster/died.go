@@ -16,15 +16,16 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A connection that has broken says nothing about the process at its other end. That may come back, so its place is kept
-// for the lease. Two facts show that it will not, and then its place is free at once:
+// A connection that has broken says nothing about the process at its other end. That may come back, so its place is
+// kept for the lease. Two facts show that it will not, and then its place is free at once:
 //
 //	on this machine    the process has ended: the kernel says so through a file that stands for the process (pidfd)
 //	a worker elsewhere its machine answers that nothing listens at any of the worker's TCP addresses any more
 //
 // Nothing else counts: a machine that does not answer may answer later, and a loopback address of another machine or
 // network namespace leads to another process. About a client on another machine nothing is known, so its place is kept
-// for the whole lease. What a process says about itself is trusted here: one that lies ends its own link early, or late.
+// for the whole lease. What a process says about itself is trusted here: one that lies ends its own link early, or
+// late.
 
 // askEvery is the pause between two questions to a worker's machine, and askTime bounds one of them.
 const (

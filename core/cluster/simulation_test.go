@@ -120,6 +120,8 @@ const (
 	evictAfter = 4 * silence
 	// In which a process ends that was told to stop or has lost its controller.
 	endGrace = 3 * time.Second
+	// In which a connection to the controller is made again, where there is a lease: longer than any is cut off.
+	lease = 10 * time.Second
 )
 
 // trial is one simulation.
@@ -130,7 +132,8 @@ type trial struct {
 	local   *cluster.Local
 	drivers []*sim.Driver
 	islands []string
-	each    int // devices of a worker
+	each    int           // devices of a worker
+	lease   time.Duration // 0 or lease
 	faults  []fault
 	// doomed are the workers and clients that some fault may take away: what has
 	// to do with them may fail.
@@ -186,6 +189,9 @@ func (x *trial) run(many int) {
 	if many > 0 {
 		workers, x.each = many, 4
 	}
+	if r.IntN(2) == 0 {
+		x.lease = lease
+	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
 		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
@@ -201,7 +207,7 @@ func (x *trial) run(many int) {
 	}
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Log: logs,
-		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
+		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
@@ -246,7 +252,7 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, %d clients", workers, x.each, x.islands, clients)
+		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v", workers, x.each, x.islands, clients, x.lease)
 	}
 }
 
@@ -297,6 +303,13 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 				away[name] = true
 				x.local.Cut(name)
 			}
+		case kind < 7 && x.lease > 0: // and nothing else happens
+			f.what = "the connection of " + name + " breaks, and is made again"
+			f.do = func() {
+				if x.mends(name) {
+					x.local.Break(name)
+				}
+			}
 		case kind < 7:
 			x.doomed[name] = true
 			f.what = "the connection of " + name + " breaks"
@@ -306,7 +319,8 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 			f.what = name + " crashes"
 			f.do = func() {
 				x.lose(n, "crashed")
-				x.local.Break(name)
+				x.vanish(name)
+				away[name] = true
 			}
 		case n < workers:
 			k, nth, alloc := r.IntN(x.each), 1+r.IntN(5), r.IntN(2) == 0
@@ -346,6 +360,31 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 	slices.SortFunc(x.faults, func(a, b fault) int { return int(a.at - b.at) })
 }
 
+// mends reports whether the connection of a worker or client would be made again: the controller has heard from it
+// since it let it in.
+func (x *trial) mends(name string) bool {
+	report := x.local.Report()
+	for _, w := range report.EachWorker() {
+		if w.Process.Name == name {
+			return w.Last != nil
+		}
+	}
+	for _, s := range report.Sessions {
+		if s.Name == name {
+			return s.Programs > 0
+		}
+	}
+	return false
+}
+
+// vanish breaks the connection of a process that makes no other.
+func (x *trial) vanish(name string) {
+	if x.lease > 0 {
+		x.local.Cut(name)
+	}
+	x.local.Break(name)
+}
+
 // lose takes a worker's devices away with its process.
 func (x *trial) lose(worker int, how string) {
 	for k := range x.each {
@@ -374,7 +413,7 @@ func (x *trial) spin(worker, local int) {
 		if err == nil && s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1}) == nil {
 			time.Sleep(silence) // until it has begun
 		}
-		x.local.Break("spinner")
+		x.vanish("spinner")
 		return
 	}
 }
