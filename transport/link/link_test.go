@@ -365,7 +365,25 @@ func TestGoodbyeEndsALink(t *testing.T) {
 	})
 }
 
-// Who may not resume a link is told why, and the link goes on.
+// collect receives at both ends: it returns the texts that come, and each end's end.
+func collect(ends ...transport.Conn) (got chan string, ended chan error) {
+	got, ended = make(chan string, 10), make(chan error, len(ends))
+	for _, c := range ends {
+		go func() {
+			for {
+				_, payload, err := c.Recv()
+				if err != nil {
+					ended <- err
+					return
+				}
+				got <- string(payload)
+			}
+		}()
+	}
+	return got, ended
+}
+
+// A dialler that may not resume a link is told why, and the link goes on.
 func TestOnlyItsOwnerResumesALink(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -393,20 +411,7 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, Config{Lease: lease}, func(w *world) {
 				near, far, welcome := w.dial()
-				ended := make(chan error, 2)
-				got := make(chan string, 10)
-				for _, c := range []transport.Conn{near, far} {
-					go func() {
-						for {
-							_, payload, err := c.Recv()
-							if err != nil {
-								ended <- err
-								return
-							}
-							got <- string(payload)
-						}
-					}()
-				}
+				got, ended := collect(near, far)
 				time.Sleep(time.Second)
 				w.network.Break("client") // attempt 1
 				time.Sleep(time.Second)
