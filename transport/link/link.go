@@ -60,6 +60,7 @@ import (
 	"encoding/binary"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
@@ -104,21 +105,26 @@ type Conn struct {
 	ctx    context.Context // ends with the Conn
 	cancel context.CancelFunc
 
-	mu        sync.Mutex // guards the rest, up to since
-	room      sync.Cond  // sent has room again, or the Conn has ended
-	line      line       // nil while there is none
-	batch     batcher    // line, or nil
-	last      line       // the latest, which may have broken
-	sent      resume.Sent
-	receiving bool  // a goroutine is in Recv, and reads acknowledgements
-	waiting   int   // goroutines in Send that wait for room
-	parting   bool  // a Goodbye was sent or received
-	ended     error // why it has ended
-	since     time.Time
+	mu    sync.Mutex // guards the rest, up to since
+	room  sync.Cond  // sent has room again, or the Conn has ended
+	line  line       // nil while there is none
+	batch batcher    // line, or nil
+	// last is the latest line, which may have broken. It is written with mu, and only by the goroutine in Recv, which
+	// reads it without.
+	last    line
+	sent    resume.Sent
+	parting bool  // a Goodbye was sent or received
+	ended   error // why it has ended
+	since   time.Time
+
+	// Read and written without mu, so that Recv seldom takes it: a caller of Send may hold it for a system call.
+	over      atomic.Bool  // ended is there
+	receiving atomic.Bool  // a goroutine is in Recv, and reads acknowledgements
+	waiting   atomic.Int32 // goroutines in Send that wait for room, or are about to
 
 	// Of the goroutine in Recv.
 	received resume.Received
-	heard    bool // something came behind the Welcome
+	heard    bool // something came after the Welcome
 }
 
 // replacer finds the next line.
@@ -227,7 +233,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 // waitForRoom waits while too much is sent and not acknowledged. Mu is held, but not while it waits.
 func (c *Conn) waitForRoom() {
 	for c.sent.Bytes() >= keepBytes && c.ended == nil {
-		if c.sent.Bytes() >= keepMost && !c.receiving {
+		if c.sent.Bytes() >= keepMost && !c.receiving.Load() {
 			c.end(status.New(status.Unavailable, "%d bytes that were sent to %s are not acknowledged, and nothing has been "+
 				"received from it meanwhile", c.sent.Bytes(), c.peer))
 			return
@@ -235,17 +241,20 @@ func (c *Conn) waitForRoom() {
 		if c.batch != nil {
 			c.batch.Flush(false) // what fills it may be for later, and its Flush may come from the goroutine that waits
 		}
-		if c.receiving {
-			c.waiting++
+		c.waiting.Add(1) // before receiving is read: leave does the reverse, so one of the two sees the other
+		receiving := c.receiving.Load()
+		if receiving {
 			c.room.Wait()
-			c.waiting--
+		}
+		c.waiting.Add(-1)
+		if receiving {
 			continue
 		}
 		l := c.last
 		c.mu.Unlock()
 		l.Room(keepBytes)
 		c.mu.Lock()
-		if !c.receiving {
+		if !c.receiving.Load() {
 			return
 		}
 	}
@@ -268,13 +277,11 @@ func (c *Conn) hand(kind wire.Kind, payload []byte, how way) error {
 func (c *Conn) Recv() (wire.Kind, []byte, error) {
 	defer c.leave()
 	for {
-		c.mu.Lock()
-		c.receiving = true
-		l, ended := c.last, c.ended
-		c.mu.Unlock()
-		if ended != nil {
-			return 0, nil, ended
+		c.receiving.Store(true)
+		if c.over.Load() {
+			return 0, nil, c.why()
 		}
+		l := c.last
 		kind, payload, err := l.Recv()
 		switch {
 		case err != nil:
@@ -305,21 +312,18 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 // leave records that the goroutine in Recv leaves it. That goroutine may next wait for a lock which a caller of Send
 // holds, so callers that wait for acknowledgements are woken.
 func (c *Conn) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.receiving = false
-	if c.waiting > 0 {
+	c.receiving.Store(false)
+	if c.waiting.Load() > 0 {
+		c.mu.Lock()
 		c.room.Broadcast()
+		c.mu.Unlock()
 	}
 }
 
 // Buffered implements transport.Conn. It is false before an acknowledgement, which Recv does not return, and before an
 // error, after which Recv waits for a line.
 func (c *Conn) Buffered() bool {
-	c.mu.Lock()
-	l := c.last
-	c.mu.Unlock()
-	kind := l.Peek()
+	kind := c.last.Peek()
 	return kind != 0 && kind != wire.KindReceived
 }
 
@@ -399,12 +403,20 @@ func (c *Conn) carry(l line, received uint64, answer func() error) error {
 	return nil
 }
 
+// why returns why the Conn has ended.
+func (c *Conn) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
 // end ends the Conn; only the first call has an effect. Mu is held.
 func (c *Conn) end(why error) {
 	if c.ended != nil {
 		return
 	}
 	c.ended = why
+	c.over.Store(true)
 	c.sent.Close()
 	c.room.Broadcast()
 	c.cancel()
