@@ -441,7 +441,37 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 	}
 }
 
-// Without a lease, and with processes that know no links, a connection ends when it breaks.
+// Only clients and workers that know of links get one.
+func TestWhoGetsALink(t *testing.T) {
+	for _, c := range []struct {
+		role     wire.Role
+		protocol uint32
+		linked   bool
+	}{
+		{wire.Role_ROLE_CLIENT, wire.ProtocolLink, true},
+		{wire.Role_ROLE_WORKER, wire.ProtocolLink, true},
+		{wire.Role_ROLE_CLIENT, wire.ProtocolLink - 1, false},
+		{wire.Role_ROLE_WORKER, wire.ProtocolLink - 1, false},
+		{wire.Role_ROLE_ADMIN, wire.ProtocolLink, false},
+	} {
+		a := NewAcceptor(Config{Lease: lease, Term: term})
+		conn, other := inproc.Pair("a", "b")
+		in := &transport.Incoming{Conn: conn, Hello: &wire.Hello{Role: c.role}, Protocol: c.protocol}
+		if resumes, refuse := a.Take(in); resumes || refuse != nil {
+			t.Errorf("%v of protocol %d: it resumes: %v", c.role, c.protocol, resumes)
+		}
+		if _, linked := in.Conn.(transport.Watched); linked != c.linked {
+			t.Errorf("%v of protocol %d is a link: %v, want %v", c.role, c.protocol, linked, c.linked)
+		}
+		in.Conn.Close()
+		other.Close()
+		if n := len(a.links); n > 0 {
+			t.Errorf("%d links are kept", n)
+		}
+	}
+}
+
+// Without a lease a connection ends when it breaks.
 func TestConnectionWithoutALeaseEndsWhenItBreaks(t *testing.T) {
 	inWorld(t, Config{}, func(w *world) {
 		near, far, welcome := w.dial()
