@@ -368,16 +368,23 @@ func (c *Conn) broke(l line, why error) error {
 	c.since = time.Now()
 	c.mu.Unlock()
 	drop(l)
-	if c.watch != nil {
-		c.watch(why)
-	}
+	c.tell(why)
 	if err := c.replace.next(c, why); err != nil {
 		return err
 	}
-	if c.watch != nil {
-		c.watch(nil)
-	}
+	c.tell(nil)
 	return nil
+}
+
+// tell calls the function of Watch. It may wait for a lock that a caller of Send holds, so it is outside of Recv as far
+// as these are concerned.
+func (c *Conn) tell(why error) {
+	if c.watch == nil {
+		return
+	}
+	c.leave()
+	c.watch(why)
+	c.receiving.Store(true)
 }
 
 // carry makes l the line and sends what its peer lacks, which has received so many frames. It calls answer before

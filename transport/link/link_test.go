@@ -251,6 +251,42 @@ func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
 	})
 }
 
+// What is told of a break may wait for a lock that a caller of Send holds, however much is not acknowledged.
+func TestSendDoesNotWaitForWhoIsToldOfABreak(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		c := near.(*Conn)
+		var lock sync.Mutex
+		told := make(chan error, 2)
+		c.Watch(func(why error) {
+			lock.Lock()
+			defer lock.Unlock()
+			told <- why
+		})
+		ended := make(chan error, 2)
+		go func() { ended <- drain(near) }()
+		go func() { ended <- drain(far) }()
+		synctest.Wait() // both have heard of the other
+		lock.Lock()
+		w.network.Break("client")
+		for range 2 * keepBytes >> 10 {
+			if err := near.Send(wire.KindRun, make([]byte, 1<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lock.Unlock()
+		if why := <-told; why == nil {
+			t.Error("a break is told without a reason")
+		}
+		if why := <-told; why != nil {
+			t.Errorf("that it is mended is told as %v", why)
+		}
+		end(near, far)
+		<-ended
+		<-ended
+	})
+}
+
 // What the line does not accept is refused, and the link goes on.
 func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
