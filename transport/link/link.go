@@ -74,8 +74,9 @@ import (
 // limits it.
 const keepBytes = 768 << 10
 
-// keepMost is what may be kept while no goroutine is in Recv: two of the longest messages.
-const keepMost = 2 * wire.MaxFrame
+// keepMost is what may be kept while no goroutine is in Recv: two of the longest messages. It is a variable so that
+// tests reach it soon.
+var keepMost = 2 * wire.MaxFrame
 
 // line is a connection that a Conn goes over.
 type line interface {
@@ -236,6 +237,7 @@ func (c *Conn) waitForRoom() {
 		if c.sent.Bytes() >= keepMost && !c.receiving.Load() {
 			c.end(status.New(status.Unavailable, "%d bytes that were sent to %s are not acknowledged, and nothing has been "+
 				"received from it meanwhile", c.sent.Bytes(), c.peer))
+			drop(c.last) // so that the peer, and a goroutine that comes to Recv, learn of it
 			return
 		}
 		if c.batch != nil {

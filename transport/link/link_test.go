@@ -251,6 +251,30 @@ func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
 	})
 }
 
+// Where no goroutine receives, a Conn ends at both sides before it keeps more than its bound.
+func TestMemoryIsBoundedWhereNothingIsReceived(t *testing.T) {
+	defer KeepMost(2 << 20)()
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, _ := w.dial()
+		ended := make(chan error, 1)
+		go func() { ended <- drain(far) }()
+		var err error
+		for n := 0; err == nil; n += 1 << 10 {
+			if n > 3<<20 {
+				t.Fatal("3 MiB are kept, and may not be")
+			}
+			err = near.Send(wire.KindRun, make([]byte, 1<<10))
+		}
+		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "not acknowledged") {
+			t.Errorf("the sender is told %v", err)
+		}
+		if err := <-ended; status.CodeOf(err) != status.Unavailable {
+			t.Errorf("the receiver is told %v", err)
+		}
+		end(near, far)
+	})
+}
+
 // What is told of a break may wait for a lock that a caller of Send holds, however much is not acknowledged.
 func TestSendDoesNotWaitForWhoIsToldOfABreak(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {

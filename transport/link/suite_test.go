@@ -61,6 +61,7 @@ func listen(t *testing.T, address string, lease time.Duration) accepted {
 
 // A link does what is asked of every connection.
 func TestConn(t *testing.T) {
+	t.Cleanup(link.KeepMost(32 << 20))
 	transporttest.Conn(t, 3<<20, func(t *testing.T) (near, far transport.Conn) {
 		l := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"), 100*time.Millisecond)
 		return transporttest.Greeted(t, l, dialer{})
@@ -69,7 +70,7 @@ func TestConn(t *testing.T) {
 
 // Over sockets, where messages join and leave together, each arrives once and in order however often they break.
 func TestEveryFrameArrivesOnceOverSocketsThatBreak(t *testing.T) {
-	const frames, every = 40_000, 2000
+	const frames, every = 20_000, 1000
 	l := listen(t, "tcp:127.0.0.1:0", time.Minute)
 	network := transporttest.Forward(t, strings.TrimPrefix(l.Address(), "tcp:"))
 	through := forwarded{dialer{}, network.Address}
