@@ -43,6 +43,17 @@ func (c *cuts) report(now int64) *wire.Report_Link {
 	return r
 }
 
+// breaks performs Cut and Mended.
+func (st *State) breaks(ev *Event) {
+	switch c := st.conns[ev.Conn]; {
+	case c == nil: // it was dropped
+	case ev.Kind == Cut:
+		st.wasCut(c, ev.Err)
+	default:
+		st.mended(c)
+	}
+}
+
 // wasCut records that a connection broke.
 func (st *State) wasCut(c *conn, why error) {
 	c.cuts.count++

@@ -325,14 +325,8 @@ func (st *State) Step(ev Event, out []Action) []Action {
 		if c := st.conns[ev.Conn]; c != nil {
 			st.lost(c, ev.Err)
 		}
-	case Cut:
-		if c := st.conns[ev.Conn]; c != nil {
-			st.wasCut(c, ev.Err)
-		}
-	case Mended:
-		if c := st.conns[ev.Conn]; c != nil {
-			st.mended(c)
-		}
+	case Cut, Mended:
+		st.breaks(&ev)
 	case Tick:
 		st.tick()
 	case Flush:
