@@ -282,7 +282,7 @@ func (x *Exchange) expect(e *match.Expected) {
 // Lends implements transport.Exchange.
 func (x *Exchange) Lends(peer uint64, size int64) bool {
 	p, err := x.find(peer, false)
-	return err == nil && p.shares() && x.pool.Keeps(size)
+	return err == nil && p.shares() && x.Keeps(size)
 }
 
 // Fail implements transport.Exchange.

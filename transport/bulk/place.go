@@ -23,7 +23,7 @@ import (
 
 // Room implements transport.Exchange.
 func (x *Exchange) Room(space uint64, size int64, peers []uint64) (transport.Block, bool) {
-	if !x.pool.Keeps(size) {
+	if !x.Keeps(size) {
 		return transport.Block{}, false
 	}
 	arena := x.arena

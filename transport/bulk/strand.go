@@ -273,7 +273,7 @@ func (l *link) readStrand(socket net.Conn, rest []byte) error {
 	}
 }
 
-// begin takes note of a piece that comes, and returns its block. Without a block it is to be passed over.
+// begin records that a piece begins to come, and returns its block; nil if the piece is to be skipped.
 func (l *link) begin(n, offset uint64, size int64) (*incoming, error) {
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()

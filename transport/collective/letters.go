@@ -102,7 +102,7 @@ func (b *Board) end(id uint64) {
 	}
 }
 
-// arrive takes what has come, and says when the poller is to be woken.
+// arrive takes what has come, and ends the meetings that have all their blocks.
 func (b *Board) arrive() {
 	b.mu.Lock()
 	full := b.take(nil)
@@ -176,7 +176,7 @@ func (b *Board) take(full []*meeting) []*meeting {
 			more = min(more, uint32(n))
 		}
 		if more == sleepForEver {
-			more = 64 // nobody waits: empty the rings now and then
+			more = 64 // no one waits, so it empties the rings now and then
 		}
 		w := b.seen + more
 		if b.awake > 0 {
