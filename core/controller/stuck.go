@@ -58,18 +58,19 @@ func (st *State) endStuck() {
 	var stuck []*gang
 	for _, n := range look.candidates() {
 		g := st.gangs[n]
-		if g == nil || g.err != nil || g.kind == wire.KindPut || g.kind == wire.KindFetch {
-			continue // a client waits for one worker, or one worker for a client
+		if g == nil || g.err != nil {
+			continue
 		}
-		if g.kind == wire.KindTransfer {
+		switch g.kind {
+		case wire.KindPut, wire.KindFetch: // a client waits for one worker, or one worker for a client
+		case wire.KindTransfer:
 			if look.cut(g) {
 				stuck = append(stuck, g)
 			}
-			continue
-		}
-		s := look.at(n)
-		if s.is && st.now-s.since >= after && (!s.behind || look.cut(g)) {
-			stuck = append(stuck, g)
+		default:
+			if s := look.at(n); s.is && st.now-s.since >= after && (!s.behind || look.cut(g)) {
+				stuck = append(stuck, g)
+			}
 		}
 	}
 	for _, g := range stuck {
