@@ -161,6 +161,11 @@ type Viewer interface {
 	View() []byte
 }
 
+// Keeper is a Driver that keeps memory of closed buffers for its next ones.
+type Keeper interface {
+	Kept() int64 // bytes, of all drivers in this process
+}
+
 // Ordered is a Buffer that knows the layout of its elements.
 type Ordered interface {
 	// Order returns the dimensions from the minor one to the major one, in the device's

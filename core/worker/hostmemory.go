@@ -7,12 +7,13 @@ import (
 	"sync"
 
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/content"
 )
 
 // What this worker has of its machine's memory is counted where it is taken and given back, and told with heartbeats.
-// It is in four places, each with a bound:
+// It is in five places, each with a bound:
 //
 //	blocks of the exchange   arrays and collectives that come or go; bounded by the exchange's pool, for whose memory
 //	                         senders wait. A device that reads an array where it came keeps its block
@@ -22,6 +23,7 @@ import (
 //	                         host cannot read in place
 //	package content          programs that come or go: each is bounded by content.MaxSize, their number by the slots
 //	                         of compiles and loads
+//	the driver               memory of closed buffers, ready for the next; see device.Keeper
 //	artifacts                programs that are kept: bounded by the controller, see its Limits.Store
 //
 // Blocks and what is being assembled are also counted for the session whose operation they belong to.
@@ -91,6 +93,9 @@ func (w *Worker) HostMemory() *wire.HostMemory {
 				m.Collectives += bytes
 			}
 		}
+	}
+	if k, ok := w.driver.(device.Keeper); ok {
+		m.Free += k.Kept()
 	}
 	for _, session := range slices.Sorted(maps.Keys(sessions)) {
 		m.Sessions = append(m.Sessions, &wire.HostShare{Session: session, Bytes: sessions[session]})

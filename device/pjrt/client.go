@@ -47,6 +47,7 @@ type Client struct {
 	options           ClientOptions
 	stages            stages
 	giveBack          func()                  // returns its processors; nil if it has none
+	stopKeeping       func()                  // nil where no memory is kept
 	service           atomic.Pointer[service] // nil until ServeCollectives
 	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
 
@@ -101,6 +102,7 @@ func (p *Plugin) Create(o ClientOptions) (*Client, error) {
 	c.giveBack = host.Spare(len(c.devices)) // each device may have a goroutine that waits in the plugin
 	if c.platform == "cpu" && len(c.devices) > 0 {
 		C.pwdrv_teach_malloc()
+		c.stopKeeping = p.keepBlocks()
 		c.stirs.armed.Store(true)
 		c.stirs.timer = time.AfterFunc(firstStir, c.look) // there is nothing to look at yet
 	}
@@ -338,6 +340,9 @@ func (c *Client) destroy() {
 	// There is no caller left to return an error to.
 	_ = c.plugin.check(C.pwdrv_client_destroy(c.plugin.api, c.raw))
 	c.store.close()
+	if c.stopKeeping != nil {
+		c.stopKeeping()
+	}
 }
 
 // opened and closedOne count the buffers, executables and contexts that are

@@ -47,6 +47,22 @@ int pwdrv_has_extension(const PJRT_Api* api, int type);
 pwdrv_status pwdrv_initialize(const PJRT_Api* api);
 void pwdrv_teach_malloc(void);  // for devices whose memory is malloc's, see heap.c
 void pwdrv_sort_small_blocks(void);  // the same, in a process that does nothing else
+
+// Has the library that contains an address call other functions by these names; keep.c says which and why. Returns
+// whether large blocks of its memory are kept from now on when it frees them.
+bool pwdrv_keep_blocks_of(const void* inside);
+void pwdrv_keep_tidy(uint32_t milliseconds);  // returns to the system what was kept for so long
+typedef struct {
+  size_t used, kept, most;  // bytes; of used and kept together, there were never more than most
+} pwdrv_kept;
+pwdrv_kept pwdrv_keep_read(void);
+void* pwdrv_keep_aligned_alloc(size_t alignment, size_t size);  // what the library calls from then on, for tests
+void* pwdrv_keep_realloc(void* block, size_t size);
+void pwdrv_keep_free(void* block);
+
+// Returns in how many places the library that contains an address now calls the function instead of the one that it
+// imports by this name, or -1 if the system lets some stay. imports.c
+int pwdrv_replace_import(const void* inside, const char* name, void* function);
 pwdrv_status pwdrv_attributes(const PJRT_Api* api, const PJRT_NamedValue** values, size_t* count);
 
 // Named values. The getters read one of an array that the plugin owns.

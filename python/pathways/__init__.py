@@ -23,6 +23,7 @@ Environment variables:
 - PATHWAYS_PLUGIN_DIRS: further directories to search for packaged plugins.
 - PATHWAYS_LIBRARY: path of libpathways.so, instead of the one in the package.
 - PATHWAYS_BATCH: ``false`` sends every call to a cluster separately, even if several are queued.
+- PATHWAYS_KEEP_MEMORY: ``false`` returns memory of CPU devices to the system as soon as an array is deleted.
 
 A child process made by ``fork()`` cannot use the devices of its parent; each call there raises. Start processes with
 the ``spawn`` method instead. ``pathways.doctor()`` reports what was found and what is missing.

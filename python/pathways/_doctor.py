@@ -23,6 +23,7 @@ VARIABLES = (
         "PATHWAYS_MEMORY_LIMIT",
         "PATHWAYS_WAIT",
         "PATHWAYS_BATCH",
+        "PATHWAYS_KEEP_MEMORY",
         "PATHWAYS_CONFIG",
         "PATHWAYS_CLUSTER",
         "PATHWAYS_DIR",

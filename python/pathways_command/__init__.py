@@ -27,13 +27,10 @@ AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all pro
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
-    itself = arguments is None  # this process is the command
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["doctor"]:
         return _doctor(arguments[1:])
     worker = arguments[:1] == ["worker"]
-    if worker and itself:
-        _use_huge_pages(arguments)
     modules = _modules(arguments) if worker else []
     try:
         library = _prepare(worker=worker, modules=modules)
@@ -55,24 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return library.pathways_main(
         len(texts), (ctypes.c_char_p * (len(texts) + 1))(*texts), json.dumps(environment).encode()
     )
-
-
-HUGE_PAGES = "glibc.malloc.hugetlb"
-
-
-def _use_huge_pages(arguments: list[str]) -> None:
-    """Has the C library ask for huge pages, which it reads only when a process starts: so this one starts again.
-
-    The results of XLA's computations on CPUs are fresh memory above 32 MiB. To fault it in by pages of 4 KiB takes
-    longer than to write it: an all-gather of 16 MiB on 8 workers took 360 ms, and takes 107. Where the system has no
-    huge pages to give, or the C library is another, nothing changes.
-    """
-    said = os.environ.get("GLIBC_TUNABLES", "")
-    if HUGE_PAGES not in said:
-        # First: in what a process sees of the variable, some versions cut off the rest.
-        os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [f"{HUGE_PAGES}=1", said]))
-        sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-m", __name__, *arguments])
 
 
 def _modules(arguments: Sequence[str]) -> list[str]:

@@ -32,8 +32,7 @@ def refusal(cluster: Cluster, *arguments: str, package: str = "") -> str:
     done = subprocess.run(
         [sys.executable, "-c", SKEWED.format(package=package), "worker", "--name", "stranger"]
         + ["--address", cluster.address, "--dir", str(cluster.dir), *arguments],
-        # With huge pages asked for, a worker need not start itself again, and keeps what it believes.
-        env=fresh.environment(env={"PATHWAYS_DEVICES": "", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+        env=fresh.environment(env={"PATHWAYS_DEVICES": ""}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -47,14 +47,6 @@ def jax_targets():
     return sorted({*targets} - {REFUSED})
 
 
-def test_a_worker_asks_for_huge_pages_beside_what_the_user_asks_for(monkeypatch):
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=8")
-    with Cluster(1, 1) as cluster:
-        environment = Path(f"/proc/{cluster.processes['worker-0']}/environ").read_text()
-    assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in environment
-    assert "glibc.malloc.arena_max=8" in environment
-
-
 @pytest.mark.parametrize("options", [(), ("--import", "jax")], ids=["alone", "beside-jax"])
 def test_a_worker_has_every_handler_that_jax_registers(jax_targets, options):
     with Cluster(1, 1, *options) as cluster:

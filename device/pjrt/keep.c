@@ -1,0 +1,269 @@
+// Large blocks of a plugin's memory, kept when they are freed for the next ones of their size.
+//
+// XLA's CPU devices take the memory of each result from the C library, and free it when the array is deleted. The C
+// library returns blocks above 32 MiB, and ends of threads' heaps, to the system, and the next result pays for faulting
+// that memory in again: at 1 to 3 GB/s, where writing memory that is there reaches 10 to 20. So the plugin's calls for
+// aligned memory, which is what XLA asks for, and its calls of free come here (imports.c). Blocks of 2 MiB and more lie
+// in a range of addresses of their own, in huge pages where the system has them; all others are the C library's, as is
+// what the rest of the process allocates.
+//
+// What is guaranteed:
+//   - Memory in use and kept together is never more than what was in use at once since the process started (most): when
+//     a block takes memory that was not kept, kept blocks are returned to the system until that is true. So a process
+//     needs no more memory than without this, whatever the sizes that it asks for in turn.
+//   - What is kept for as long as pwdrv_keep_tidy is told goes back to the system.
+//   - Blocks do not overlap: each lies in a slot, whose place and size never change. A slot is in use, kept, or empty:
+//     addresses without memory.
+//   - Where there is no range, or no room in it, the C library is asked.
+//
+// The lock is held for some loads and stores, never for a call of the system, and by a fork, so that it is free in the
+// child.
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+enum {
+  kPageBits = 21,   // of a huge page, of which slots are made
+  kSteps = 4,       // sizes of slots between a power of two and the next
+  kClasses = 96,    // sizes of slots: enough for kMostAddresses
+  kTimesMemory = 8  // addresses, as a multiple of the machine's memory
+};
+static const size_t kPage = (size_t)1 << kPageBits;
+static const size_t kMostAddresses = (size_t)1 << 44;
+
+// A slot is named by its first page; page 0 is never one, so 0 is none. One that is not in use is in a list.
+typedef struct {
+  uint32_t newer, older;
+  uint32_t pages;
+  uint32_t freed;  // when, in milliseconds
+  bool in_use;
+} slot;
+
+typedef struct {
+  uint32_t newest, oldest;
+} list;
+
+static struct {
+  pthread_mutex_t lock;  // guards all below but base, span and slots, which are set before any block is
+  char* base;
+  size_t span;
+  slot* slots;                 // by page
+  uint32_t pages, top;         // of the range; the first that was never in a slot
+  list kept[kClasses], empty[kClasses];
+  size_t used, keeps, most;    // pages
+} heap = {.lock = PTHREAD_MUTEX_INITIALIZER, .top = 1};
+
+static void lock(void) { pthread_mutex_lock(&heap.lock); }
+static void unlock(void) { pthread_mutex_unlock(&heap.lock); }
+
+static void reserve(void) {
+  long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return;
+  size_t span = (size_t)pages * (size_t)bytes * kTimesMemory;
+  if (span > kMostAddresses) span = kMostAddresses;
+  span &= ~(kPage - 1);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  char* range = mmap(NULL, span + kPage, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (range == MAP_FAILED) return;  // a limit of addresses, or a system that reserves memory for all of them
+  slot* slots = mmap(NULL, (span >> kPageBits) * sizeof(slot), PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (slots == MAP_FAILED) {
+    munmap(range, span + kPage);
+    return;
+  }
+  char* base = (char*)(((uintptr_t)range + kPage - 1) & ~(uintptr_t)(kPage - 1));
+  madvise(base, span, MADV_HUGEPAGE);  // a hint
+  heap.slots = slots;
+  heap.pages = (uint32_t)(span >> kPageBits);
+  heap.span = span;
+  heap.base = base;
+  pthread_atfork(lock, unlock, unlock);
+}
+
+static bool is_kept_here(const void* block) { return (size_t)((const char*)block - heap.base) < heap.span; }
+
+static uint32_t now(void) {  // in milliseconds; it wraps
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint32_t)t.tv_sec * 1000 + (uint32_t)(t.tv_nsec / 1000000);
+}
+
+// Rounds a number of pages up to the size of a slot: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 … Returns its class.
+static int class_of(size_t pages, uint32_t* size) {
+  int shift = pages <= kSteps ? 0 : 61 - __builtin_clzll((unsigned long long)(pages - 1));
+  size_t steps = ((pages - 1) >> shift) + 1;
+  *size = (uint32_t)(steps << shift);
+  return shift * kSteps + (int)steps - 1;
+}
+
+static void push(list* l, uint32_t at) {
+  slot* s = &heap.slots[at];
+  s->newer = 0;
+  s->older = l->newest;
+  *(l->newest != 0 ? &heap.slots[l->newest].newer : &l->oldest) = at;
+  l->newest = at;
+}
+
+static uint32_t take(list* l, uint32_t at) {
+  const slot* s = &heap.slots[at];
+  *(s->newer != 0 ? &heap.slots[s->newer].older : &l->newest) = s->older;
+  *(s->older != 0 ? &heap.slots[s->older].newer : &l->oldest) = s->newer;
+  return at;
+}
+
+// Takes the slot that was kept longest, if it was for so long. Returns 0 if there is none.
+static uint32_t take_oldest(uint32_t time, uint32_t age) {
+  list* from = NULL;
+  for (int c = 0; c < kClasses; c++) {
+    uint32_t at = heap.kept[c].oldest;
+    if (at != 0 && time - heap.slots[at].freed >= age) {
+      age = time - heap.slots[at].freed;
+      from = &heap.kept[c];
+    }
+  }
+  if (from == NULL) return 0;
+  uint32_t at = take(from, from->oldest);
+  heap.keeps -= heap.slots[at].pages;
+  return at;
+}
+
+// Returns the memory of slots to the system. They are chained by older, and in no list.
+static void empty(uint32_t chain) {
+  while (chain != 0) {
+    uint32_t at = chain, size;
+    list* to = &heap.empty[class_of(heap.slots[at].pages, &size)];
+    chain = heap.slots[at].older;
+    madvise(heap.base + (size_t)at * kPage, (size_t)size * kPage, MADV_DONTNEED);
+    lock();
+    push(to, at);
+    unlock();
+  }
+}
+
+static uint32_t chained(uint32_t at, uint32_t chain) {
+  heap.slots[at].older = chain;
+  return at;
+}
+
+// Returns a block of so many pages, or NULL where there is no room.
+static void* allocate(size_t pages) {
+  uint32_t size, at = 0, chain = 0;
+  int class = class_of(pages, &size);
+  lock();
+  list *kept = &heap.kept[class], *none = &heap.empty[class];
+  if (kept->newest != 0) {
+    at = take(kept, kept->newest);
+    heap.keeps -= size;
+  } else if (none->newest != 0) {
+    at = take(none, none->newest);
+  } else if (heap.pages - heap.top >= size) {
+    at = heap.top;
+    heap.top += size;
+    heap.slots[at].pages = size;
+  }
+  if (at != 0) {
+    heap.slots[at].in_use = true;
+    heap.used += size;
+    if (heap.most < heap.used) heap.most = heap.used;
+    for (uint32_t time = now(), old; heap.used + heap.keeps > heap.most && (old = take_oldest(time, 0)) != 0;) {
+      chain = chained(old, chain);
+    }
+  }
+  unlock();
+  empty(chain);
+  return at == 0 ? NULL : heap.base + (size_t)at * kPage;
+}
+
+static void release(void* block) {
+  size_t offset = (size_t)((char*)block - heap.base);
+  uint32_t at = (uint32_t)(offset >> kPageBits), size, time = now();
+  slot* s = &heap.slots[at];
+  lock();
+  if ((offset & (kPage - 1)) != 0 || !s->in_use) abort();  // as the C library does when it is told to free what is not
+  s->in_use = false;
+  s->freed = time;
+  push(&heap.kept[class_of(s->pages, &size)], at);
+  heap.used -= size;
+  heap.keeps += size;
+  unlock();
+}
+
+static void* large(size_t alignment, size_t size) {
+  // More than the machine has is refused by the C library, where this would promise it.
+  if (size < kPage || alignment > kPage || size > heap.span / kTimesMemory) return NULL;
+  return allocate((size + kPage - 1) >> kPageBits);
+}
+
+void* pwdrv_keep_aligned_alloc(size_t alignment, size_t size) {
+  void* block = large(alignment, size);
+  return block != NULL ? block : aligned_alloc(alignment, size);
+}
+
+static int keep_posix_memalign(void** to, size_t alignment, size_t size) {
+  void* block = large(alignment, size);
+  if (block == NULL) return posix_memalign(to, alignment, size);
+  *to = block;
+  return 0;
+}
+
+void pwdrv_keep_free(void* block) {
+  if (is_kept_here(block)) {
+    release(block);
+  } else {
+    free(block);
+  }
+}
+
+void* pwdrv_keep_realloc(void* block, size_t size) {
+  if (!is_kept_here(block)) return realloc(block, size);
+  size_t room = (size_t)heap.slots[(size_t)((char*)block - heap.base) >> kPageBits].pages * kPage;
+  void* moved = NULL;
+  if (size > 0) {
+    moved = malloc(size);
+    if (moved == NULL) return NULL;
+    memcpy(moved, block, size < room ? size : room);
+  }
+  release(block);
+  return moved;
+}
+
+static size_t keep_usable_size(void* block) {
+  if (!is_kept_here(block)) return malloc_usable_size(block);
+  return (size_t)heap.slots[(size_t)((char*)block - heap.base) >> kPageBits].pages * kPage;
+}
+
+bool pwdrv_keep_blocks_of(const void* inside) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, reserve);
+  if (heap.base == NULL) return false;
+  // What frees comes first, so that no block is made that the C library would be told to free. These also take its own.
+  if (pwdrv_replace_import(inside, "free", (void*)pwdrv_keep_free) <= 0 ||
+      pwdrv_replace_import(inside, "realloc", (void*)pwdrv_keep_realloc) < 0 ||
+      pwdrv_replace_import(inside, "malloc_usable_size", (void*)keep_usable_size) < 0) {
+    return false;
+  }
+  int first = pwdrv_replace_import(inside, "aligned_alloc", (void*)pwdrv_keep_aligned_alloc);
+  int second = pwdrv_replace_import(inside, "memalign", (void*)pwdrv_keep_aligned_alloc);
+  int third = pwdrv_replace_import(inside, "posix_memalign", (void*)keep_posix_memalign);
+  return first > 0 || second > 0 || third > 0;
+}
+
+void pwdrv_keep_tidy(uint32_t milliseconds) {
+  uint32_t chain = 0;
+  lock();
+  for (uint32_t time = now(), old; (old = take_oldest(time, milliseconds)) != 0;) chain = chained(old, chain);
+  unlock();
+  empty(chain);
+}
+
+pwdrv_kept pwdrv_keep_read(void) {
+  lock();
+  pwdrv_kept got = {heap.used * kPage, heap.keeps * kPage, heap.most * kPage};
+  unlock();
+  return got;
+}

@@ -1,0 +1,149 @@
+//go:build invariants
+
+package pjrt
+
+import (
+	"encoding/binary"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/device"
+)
+
+// keeping starts to keep the blocks of some plugin, for as long as a test runs, and begins with none.
+func keeping(t *testing.T) {
+	t.Helper()
+	plugins := plugins(t)
+	stop := plugins[0].keepBlocks()
+	if stop == nil {
+		t.Fatalf("the blocks of %s are not kept", plugins[0].Path())
+	}
+	t.Cleanup(stop)
+	tidyKeptNow()
+}
+
+// stamp writes into each page of a block which block it is, and stamped says whether that is still so.
+func stamp(block []byte, n uint64) {
+	for at := 0; at+8 <= len(block); at += 4096 {
+		binary.LittleEndian.PutUint64(block[at:], n)
+	}
+}
+
+func stamped(block []byte, n uint64) bool {
+	for at := 0; at+8 <= len(block); at += 4096 {
+		if binary.LittleEndian.Uint64(block[at:]) != n {
+			return false
+		}
+	}
+	return true
+}
+
+func TestBlocksOfRandomSizesNeverOverlapAndTakeNoMoreThanWasUsedAtOnce(t *testing.T) {
+	keeping(t)
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.Custom(func(t *rapid.T) int {
+			return rapid.IntRange(1, 6).Draw(t, "MiB")<<20 + rapid.SampledFrom([]int{-1, 0, 1}).Draw(t, "and")
+		})
+		base, _, _ := keptMemory()
+		blocks := map[uint64][]byte{}
+		for n := range uint64(rapid.IntRange(1, 60).Draw(t, "steps")) {
+			victim := uint64(rapid.IntRange(0, int(n)).Draw(t, "victim"))
+			old, found := blocks[victim]
+			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
+			case found && what < 4:
+				if !stamped(old, victim) {
+					t.Fatalf("block %d, of %d bytes, was written by another", victim, len(old))
+				}
+				freeKept(old)
+				delete(blocks, victim)
+			case found && what == 4:
+				grown := keptBlock(old, size.Draw(t, "size"))
+				if both := min(len(old), len(grown)); !stamped(grown[:both], victim) {
+					t.Fatalf("block %d lost bytes when it went from %d to %d", victim, len(old), len(grown))
+				}
+				stamp(grown, victim)
+				blocks[victim] = grown
+			case what == 5:
+				tidyKeptNow()
+				if _, kept, _ := keptMemory(); kept != 0 {
+					t.Fatalf("%d bytes are kept after all were returned", kept)
+				}
+			default:
+				blocks[n] = keptBlock(nil, size.Draw(t, "size"))
+				stamp(blocks[n], n)
+			}
+			if used, kept, most := keptMemory(); used+kept > most {
+				t.Fatalf("%d bytes used and %d kept, more than the %d that were used at once", used, kept, most)
+			}
+		}
+		for n, block := range blocks {
+			if !stamped(block, n) {
+				t.Fatalf("block %d, of %d bytes, was written by another", n, len(block))
+			}
+			freeKept(block)
+		}
+		if used, _, _ := keptMemory(); used != base {
+			t.Fatalf("%d bytes are in use, %d before", used, base)
+		}
+	})
+}
+
+func TestThreadsGetBlocksOfTheirOwn(t *testing.T) {
+	keeping(t)
+	var all sync.WaitGroup
+	for thread := range uint64(8) {
+		all.Go(func() {
+			for i := range uint64(200) {
+				block := keptBlock(nil, int(2+(thread+i)%3)<<20)
+				stamp(block, thread<<32|i)
+				if !stamped(block, thread<<32|i) {
+					t.Errorf("block %d of thread %d was written by another", i, thread)
+				}
+				freeKept(block)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// resident is the memory that this process has, in bytes.
+func resident(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+func TestMemoryOfAFreedArrayIsKeptForTheNextAndThenReturned(t *testing.T) {
+	each(t, func(t *testing.T, p *Plugin) {
+		c := client(t, p, 1)
+		tidyKeptNow()
+		host := device.Host{Data: make([]byte, 64<<20), Shape: shape.Shape{DType: shape.U8, Dims: []int64{64 << 20}},
+			Semantics: device.DuringCall}
+		for range 2 {
+			b := put(t, c, host)
+			if used, _, _ := keptMemory(); used < 64<<20 {
+				t.Errorf("an array of 64 MiB is in %d bytes", used)
+			}
+			b.Close()
+			eventually(t, "64 MiB that are kept", func() bool { _, kept, _ := keptMemory(); return kept == 64<<20 })
+		}
+		before := resident(t)
+		tidyKeptNow()
+		if _, kept, _ := keptMemory(); kept != 0 || before-resident(t) < 60<<20 {
+			t.Errorf("%d bytes are kept; of %d that the process had, %d are returned", kept, before, before-resident(t))
+		}
+	})
+}
