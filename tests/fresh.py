@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -28,7 +29,9 @@ _BACKENDS = {
     "pathways": "import pathways\n",
     "plugin": textwrap.dedent("""\
         import os
+        import jax
         from jax._src import xla_bridge
+        jax.config.update("jax_platforms", "plugin,cpu")
         xla_bridge.register_plugin("plugin", library_path=os.environ["TEST_PLUGIN"],
                                    options={"cpu_device_count": int(os.environ["TEST_DEVICES"])})
         """),
@@ -68,7 +71,6 @@ def environment(backend: str = "pathways", devices: int = DEVICES, env: dict[str
     if backend == "jaxlib":
         out["JAX_PLATFORMS"] = "cpu"
     if backend == "plugin":
-        out["JAX_PLATFORMS"] = "plugin,cpu"
         out["TEST_PLUGIN"] = plugin_path()
     out.update(env or {})
     return out
@@ -79,22 +81,26 @@ def source(code: str, backend: str | None = "pathways") -> str:
     return _PRELUDE + (_BACKENDS[backend] if backend else "") + textwrap.dedent(code)
 
 
-def start(code: str, backend: str | None = "pathways", env: dict[str, str] | None = None, **popen) -> subprocess.Popen:
-    """Starts a script with pipes for its output. The caller waits for it."""
-    return _python(source(code, backend), environment(backend or "pathways", env=env), **popen)
+def start(
+    code: str, backend: str | None = "pathways", env: dict[str, str] | None = None, imports: bool | None = None
+) -> subprocess.Popen:
+    """Starts a script with pipes for its output. The caller waits for it. For imports see run()."""
+    script, asked = source(code, backend), environment(backend or "pathways", env=env)
+    return _started(script, asked, _imports(backend) if imports is None else imports)
 
 
-def _python(text: str, env: dict[str, str], **popen) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", text],
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **popen,
-    )
+def _started(script: str, env: dict[str, str], imports: bool) -> subprocess.Popen:
+    if not imports and (forked := _server.start(script, env)):
+        return forked
+    return subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True, **_PIPES)
+
+
+_PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def _imports(backend: str | None) -> bool:
+    """Whether the import of JAX is part of what a script with this backend is for, unless the test says so."""
+    return backend not in ("pathways", "plugin")
 
 
 def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.CompletedProcess:
@@ -127,15 +133,15 @@ def run(
 ) -> subprocess.CompletedProcess:
     """Runs a script to its end and returns how it ended; check asserts that it ended with 0.
 
-    Importing JAX takes most of a script's time. So a script is a child of a process that has imported JAX and nothing
-    of this project, unless the import is part of what is tested (imports; by default it is for all backends but
-    "pathways"), or env has more than says which devices to use.
+    Importing JAX takes most of a script's time. So a script is forked by a process that has imported JAX and nothing of
+    this project, unless the import is part of what is tested (imports; by default it is for a script that opens its
+    own frontend, and for jaxlib's), or env has more than says which devices to use.
     """
-    asked = environment(backend or "pathways", env=env)
+    script, asked = source(code, backend), environment(backend or "pathways", env=env)
     if imports is None:
-        imports = backend != "pathways"
-    ended = None if imports else _server.ask(source(code, backend), asked)
-    done = ended[0] if ended else finish(_python(source(code, backend), asked))
+        imports = _imports(backend)
+    ended = None if imports else _server.ask(script, asked)
+    done = ended[0] if ended else finish(_started(script, asked, imports))
     if check:
         assert done.returncode == 0, f"exit {done.returncode}; stdout:\n{done.stdout}\nstderr:\n{done.stderr}"
     return done
@@ -150,7 +156,8 @@ def forked(code: str, times: int) -> list[subprocess.CompletedProcess]:
 
 
 # A child leaves the loops and continues as the script, at the level of the module like a script, so that the
-# interpreter ends in the same way. It opens the frontend, so that no part of that is older than the child.
+# interpreter ends in the same way. It opens the frontend, so that no part of that is older than the child. One that is
+# started only is forked by a process that ends at once: its parent is then the process that asked.
 _FORKING = """\
 import json, os, sys, tempfile
 before = set(os.environ)
@@ -160,7 +167,7 @@ requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 
 def begin():
     os.setsid()
-    for fd, file in enumerate((open(os.devnull), *files)):
+    for fd, file in enumerate(files):
         os.dup2(file.fileno(), fd)
     os.environ.clear()
     os.environ.update(added | asked["env"])
@@ -174,11 +181,25 @@ child = -1
 for request in requests:
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would leave threads behind"
     asked, ended, running = json.loads(request), [], {}
+    if asked["pipes"]:
+        files = [open(pipe, mode, 0) for pipe, mode in zip(asked["pipes"], ("rb", "wb", "wb"))]
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child == 0:
+                break
+            print(child, end="", file=answers, flush=True)
+            os._exit(0)
+        os.waitpid(between, 0)
+        print(file=answers, flush=True)
+        for file in files:
+            file.close()
+        continue
     left = asked["times"]
     while left or running:
         if left and len(running) < len(os.sched_getaffinity(0)):
             left -= 1
-            files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+            files = open(os.devnull), tempfile.TemporaryFile(), tempfile.TemporaryFile()
             child = os.fork()
             if child == 0:
                 break
@@ -186,7 +207,7 @@ for request in requests:
         else:
             child, status = os.wait()
             said = []
-            for file in running.pop(child):
+            for file in running.pop(child)[1:]:
                 file.seek(0)
                 said.append(file.read().decode(errors="replace"))
             ended.append((os.waitstatus_to_exitcode(status), *said))
@@ -198,33 +219,76 @@ if child == 0:
 """
 
 
+class _Forked(subprocess.Popen):
+    """A script that the server has forked: a child of this process, as if it had been started here."""
+
+    def __init__(self, fork):
+        self._fork = fork
+        super().__init__(["script"], **_PIPES)
+
+    def _execute_child(self, *how):  # private to subprocess; so in Python 3.11 to 3.13
+        pipes = how[10:16]  # each a pair of ends, of which the script has one
+        try:
+            self.pid = self._fork([pipes[0], pipes[3], pipes[5]])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)
+
+
 class _Server:
     """The process that has imported JAX: started when it is first needed, ended with this one."""
 
     # Variables that neither JAX's import reads nor Go, which sees the environment that its process was started with.
-    UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST", "TEST_DEVICES"}
+    UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST"}
+    UNREAD |= {"TEST_DEVICES", "TEST_PLUGIN", "XLA_FLAGS"}  # read when a backend is opened
     UNREAD |= {"GALLERY_OUT", "GALLERY_STEPS", "GALLERY_WIDTH"}  # of the examples
+    ADOPT = 36  # PR_SET_CHILD_SUBREAPER: an orphan below this process becomes its child
 
     def __init__(self):
         self._process, self._env, self._asking = None, {}, threading.Lock()
 
     def ask(self, script: str, env: dict[str, str], times: int = 1) -> list[subprocess.CompletedProcess] | None:
         """Runs a script several times; None if JAX was imported in another environment, or a script is running."""
+        with self._idle(env) as idle:
+            if not idle:
+                return None
+            answer = self._answer(script=script, env=env, times=times, pipes=[])
+            return [subprocess.CompletedProcess(script, *each) for each in json.loads(answer)]
+
+    def start(self, script: str, env: dict[str, str]) -> subprocess.Popen | None:
+        """Starts a script; None as above."""
+        prctl = ctypes.CDLL(None).prctl
+
+        def fork(pipes: list[int]) -> int:
+            paths = [f"/proc/{os.getpid()}/fd/{pipe}" for pipe in pipes]
+            prctl(self.ADOPT, 1, 0, 0, 0)
+            try:
+                return int(self._answer(script=script, env=env, pipes=paths))
+            finally:
+                prctl(self.ADOPT, 0, 0, 0, 0)
+
+        with self._idle(env) as idle:
+            return _Forked(fork) if idle else None
+
+    @contextlib.contextmanager
+    def _idle(self, env: dict[str, str]):
+        """Whether the server has JAX as it is in this environment, and runs nothing; it is the caller's until then."""
         if not self._asking.acquire(blocking=False):
-            return None
+            yield False
+            return
         try:
             if self._process is None:
                 self._begin(environment())
-            if self._read(env) != self._read(self._env):
-                return None
-            request = {"script": script, "env": env, "cwd": os.getcwd(), "times": times}
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-            assert answer, "the process that runs scripts has ended; what it wrote stands above"
-            return [subprocess.CompletedProcess(script, *each) for each in json.loads(answer)]
+            yield self._read(env) == self._read(self._env)
         finally:
             self._asking.release()
+
+    def _answer(self, **request) -> str:
+        self._process.stdin.write(json.dumps(request | {"cwd": os.getcwd()}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the process that runs scripts has ended; what it wrote stands above"
+        return answer
 
     def _begin(self, env: dict[str, str]) -> None:
         self._env = env
