@@ -8,28 +8,26 @@ Exit codes: 0 for success; 1 for failure, with a message that says why; 2 for a 
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import ctypes
-import importlib.metadata
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 DOCTOR = "check this installation and show what is missing"
-DESCRIPTION = f"""\
-{DOCTOR[0].upper()}{DOCTOR[1:]}: versions, plugins, devices, memory; with a cluster, also its controller and workers."""
 AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
+SERVE = {"controller", "worker"}  # the commands that are processes of a cluster
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["doctor"]:
-        return _doctor(arguments[1:])
+        from pathways_command import _doctor
+
+        return _doctor.main(DOCTOR, arguments[1:])
     worker = arguments[:1] == ["worker"]
     modules = _modules(arguments) if worker else []
     try:
@@ -43,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     environment = {
         "self": [sys.executable, "-m", "pathways_command"],
-        "versions": {name: version for name in AGREE if (version := _version(name))},
+        "versions": _versions() if SERVE.intersection(arguments) else {},
         "imported": modules,
         "elsewhere": {"doctor": DOCTOR},
     }
@@ -76,7 +74,7 @@ def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
     package = importlib.util.find_spec("pathways")
     places = list(package.submodule_search_locations or []) if package else []
     named = os.environ.get("PATHWAYS_LIBRARY") or os.path.join(places[0] if places else "", "libpathways.so")
-    library = ctypes.CDLL(str(Path(named).absolute()))
+    library = ctypes.CDLL(os.path.abspath(named))
     if worker:
         from pathways_command import _handlers
 
@@ -86,50 +84,12 @@ def _prepare(*, worker: bool, modules: Sequence[str]) -> ctypes.CDLL:
     return library
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str]:
+    """Returns the versions of the packages in which a cluster agrees, as far as they are installed."""
+    import importlib.metadata  # here, since it takes as long as a command
 
-
-def _doctor(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("pathways doctor", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--address", help="address of a cluster's controller [PATHWAYS_ADDRESS]")
-    parser.add_argument("--cluster", metavar="NAME", help="a cluster on this machine [PATHWAYS_CLUSTER]")
-    parser.add_argument("--dir", metavar="DIRECTORY", help="directory of the clusters of this machine [PATHWAYS_DIR]")
-    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
-    asked = parser.parse_args(arguments)
-    address = asked.address
-    if address is None and _names_cluster(asked):
-        place = [word for name in ("cluster", "dir") if (said := vars(asked)[name]) for word in (f"--{name}", said)]
-        told = subprocess.run(
-            [sys.executable, "-m", "pathways_command", "address", *place],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if told.returncode != 0:
-            return told.returncode  # it has printed why
-        address = told.stdout.strip()
-    from pathways import _doctor
-
-    report = _doctor.examine(address)
-    print(json.dumps(report.as_dict(), indent=2) if asked.json else report)
-    return 0 if report.ok else 1
-
-
-def _names_cluster(asked: argparse.Namespace) -> bool:
-    """Returns whether to check a cluster of this machine: if one is named and no address is given."""
-    if asked.cluster or asked.dir:
-        return True
-    from jax_plugins.pathways import config
-
-    def said(name: str) -> bool:
-        return bool(os.environ.get(f"PATHWAYS_{name.upper()}", "").strip()) or name in file
-
-    try:
-        file = config.read()
-    except config.ConfigError:
-        return False  # the report shows the error
-    return said("cluster") and not said("address")
+    found = {}
+    for package in AGREE:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
