@@ -227,7 +227,8 @@ def test_untyped_target_is_warned_of(handlers):
 
 
 @ours
-def test_too_many_handlers_are_refused_with_a_sentence(handlers):
+def test_too_many_handlers_are_refused_with_a_sentence(tmp_path):
+    handlers = _compile(HERE / "ffi_handlers.c", tmp_path, os.environ.get("CC", "gcc"), "-DMANY", "-O0")
     fresh.run(
         f"""
         import ctypes, jax, jax.numpy as jnp, numpy as np
@@ -270,7 +271,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(axpy, Axpy, ffi::Ffi::Bind().Attr<float>("a").Arg<
 def test_typed_cpp_handler(tmp_path):
     source = tmp_path / "axpy.cc"
     source.write_text(CPP)
-    library = _compile(source, tmp_path, os.environ.get("CXX", "g++"), "-std=c++17")
+    library = _compile(source, tmp_path, os.environ.get("CXX", "g++"), "-std=c++17", "-O0")
     name = next(_names)
     register(name, library.axpy)
 
