@@ -82,7 +82,7 @@ def long(x):
 
 @jax.jit
 def heavy(x):
-    return jax.lax.fori_loop(0, 300, lambda _, v: jnp.sin(v) + 1, x)
+    return jax.lax.fori_loop(0, 75, lambda _, v: jnp.sin(v) + 1, x)
 
 NODES = 120
 executes = lambda: pathways.stats()["executes"]
