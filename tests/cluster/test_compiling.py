@@ -22,7 +22,7 @@ input()
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
     with Cluster(1, 1, *PATIENT) as cluster:
         yield cluster

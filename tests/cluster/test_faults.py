@@ -93,6 +93,13 @@ def workers_end(cluster: Cluster) -> None:
     until("the workers to end", lambda: not any(cluster.alive(name) for name in names))
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Of four devices, for tests that harm none of its processes."""
+    with Cluster(2, 2) as cluster:
+        yield cluster
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_worker_is_lost(number):
     """The clients are told which worker is gone; a new client works with those that are left."""
@@ -138,21 +145,20 @@ def test_rest_of_a_session_goes_on():
 
 
 @pytest.mark.parametrize("script", [CHAIN + KEEPS, PLAYS], ids=["idle", "playing"])
-def test_client_is_killed(script):
+def test_client_is_killed(cluster, script):
     """What a client had is freed everywhere when it dies, in the middle of a program too; others do not notice."""
-    with Cluster(2, 2) as cluster:
-        other = cluster.start(FOREVER)
-        lines(other, 2)
-        client = cluster.start(script)
-        lines(client, 2)
-        until("both sessions", lambda: len(cluster.report()["sessions"]) == 2)
-        client.kill()
-        client.communicate()
-        until("its session to end", lambda: len(cluster.report()["sessions"]) == 1)
-        lines(other, 2)
-        other.kill()
-        other.communicate()
-        until("all to be freed", cluster.idle)
+    other = cluster.start(FOREVER)
+    lines(other, 2)
+    client = cluster.start(script)
+    lines(client, 2)
+    until("both sessions", lambda: len(cluster.report()["sessions"]) == 2)
+    client.kill()
+    client.communicate()
+    until("its session to end", lambda: len(cluster.report()["sessions"]) == 1)
+    lines(other, 2)
+    other.kill()
+    other.communicate()
+    until("all to be freed", cluster.idle)
 
 
 TRANSFERS = """
@@ -168,27 +174,26 @@ while True:
 """
 
 
-def test_clients_that_die_leave_nothing_open():
+def test_clients_that_die_leave_nothing_open(cluster):
     """Processes that are killed while arrays come, go and move leave no memory, socket or file behind."""
     clients = 5
-    with Cluster(2, 1) as cluster:
 
-        def die():
-            client = cluster.start(TRANSFERS)
-            lines(client, 2)
-            client.kill()
-            client.communicate()
-            until("all to be freed", cluster.idle)
+    def die():
+        client = cluster.start(TRANSFERS)
+        lines(client, 2)
+        client.kill()
+        client.communicate()
+        until("all to be freed", cluster.idle)
 
-        die()  # the workers open what they keep
-        before = {name: cluster.opened(name) for name in cluster.processes}
-        for _ in range(clients):
-            die()
-        # One that is left of each client would be too many; what a pool keeps may differ by less.
-        until(
-            f"no more to be open than before: {before}",
-            lambda: all(cluster.opened(name) < count + clients for name, count in before.items()),
-        )
+    die()  # the workers open what they keep
+    before = {name: cluster.opened(name) for name in cluster.processes}
+    for _ in range(clients):
+        die()
+    # One that is left of each client would be too many; what a pool keeps may differ by less.
+    until(
+        f"no more to be open than before: {before}",
+        lambda: all(cluster.opened(name) < count + clients for name, count in before.items()),
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
@@ -206,7 +211,7 @@ def test_controller_is_lost(number):
             assert seen.returncode == 1 and cluster.address in seen.stderr
 
 
-def test_opposite_order():
+def test_opposite_order(cluster):
     """Two clients whose collectives come in opposite order both finish."""
     script = """
         import sys
@@ -226,30 +231,28 @@ def test_opposite_order():
         a, b = float(np.asarray(a)[0]), float(np.asarray(b)[0])
         print(sorted([a / n, b / n]))
         """
-    with Cluster(2, 2) as cluster:
-        clients = [cluster.start(script.replace("sys.argv[-1]", repr(str(i)))) for i in range(2)]
-        for client in clients:
-            out, err = client.communicate(timeout=120)
-            assert client.returncode == 0, err
-            assert out.strip() == "[1.0, 2.0]"
+    clients = [cluster.start(script.replace("sys.argv[-1]", repr(str(i)))) for i in range(2)]
+    for client in clients:
+        out, err = client.communicate(timeout=120)
+        assert client.returncode == 0, err
+        assert out.strip() == "[1.0, 2.0]"
 
 
 STRANGER = "import jax\ntry:\n    jax.devices()\nexcept Exception as error:\n    print(error)\n"
 
 
-def test_strangers_are_refused():
+def test_strangers_are_refused(cluster):
     """A wrong token and another version of JAX are refused with what to do; the cluster works on."""
-    with Cluster(1, 1) as cluster:
-        wrong = cluster.run(STRANGER, PATHWAYS_TOKEN="wrong")
-        assert "UNAUTHENTICATED" in wrong.stdout and "PATHWAYS_TOKEN" in wrong.stdout
-        skewed = """
-            import importlib.metadata
-            version = importlib.metadata.version
-            importlib.metadata.version = lambda name: "0.0.1" if name == "jax" else version(name)
-            """
-        old = cluster.run(textwrap.dedent(skewed) + STRANGER)
-        assert "FAILED_PRECONDITION" in old.stdout and '"0.0.1"' in old.stdout
-        assert cluster.run("import jax\nprint(jax.numpy.ones(3).sum())").stdout.strip() == "3.0"
+    wrong = cluster.run(STRANGER, PATHWAYS_TOKEN="wrong")
+    assert "UNAUTHENTICATED" in wrong.stdout and "PATHWAYS_TOKEN" in wrong.stdout
+    skewed = """
+        import importlib.metadata
+        version = importlib.metadata.version
+        importlib.metadata.version = lambda name: "0.0.1" if name == "jax" else version(name)
+        """
+    old = cluster.run(textwrap.dedent(skewed) + STRANGER)
+    assert "FAILED_PRECONDITION" in old.stdout and '"0.0.1"' in old.stdout
+    assert cluster.run("import jax\nprint(jax.numpy.ones(3).sum())").stdout.strip() == "3.0"
 
 
 def test_no_process_is_left(tmp_path):

@@ -47,36 +47,64 @@ def jax_targets():
     return sorted({*targets} - {REFUSED})
 
 
-@pytest.mark.parametrize("options", [(), ("--import", "jax")], ids=["alone", "beside-jax"])
-def test_a_worker_has_every_handler_that_jax_registers(jax_targets, options):
-    with Cluster(1, 1, *options) as cluster:
-        cluster.run(
-            f"""{COMPILE}
-compiled({jax_targets!r})
+@pytest.fixture(scope="module")
+def cluster():
+    """Of one worker that has the handlers of JAX alone."""
+    with Cluster(1, 1) as cluster:
+        yield cluster
+
+
+def test_no_process_of_a_cluster_imports_jax_and_a_worker_finds_lapack_when_it_is_called(cluster):
+    for name in cluster.processes:
+        for library in ("libjax_common", "_multiarray_umath", "cython_lapack"):
+            assert not mapped(cluster, name, library), f"{name} has {library}"
+    cluster.run(f"{SVD}np.testing.assert_array_equal(x + 1, np.arange(1, 13.0).reshape(4, 3))")
+    assert not mapped(cluster, "worker-0", "cython_lapack")
+    cluster.run(
+        f"""{SVD}
+u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+np.testing.assert_allclose(u * s @ vt, x, atol=1e-5)
+"""
+    )
+    assert mapped(cluster, "worker-0", "cython_lapack")
+    assert not mapped(cluster, "worker-0", "libjax_common")
+
+
+def check_handlers(cluster, targets):
+    cluster.run(
+        f"""{COMPILE}
+compiled({targets!r})
 try:
     compiled(["no_such_target"])
     raise AssertionError("a program is compiled whose handler is not there")
 except jax.errors.JaxRuntimeError as error:
     assert "no_such_target" in str(error), error
 """
-        )
+    )
 
 
-def test_no_process_of_a_cluster_imports_jax_and_a_worker_finds_lapack_when_it_is_called():
-    with Cluster(1, 1) as cluster:
-        for name in cluster.processes:
-            for library in ("libjax_common", "_multiarray_umath", "cython_lapack"):
-                assert not mapped(cluster, name, library), f"{name} has {library}"
-        cluster.run(f"{SVD}np.testing.assert_array_equal(x + 1, np.arange(1, 13.0).reshape(4, 3))")
-        assert not mapped(cluster, "worker-0", "cython_lapack")
-        cluster.run(
-            f"""{SVD}
-u, s, vt = jnp.linalg.svd(x, full_matrices=False)
-np.testing.assert_allclose(u * s @ vt, x, atol=1e-5)
-"""
-        )
-        assert mapped(cluster, "worker-0", "cython_lapack")
-        assert not mapped(cluster, "worker-0", "libjax_common")
+def test_a_worker_has_every_handler_that_jax_registers(cluster, jax_targets):
+    check_handlers(cluster, jax_targets)
+
+
+def test_a_worker_beside_jax_has_every_handler_that_jax_registers(jax_targets):
+    with Cluster(1, 1, "--import", "jax") as cluster:
+        check_handlers(cluster, jax_targets)
+
+
+def test_a_product_of_a_sparse_matrix_runs_on_a_worker(cluster):
+    cluster.run(
+        """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.experimental import sparse
+        dense = np.arange(12, dtype=np.float32).reshape(3, 4) % 5
+        x = np.arange(4, dtype=np.float32)
+        matrix = sparse.BCSR.fromdense(dense)
+        product = jax.jit(lambda m, x: m @ x)
+        np.testing.assert_allclose(product(matrix, x), dense @ x)
+        assert "cpu_csr_sparse_dense_ffi" in product.lower(matrix, x).as_text()
+        """
+    )
 
 
 @pytest.mark.parametrize("package", [None, "libtpu", "jax_cuda12_plugin"])
@@ -112,20 +140,4 @@ for _ in range(2):
         assert "LAPACK's functions cannot be taken from SciPy: ImportError: this SciPy is broken" in str(error), error
 np.testing.assert_array_equal(x + 1, np.arange(1, 13.0).reshape(4, 3))
 """
-        )
-
-
-def test_a_product_of_a_sparse_matrix_runs_on_a_worker():
-    with Cluster(1, 1) as cluster:
-        cluster.run(
-            """
-            import jax, jax.numpy as jnp, numpy as np
-            from jax.experimental import sparse
-            dense = np.arange(12, dtype=np.float32).reshape(3, 4) % 5
-            x = np.arange(4, dtype=np.float32)
-            matrix = sparse.BCSR.fromdense(dense)
-            product = jax.jit(lambda m, x: m @ x)
-            np.testing.assert_allclose(product(matrix, x), dense @ x)
-            assert "cpu_csr_sparse_dense_ffi" in product.lower(matrix, x).as_text()
-            """
         )
