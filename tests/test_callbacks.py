@@ -16,7 +16,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways import _ffi
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 F32 = jnp.float32
 in_place = pytest.mark.embedded("a buffer_callback reads and writes the memory of the device")

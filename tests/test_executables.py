@@ -13,7 +13,7 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 
 def sharded(*shape):

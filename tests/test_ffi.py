@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 from pathways import _ffi
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 HERE = Path(__file__).parent
 _names = (f"pathways_test_{os.getpid()}_{i}" for i in itertools.count())

@@ -11,7 +11,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 COLUMNS = Layout((1, 0))  # the first dimension is the minor one
 X = np.arange(128 * 16, dtype=np.float32).reshape(128, 16)

@@ -6,7 +6,7 @@ from pathlib import Path
 import fresh
 import pytest
 
-pytestmark = pytest.mark.versions
+pytestmark = pytest.mark.newest
 
 README = Path(__file__).parent.parent / "README.md"
 
