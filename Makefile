@@ -32,8 +32,8 @@ plugins = PATHWAYS_PLUGIN_DIRS="$$($(1)/bin/python -c 'import sysconfig; print(s
 strictly = GOEXPERIMENT=cgocheck2
 strict := -race -tags=invariants
 # Nothing is left to find in the second that the race detector waits at the end of each process: tests end clean.
-# One package more than processors, since many tests wait.
-race = $(strictly) GORACE=atexit_sleep_ms=0 $(GO) test -vet=off -p $$(($$(nproc) + 1)) $(strict)
+# One package more than processors, since many tests wait; no more than processors where pytest runs beside.
+race = $(strictly) GORACE=atexit_sleep_ms=0 $(GO) test -vet=off -p $$(($$(nproc)$(if $(AT_ONCE),, + 1))) $(strict)
 say = @echo; echo "== $(1)"
 
 .PHONY: help
@@ -45,12 +45,13 @@ demo: $(VENV)/.installed ## train a small transformer on eight devices, beside s
 	$(VENV)/bin/python examples/train_transformer.py
 
 .PHONY: test
-test: test-go test-python ## run all tests once, and those that ask for it on every Python and size of cluster
+test: $(VENVS:=/.installed) ## run all tests once, and those that ask for it on every Python and size of cluster
+	$(three_at_once) $(tests)
 
 # With this set, nothing is left out, and tests of rare faults repeat more often what may fail.
 .PHONY: test-all
 test-all: export PATHWAYS_TEST_THOROUGH = 1
-test-all: test-go test-python ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
+test-all: test ## run all tests, on every Python and on clusters of 1, 2 and 4 workers
 
 # Each test runs once, as strictly as can be; vet is part of lint. Beside it runs only what that cannot show: that steps
 # do not allocate (the invariants do); the files that their first line keeps out of it, since they are about one
@@ -58,7 +59,7 @@ test-all: test-go test-python ## run all tests, on every Python and on clusters 
 # the newest plugin, in the packages whose tests open one; and that what may not use cgo compiles without it, which is
 # all there is to try, since core/rules_test.go keeps cgo out of its tests too.
 .PHONY: test-go
-test-go: $(VENVS:=/.installed) race ## run Go's tests with the race detector, and with the plugins of every Python found
+test-go: $(if $(AT_ONCE),,$(VENVS:=/.installed)) race ## run Go's tests with the race detector, and with the plugins of every Python found
 	$(if $(NEW),$(call say,go test with the plugins of $(NEW)))
 	$(if $(NEW),$(call plugins,$(NEW)) $(race) ./device/pjrt ./capi/embedded)
 	$(call say,go test of what allocates nothing$(comma) and of what is only about one goroutine)
@@ -73,7 +74,9 @@ pure := ./core/... ./transport/... ./device/sim/...
 of_one_goroutine = $(shell git grep --untracked -lE '^//go:build !race && !invariants' -- '*_test.go')
 in_one_goroutine = $(subst $() ,|,$(strip $(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(of_one_goroutine))))
 
-# Each is one run of pytest. Three run at once, since much of what tests take is waiting; the longest come first.
+# Go's tests, and runs of pytest. Three run at once, since much of what tests take is waiting; the longest come first.
+# The package is installed before: make would begin what waits for nothing first, and Go's tests last.
+tests = test-go $(embedded) $(newest) $(on_workers)
 embedded = pytest-embedded pytest-cluster
 on_workers = pytest-on-2 $(if $(NEW),pytest-newest-on-2) pytest-on-4 pytest-on-1
 newest = $(if $(NEW),pytest-newest pytest-newest-default)
@@ -211,7 +214,7 @@ check-generated: check-go
 	diff <(echo "$$before") <(echo "$$after") || { echo "generated code was stale; commit what make generate wrote"; exit 1; }
 
 .PHONY: race
-race: $(VENV)/.installed ## run Go's tests with the race detector, the checks of cgo and invariants
+race: $(if $(AT_ONCE),,$(VENV)/.installed) ## run Go's tests with the race detector, the checks of cgo and invariants
 	$(call say,go test with the race detector$(comma) the checks of cgo and invariants)
 	$(call plugins,$(VENV)) $(race) ./...
 
@@ -266,6 +269,9 @@ $(VENV_NEW)/.dependencies: python_of = $(PYTHON_NEW)
 	@$*/bin/python -m pip install --quiet -r <($*/bin/python -c '$(requirements)')
 	@touch $@
 
+.PHONY: installed
+installed: $(VENVS:=/.installed) ## install the package, too
+
 .PHONY: dependencies
 dependencies: $(VENVS:=/.dependencies) $(NEW:=/.newest-plugin) ## install what the package, its tests and the checks need
 
@@ -274,8 +280,8 @@ $(VENV_NEW)/.newest-plugin: $(VENV_NEW)/.dependencies
 	@$(VENV_NEW)/bin/python -m pip install --quiet --no-deps lammps-jax-pjrt-cpu
 	@touch $@
 
-# One wheel serves every Python.
-$(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES) | check-go
+# One wheel serves every Python. CI checks beside it that generated code is fresh, which writes it: that is FIRST.
+$(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES) | check-go $(FIRST)
 	@echo "== $(VENV): the package, built by pip"
 	@rm -rf $(VENV)/wheel
 	@$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
