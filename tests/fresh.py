@@ -239,8 +239,8 @@ class _Server:
     """The process that has imported JAX: started when it is first needed, ended with this one."""
 
     # Variables that neither JAX's import reads nor Go, which sees the environment that its process was started with.
-    UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_DEVICES", "PATHWAYS_WAIT", "PYTEST_CURRENT_TEST"}
-    UNREAD |= {"TEST_DEVICES", "TEST_PLUGIN", "XLA_FLAGS"}  # read when a backend is opened
+    UNREAD = {"PATHWAYS_ADDRESS", "PATHWAYS_CONFIG", "PATHWAYS_DEVICES", "PATHWAYS_LIBRARY", "PATHWAYS_WAIT"}
+    UNREAD |= {"PYTEST_CURRENT_TEST", "TEST_DEVICES", "TEST_PLUGIN", "XLA_FLAGS"}  # read when a backend is opened
     UNREAD |= {"GALLERY_OUT", "GALLERY_STEPS", "GALLERY_WIDTH"}  # of the examples
     ADOPT = 36  # PR_SET_CHILD_SUBREAPER: an orphan below this process becomes its child
 

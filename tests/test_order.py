@@ -8,8 +8,6 @@ import fresh
 import pytest
 from conftest import ADDRESS
 
-pytestmark = pytest.mark.sizes
-
 PROGRAMS = """
     import gc, sys, threading
     import jax, jax.numpy as jnp, numpy as np
@@ -57,6 +55,7 @@ def run(script, first=""):
     assert done.stdout.splitlines()[-1] == "finished", done
 
 
+@pytest.mark.sizes
 def test_two_collective_programs_in_opposite_order():
     # Neither thread waits for the other, so the devices see the two programs in any order; all must see the same.
     run("""
@@ -79,6 +78,7 @@ def test_two_collective_programs_in_opposite_order():
     """)
 
 
+@pytest.mark.sizes
 def test_a_deep_pipeline_of_collectives():
     # On two cores, stock JAX stops here: more than 32 runs queued on a device, and its threads wait for each other.
     run("""
@@ -91,6 +91,7 @@ def test_a_deep_pipeline_of_collectives():
     """)
 
 
+@pytest.mark.sizes
 def test_deep_pipelines_of_several_threads():
     run("""
         shift, total = on(line, ring), on(back, lambda v: lax.psum(v, "x") / 8 + 0 * v)
@@ -109,6 +110,7 @@ def test_deep_pipelines_of_several_threads():
     """)
 
 
+@pytest.mark.sizes
 def test_overlapping_groups_of_devices():
     run("""
         def group(picks):
@@ -127,6 +129,7 @@ def test_overlapping_groups_of_devices():
     """)
 
 
+@pytest.mark.sizes
 def test_threads_that_do_everything_at_once():
     run("""
         double = jax.jit(lambda v: v * 2 + 1)
@@ -183,6 +186,7 @@ def test_threads_that_do_everything_at_once():
     """)
 
 
+@pytest.mark.sizes
 def test_callbacks_that_dispatch_again():
     run("""
         inner = jax.jit(lambda v: v + 1)

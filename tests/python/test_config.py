@@ -15,7 +15,8 @@ UNSET = {"PATHWAYS_ADDRESS": "", "PATHWAYS_DEVICES": "", "PATHWAYS_CONFIG": ""}
 def plain(said: str, path: Path, **env: str):
     """Runs a plain JAX script, which JAX's discovery of plugins leads to Pathways."""
     path.write_text(said)
-    return fresh.run(PLAIN, backend=None, env={**UNSET, "PATHWAYS_CONFIG": str(path), **env}, check=False)
+    env = {**UNSET, "PATHWAYS_CONFIG": str(path), **env}
+    return fresh.run(PLAIN, backend=None, env=env, check=False, imports=False)
 
 
 def test_a_plain_script_takes_the_file(tmp_path):

@@ -20,7 +20,7 @@ from pathways import _graph, _settings
 BARE = {"PATHWAYS_DEVICES": "", "PATHWAYS_ADDRESS": ""}
 
 
-def script(code, env=None, check=True, imports=True):
+def script(code, env=None, check=True, imports=False):
     """Runs code that imports pathways itself, in an environment that says nothing but env; see fresh.run on imports."""
     return fresh.run(code, backend=None, env=BARE | (env or {}), check=check, imports=imports)
 
@@ -58,7 +58,6 @@ def test_a_wrong_number_in_the_environment_is_named_by_every_first_use():
         + error_of("pathways.devices()")
         + "import jax\ntry:\n    jax.devices()\nexcept RuntimeError as error:\n    print('jax', '|', error)\n",
         env={"PATHWAYS_DEVICES": "many"},
-        imports=False,
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 3
@@ -84,7 +83,6 @@ def test_an_address_is_never_ignored():
     done = script(
         "import pathways\n" + error_of("pathways.devices()"),
         env={"PATHWAYS_ADDRESS": "host:1", "PATHWAYS_DEVICES": "2"},
-        imports=False,
     )
     assert done.stdout.startswith(
         "INVALID_ARGUMENT | PATHWAYS_ADDRESS is 'host:1', which is not the address of a cluster"
@@ -92,7 +90,7 @@ def test_an_address_is_never_ignored():
 
 
 def test_what_a_cluster_decides_is_not_ignored():
-    done = script("import pathways\n" + error_of("pathways.init('unix:/none', memory_limit=4)"), imports=False)
+    done = script("import pathways\n" + error_of("pathways.init('unix:/none', memory_limit=4)"))
     assert done.stdout.startswith("INVALID_ARGUMENT | ") and "--memory-limit" in done.stdout
 
 
@@ -186,9 +184,7 @@ def test_a_text_of_the_library_becomes_an_error(text, code, message):
     ],
 )
 def test_the_number_of_devices(env, code, count):
-    done = script(
-        f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env, imports=False
-    )
+    done = script(f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env)
     assert done.stdout.split() == [str(count)] * 2
 
 
@@ -205,7 +201,8 @@ def test_import_is_quiet_and_makes_the_backend_the_default():
         import pathways, jax
         print(jax.default_backend(), jax.devices() == pathways.devices(), jax.config.jax_platforms)
         print(jax.devices("cpu")[0].client is not jax.devices()[0].client)
-        """
+        """,
+        imports=True,
     )
     assert done.stdout.splitlines() == ["cpu True pathways,cpu", "True"]
     assert done.stderr == ""
@@ -450,7 +447,6 @@ def test_shutdown_and_init_again_with_other_settings():
         pathways.init(devices=5)
         print(len(jax.devices()), (jnp.arange(4) * 2).sum())
         """,
-        imports=False,
     )
     assert done.stdout.splitlines() == ["2 12", "True True", "5 12"]
 
