@@ -116,7 +116,7 @@ pytest-newest:
 # The newest JAX and the plugin that the package depends on: what pip installs. They are of different ages.
 pytest-newest-default: export PATHWAYS_PLUGIN = $(shell $(VENV_NEW)/bin/python -c 'import fastatomstruct_xla_cpu as p; print(p.__path__[0])' 2>/dev/null)/libpjrt_cpu.so
 pytest-newest-default:
-	@$(call pytest,$(VENV_NEW),,$(of_newest) tests/test_jax.py tests/test_partition.py tests/test_reshard.py)
+	@$(call pytest,$(VENV_NEW),,$(of_newest) tests/test_jax.py tests/test_partition.py)
 pytest-on-2:
 	@$(call pytest,$(VENV),2,$(all))
 pytest-on-4:

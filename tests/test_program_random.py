@@ -20,7 +20,7 @@ SCRIPT = """
 """
 FIRST = int(os.environ.get("PATHWAYS_SEED", "0"))
 # Of a cluster's several topologies each tries fewer: programs are compiled again for each.
-SEEDS = range(FIRST, FIRST + (2 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 6))
+SEEDS = range(FIRST, FIRST + (2 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 4))
 
 # Whether a donated array is of use to a computation is left to chance.
 pytestmark = [pytest.mark.sizes, pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")]
