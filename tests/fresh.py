@@ -157,12 +157,15 @@ def forked(code: str, times: int) -> list[subprocess.CompletedProcess]:
 
 # A child leaves the loops and continues as the script, at the level of the module like a script, so that the
 # interpreter ends in the same way. It opens the frontend, so that no part of that is older than the child. One that is
-# started only is forked by a process that ends at once: its parent is then the process that asked.
+# started only is forked by a process that ends at once: its parent is then the process that asked. What the import made
+# is frozen: a script would look through all of it whenever it collects, above all at its end, which took longer than
+# most scripts.
 _FORKING = """\
-import json, os, sys, tempfile
+import gc, json, os, sys, tempfile
 before = set(os.environ)
 import jax, jax.numpy, jax.sharding, numpy
 added = {name: os.environ[name] for name in set(os.environ) - before}
+gc.freeze()
 requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 
 def begin():

@@ -156,7 +156,7 @@ EXITS = {
 }
 
 IN_FLIGHT = """
-    import sys, threading
+    import gc, sys, threading
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
@@ -172,6 +172,7 @@ IN_FLIGHT = """
         return a, b
 
     kept = work(12)
+    gc.unfreeze()  # where it was forked: all is collected at the end, as in any process
     print("in flight", flush=True)
     END
 """
