@@ -115,7 +115,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	p.mu.Lock()
 	c := l.carrier
 	p.mu.Unlock()
-	err = l.addStrand(c, conn, kindStream)
+	err = l.addStripe(c, conn, kindStream)
 	if err != nil && (!l.resumes || status.CodeOf(err) == status.InvalidArgument) {
 		l.lost(err)
 	} else if err != nil && c != nil {

@@ -32,8 +32,8 @@ func (x *Exchange) snap(peer uint64, streams bool) {
 		case c == nil:
 		case !streams:
 			conns = append(conns, c.conn)
-		case len(c.strands) > 0:
-			c.strands[rand.N(len(c.strands))].Close()
+		case len(c.stripes) > 0:
+			c.stripes[rand.N(len(c.stripes))].Close()
 		}
 	}
 	p.mu.Unlock()

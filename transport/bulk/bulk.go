@@ -145,8 +145,8 @@ type Exchange struct {
 	closed   error
 	why      error // it is closed, set before
 
-	stranding sync.Mutex
-	stranded  []*outgoing // lent to peers whose links broke
+	stripeing sync.Mutex
+	stripeed  []*outgoing // lent to peers whose links broke
 }
 
 // New makes an exchange and begins to accept links.

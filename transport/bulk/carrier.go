@@ -29,16 +29,16 @@ import (
 // Where a link has no connection for Config.DialTime, what is under way fails on
 // both sides, and so does what comes later, at once, until it has one again.
 
-// carrier is a connection that a link goes over, with its strands.
+// carrier is a connection that a link goes over, with its stripes.
 type carrier struct {
 	conn *stream.Conn
 	done chan struct{} // closed when nothing is read from it any more
 
 	// The peer's mu guards these.
-	strands []net.Conn // that long blocks go over, where the link is not shared
-	dialing bool       // strands are, or were, made by this side
+	stripes []net.Conn // that long blocks go over, where the link is not shared
+	dialing bool       // stripes are, or were, made by this side
 	over    bool
-	running sync.WaitGroup // goroutines of strands
+	running sync.WaitGroup // goroutines of stripes
 }
 
 func newCarrier(conn *stream.Conn) *carrier {
@@ -96,10 +96,10 @@ func (l *link) breaks(c *carrier, err error) {
 	c.conn.Drop()
 }
 
-// detach ends the strands of a connection. The peer's mu is held.
+// detach ends the stripes of a connection. The peer's mu is held.
 func (l *link) detach(c *carrier) {
 	c.over = true
-	for _, s := range c.strands {
+	for _, s := range c.stripes {
 		s.Close()
 	}
 	l.more.Broadcast()

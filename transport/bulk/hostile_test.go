@@ -431,7 +431,7 @@ func FuzzLink(f *testing.F) {
 	}
 	var numbers atomic.Uint64
 	numbers.Store(10)
-	f.Fuzz(func(t *testing.T, link, strand []byte) {
+	f.Fuzz(func(t *testing.T, link, stripe []byte) {
 		for kind, p := range places {
 			number := numbers.Add(1)
 			h := intrude(t, p.address, number)
@@ -451,7 +451,7 @@ func FuzzLink(f *testing.F) {
 			first := raw(t, h.conn)
 			_, _ = first.Write(link) // it may have been lost already
 			if second != nil {
-				_, _ = second.Write(strand)
+				_, _ = second.Write(stripe)
 				second.Close()
 			}
 			first.Close()

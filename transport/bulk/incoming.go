@@ -22,12 +22,12 @@ type incoming struct {
 	expected *match.Expected
 	told     bool           // Arrived was, or will be, called
 	block    *shm.Block     // memory of the bytes
-	into     []byte         // where strands write
+	into     []byte         // where stripes write
 	at       strided.Layout // of the block in into
 	room     *shm.Segment   // the peer writes into the array that the block is a part of, which lies here
 	granted  bool
-	writing  int   // strands and copies that have the memory
-	begun    int64 // bytes that strands have begun to write
+	writing  int   // stripes and copies that have the memory
+	begun    int64 // bytes that stripes have begun to write
 	got      int64 // bytes that they have written
 	copied   bool  // the bytes are where they are expected
 	asked    int   // how often its bytes were asked for again without an answer yet

@@ -108,30 +108,30 @@ func (t *outgoing) settleLent() {
 	}
 }
 
-// strand keeps a block whose link broke: the peer may still read it.
-func (t *outgoing) strand(err error) {
+// stripe keeps a block whose link broke: the peer may still read it.
+func (t *outgoing) stripe(err error) {
 	if t.err == nil {
 		t.err = err
 	}
 	x := t.link.x
-	x.stranding.Lock()
-	defer x.stranding.Unlock()
-	x.stranded = append(x.stranded, t)
+	x.stripeing.Lock()
+	defer x.stripeing.Unlock()
+	x.stripeed = append(x.stripeed, t)
 }
 
 // giveBack ends blocks that were lent to peers which are no more.
 func (x *Exchange) giveBack(of func(*outgoing) bool) {
-	x.stranding.Lock()
+	x.stripeing.Lock()
 	var back, rest []*outgoing
-	for _, t := range x.stranded {
+	for _, t := range x.stripeed {
 		if of(t) {
 			back = append(back, t)
 		} else {
 			rest = append(rest, t)
 		}
 	}
-	x.stranded = rest
-	x.stranding.Unlock()
+	x.stripeed = rest
+	x.stripeing.Unlock()
 	for _, t := range back {
 		t.peer.mu.Lock()
 		t.tell()

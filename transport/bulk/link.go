@@ -50,7 +50,7 @@ type link struct {
 	places   bool                    // the peer knows kindPlace
 	frame    []byte                  // for eager blocks
 	corked   bool                    // messages wait for uncork, to leave in one write
-	sending  []*outgoing             // with bytes for the strands, in turns
+	sending  []*outgoing             // with bytes for the stripes, in turns
 	more     sync.Cond               // there are; or the carrier is over
 
 	// What the peer pushes.
@@ -160,7 +160,7 @@ func (l *link) lose(err error) {
 	}
 	for _, t := range l.outgoing {
 		if t.lent {
-			t.strand(err)
+			t.stripe(err)
 			continue
 		}
 		t.final, t.taken = true, true

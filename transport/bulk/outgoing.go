@@ -9,6 +9,32 @@ import (
 	"github.com/openpathways/pathways/transport/shm"
 )
 
+// A block that is pushed over a link goes one of four ways, which submit chooses:
+//
+//	quiet    short, and its sender asked for no answer: one message, and the block is forgotten at once. Its credit
+//	         comes back with that of others
+//	eager    short, and there is credit: its bytes are in the message that announces it
+//	offered  long, or there is no credit: the message has its size, and the bytes go when the peer grants memory. On
+//	         one host this side then writes them there, otherwise they go over stripes
+//	lent     it lies in shared memory that the peer maps to read, see lend.go
+//
+// # What is guaranteed, and why
+//
+// Each side says its last once: this one that the bytes are all there (kindEager, kindWritten) or never will be
+// (kindFailed), which sets final; the peer that it took them or will not, which sets taken. settle is the only place
+// that forgets a block, and does so when both are set. So a number that the peer names is either in link.outgoing, or
+// a violation of the protocol: onGrant and onTaken refuse it, and the peer is lost.
+//
+// done is called once, since tell clears it: when the block failed, or when the peer has taken it. Until then the
+// caller leaves data alone, so a block without done is copied (keep) before it has to wait.
+//
+// While writing is set, something outside of the lock has the bytes: fill, a copy, or stripes. settle says and frees
+// nothing until it is cleared, so memory is not let go of under a writer, and a failure that comes meanwhile is told
+// behind it.
+//
+// Credit is taken in submit and quietly, and comes back once: with the answer to an eager block (onTaken), with
+// kindCredit for quiet ones, and in settle for an eager block that failed before its bytes were sent.
+
 // outgoing is a block that this side pushes. The peer's mu guards all that changes.
 type outgoing struct {
 	to   uint64
@@ -28,7 +54,7 @@ type outgoing struct {
 	eager   bool // goes without being asked for
 	granted bool
 	lent    bool // the peer can read data where it is
-	writing bool // fill, a copy or a strand has the bytes; nothing is told till then
+	writing bool // fill, a copy or a stripe has the bytes; nothing is told till then
 	stale   bool // its streams broke: it goes on when the peer asks for it again
 	failed  bool // the peer was told that it failed
 	final   bool // this side has said its last
@@ -37,9 +63,9 @@ type outgoing struct {
 
 	block  *shm.Block     // what fill writes, where that is not the peer's memory
 	unmap  func()         // lets go of the peer's memory
-	bytes  []byte         // for the strands
+	bytes  []byte         // for the stripes
 	lies   strided.Layout // of the block in bytes
-	given  int64          // bytes that strands have begun
+	given  int64          // bytes that stripes have begun
 	pieces int            // that they have not ended
 }
 
@@ -107,7 +133,7 @@ func (t *outgoing) packed() []byte {
 	return b
 }
 
-// quietly sends a short block that nobody answers for, where there is credit.
+// quietly sends a short block that is not answered, if there is credit. It reports whether it did.
 func (l *link) quietly(key transport.Key, data []byte) bool {
 	use := eagerUse(int64(len(data)))
 	if l.credit < use {
@@ -141,7 +167,7 @@ func (t *outgoing) fillHere() {
 			t.written(err)
 			return
 		}
-		t.block = b // writing is set: nobody else looks
+		t.block = b // writing is set, so no other goroutine looks
 		t.write(b.Data, strided.Dense(t.size))
 	})
 }
@@ -190,7 +216,7 @@ func (t *outgoing) fillApart(dst []byte, at strided.Layout) {
 	})
 }
 
-// written is told that the bytes are in the memory that write gave, or why not.
+// written is called when the bytes are in the memory that write had, or with the error why not.
 func (t *outgoing) written(err error) {
 	t.peer.mu.Lock()
 	defer t.peer.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // room then takes no new blocks, and goes back to the system with those that it has (shm.Segment.Retire). So what a
 // sender writes late goes to the array that it was for, which has failed, or to no one.
 //
-// Between hosts the strands read the runs of bytes of a piece where they lie, and write them to where they are to lie.
+// Between hosts the stripes read the runs of bytes of a piece where they lie, and write them to where they are to lie.
 
 // Room implements transport.Exchange.
 func (x *Exchange) Room(space uint64, size int64, peers []uint64) (transport.Block, bool) {

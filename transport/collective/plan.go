@@ -14,6 +14,21 @@ import (
 // Both sides must agree on it: a change is a new protocol.
 const smallBytes = 32 << 10
 
+// # What is guaranteed, and why
+//
+// Processes do not tell each other their plans, and yet each block that one sends is the block that another gets, piece
+// by piece: a plan is a function of the spec, which is in the program, and of the ranks, which the controller tells
+// all processes of the gang alike. Only self differs, and it selects from the blocks that all would plan; and whether
+// all of a group share a board is seen alike by those that do. So nothing here may look at the clock, at memory, or at
+// the order of a map: components sorts what it has found in one.
+//
+// A wrong spec is wrong everywhere. check looks at the spec and the ranks alone, before anything is laid out, so if a
+// call fails in one process, the calls of its group fail in all, and none waits for a block that will not come. What
+// passes check is safe to lay out: ranks exist, groups do not overlap, sizes agree and do not overflow.
+//
+// A round needs only its own blocks and what the rounds before have left in local memory, and a process pushes its
+// blocks of a round without waiting for those of the others. So no two processes wait for each other.
+
 // plan is what this process does at one site of a program. It depends on the
 // spec and the ranks alone, and every process plans the same blocks.
 type plan struct {
@@ -26,7 +41,7 @@ type plan struct {
 // seat is the place of a local device.
 type seat struct {
 	rank  int
-	table *table // nil where the rank meets nobody
+	table *table // nil where the rank meets no other
 	index int    // in table.calls
 	err   error
 }
@@ -104,6 +119,9 @@ const (
 	ragged // to is the result, from the six operands of each member in group order
 )
 
+// planOf returns what process self does at the site of a spec, whose ranks are at these places. board, which may be
+// nil, is memory that self shares with other processes: a group that shares it as a whole has one block a process and
+// round.
 func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board) *plan {
 	p := &plan{spec: s, ranks: ranks}
 	p.err = p.check()
@@ -214,7 +232,7 @@ func (p *plan) check() error {
 	switch s.Op {
 	case spmd.PartitionID, spmd.ReplicaID:
 		if len(s.Results) != 1 || s.Results[0].Bytes() != 4 || s.Parts < 1 {
-			return p.invalid("it gives %v of %d partitions, want one u32", s.Results, s.Parts)
+			return p.invalid("it returns %v of %d partitions, want one u32", s.Results, s.Parts)
 		}
 		return nil
 	case spmd.RaggedAllToAll:
@@ -286,7 +304,7 @@ func (p *plan) checkSizes() error {
 	return nil
 }
 
-// components gives the ranks that pairs join, each sorted.
+// components returns the sets of ranks that pairs join, each sorted, and in the order of their first ranks.
 func components(pairs [][2]int) [][]int {
 	of, groups := map[int]int{}, map[int][]int{}
 	for i, p := range pairs {

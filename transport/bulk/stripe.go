@@ -18,18 +18,32 @@ import (
 // pieceTime bounds a piece on its way where the options name no bound.
 const pieceTime = 30 * time.Second
 
-// strandTime is how long a connection may outlive a strand that broke.
-const strandTime = time.Second
+// stripeTime is how long a connection may outlive a stripe that broke.
+const stripeTime = time.Second
 
-// A strand is a TCP connection of a link that long blocks go over, in pieces, in
-// both directions. The pieces of a block go over whichever strand is free. The side
-// that dialled the link makes the strands, when the first long block is spoken of.
-// They belong to a carrier, and end with it.
+// A stripe is a TCP connection of a link that carries long blocks, in pieces, in both directions. The side that dialled
+// the link makes the stripes, when the first long block is offered. They belong to a carrier, and end with it.
 //
-// A strand is silent where there is nothing to send: whether the peer lives shows
-// on the link. A piece that was begun ends within a bounded time.
+// # What is guaranteed, and why
+//
+// Each byte of a block is sent once over a carrier: piece takes it from the block's end of what was given, under the
+// peer's mu, for one stripe alone. So pieces of one block never overlap, whichever stripes they go over, and the
+// receiver may write each where it belongs without asking what came before. begin counts what pieces have begun: a peer
+// that sends more than a block has, or outside of it, is lost.
+//
+// The end of a block (kindWritten, on the link) is sent when all of its pieces have been written, by sent. It can
+// overtake the last pieces, which travel on other connections, so the receiver waits for its own count as well.
+//
+// Long blocks take turns: a block that has more to send goes to the end of sending after each piece, so a short one
+// waits for a piece of each other block, and not for the whole of any.
+//
+// Memory of a block is let go of only when no stripe writes into it or reads from it: pieces and writing count those
+// that do, and settle waits for them.
+//
+// A stripe is silent where there is nothing to send: whether the peer lives shows on the link. A piece that was begun
+// ends within a bounded time, by the deadlines of the socket: a peer that stops in the middle of one breaks the stripe.
 
-// reach begins to make strands, where this is the side that does. The peer's mu is
+// reach begins to make stripes, where this is the side that does. The peer's mu is
 // held.
 func (l *link) reach() {
 	c := l.carrier
@@ -59,12 +73,12 @@ func (l *link) dial(c *carrier) error {
 	if err := l.x.announce(conn, kindStream, l.token); err != nil {
 		return err
 	}
-	return l.addStrand(c, conn, 0)
+	return l.addStripe(c, conn, 0)
 }
 
-// addStrand makes a strand of a connection, which it owns. The last message on it
+// addStripe makes a stripe of a connection, which it owns. The last message on it
 // tells a peer that dialled; 0 is none.
-func (l *link) addStrand(c *carrier, conn *stream.Conn, last wire.Kind) error {
+func (l *link) addStripe(c *carrier, conn *stream.Conn, last wire.Kind) error {
 	if l.shared {
 		conn.Close()
 		return wrong("a stream for a link with shared memory")
@@ -81,19 +95,19 @@ func (l *link) addStrand(c *carrier, conn *stream.Conn, last wire.Kind) error {
 		err = l.peer.lost
 	case c == nil || c.over:
 		err = status.New(status.Unavailable, "the connection of the stream has broken")
-	case len(c.strands) >= maxStreams:
+	case len(c.stripes) >= maxStreams:
 		err = wrong("more than %d streams", maxStreams)
 	}
 	if err != nil {
 		socket.Close()
 		return err
 	}
-	c.strands = append(c.strands, socket)
+	c.stripes = append(c.stripes, socket)
 	rest = bytes.Clone(rest)
 	c.running.Add(2)
 	l.x.running.Go(func() {
 		defer c.running.Done()
-		err := l.readStrand(socket, rest)
+		err := l.readStripe(socket, rest)
 		if status.CodeOf(err) == status.InvalidArgument {
 			l.lost(err)
 		} else {
@@ -102,14 +116,14 @@ func (l *link) addStrand(c *carrier, conn *stream.Conn, last wire.Kind) error {
 	})
 	l.x.running.Go(func() {
 		defer c.running.Done()
-		if err := l.writeStrand(c, socket); err != nil {
+		if err := l.writeStripe(c, socket); err != nil {
 			l.broke(c, status.New(status.Unavailable, "a stream to it broke: %w", err))
 		}
 	})
 	return nil
 }
 
-// broke is told that a strand has. Where the peer has gone, the connection says soon
+// broke is told that a stripe has. Where the peer has gone, the connection says soon
 // how.
 func (l *link) broke(c *carrier, why error) {
 	l.peer.mu.Lock()
@@ -118,7 +132,7 @@ func (l *link) broke(c *carrier, why error) {
 	if over {
 		return
 	}
-	time.AfterFunc(strandTime, func() {
+	time.AfterFunc(stripeTime, func() {
 		if l.resumes {
 			l.breaks(c, why)
 		} else {
@@ -127,7 +141,7 @@ func (l *link) broke(c *carrier, why error) {
 	})
 }
 
-// spread sends the bytes of a block over the strands. The peer's mu is held, and
+// spread sends the bytes of a block over the stripes. The peer's mu is held, and
 // writing is set.
 func (t *outgoing) spread() {
 	if t.size == 0 {
@@ -189,7 +203,7 @@ func (l *link) pieceTime(configured time.Duration) time.Time {
 	return time.Now().Add(cmp.Or(configured, pieceTime))
 }
 
-func (l *link) writeStrand(c *carrier, socket net.Conn) error {
+func (l *link) writeStripe(c *carrier, socket net.Conn) error {
 	header := make([]byte, chunkHeader)
 	var runs net.Buffers
 	var scratch []byte
@@ -224,7 +238,7 @@ func (l *link) writeStrand(c *carrier, socket net.Conn) error {
 	}
 }
 
-func (l *link) readStrand(socket net.Conn, rest []byte) error {
+func (l *link) readStripe(socket net.Conn, rest []byte) error {
 	from := io.MultiReader(bytes.NewReader(rest), socket)
 	if len(rest) == 0 {
 		from = socket
