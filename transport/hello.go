@@ -159,7 +159,7 @@ func (in *Incoming) check(cred Credentials) (err error) {
 			return err
 		}
 	}
-	h.Token = "" // whoever prints a Hello does not print the secret
+	h.Token = "" // a Hello that is printed does not show the secret
 	if in.Protocol, err = wire.Agree(h.ProtocolMin, h.ProtocolMax); err != nil {
 		return status.Wrap(err, "%s cannot talk to %s", cmp.Or(h.Software, "a program of unknown version"),
 			cmp.Or(in.software, "this one"))

@@ -66,7 +66,7 @@ type Batcher interface {
 
 // Peeker is a Conn that says what is at hand.
 type Peeker interface {
-	// Peek returns the kind of the message that Recv has at hand and gives without waiting; 0 where there is none.
+	// Peek returns the kind of the message that Recv has at hand and returns without waiting; 0 where there is none.
 	Peek() wire.Kind
 }
 
@@ -202,7 +202,7 @@ func PostAll(x Exchange, peer uint64, blocks []Post) (n int) {
 }
 
 // Lender is an Exchange that can show peers memory of this process, so that its
-// bytes are copied by nobody.
+// bytes are not copied.
 type Lender interface {
 	// CanLend is nil where a peer can read these bytes where they are, then why it
 	// cannot.
@@ -232,7 +232,7 @@ type Apart struct {
 }
 
 // Dialer makes connections to addresses such as "unix:/run/x" and
-// "tcp:host:port", says hello on them, and gives what the other side answered. A
+// "tcp:host:port", says hello on them, and returns what the other side answered. A
 // refusal is the error.
 type Dialer interface {
 	Dial(ctx context.Context, address string, hello *wire.Hello) (Conn, *wire.Welcome, error)

@@ -112,7 +112,7 @@ func over(program string, now at, how string, exception unsafe.Pointer) {
 	}
 }
 
-// Prefixes of the names that JAX gives to modules.
+// Prefixes of the names of modules that JAX makes.
 var modulePrefixes = [][]byte{[]byte("jit_"), []byte("pmap_"), []byte("shmap_")}
 
 // programName returns the name of a module, for people, from its text or bytecode.

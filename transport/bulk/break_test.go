@@ -43,7 +43,7 @@ func (x *Exchange) snap(peer uint64, streams bool) {
 }
 
 // Connections break all the time, at either end: every block arrives, once, and
-// whoever sent it hears so.
+// its sender hears so.
 func TestBlocksOutliveConnections(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp", "tls"} {
 		t.Run(kind, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestPairApartHeals(t *testing.T) {
 					check(<-ends)
 				}
 			}
-			one.PushBytes(2, key(1000, 1), make([]byte, 10), nil) // nobody hears what becomes of it, but who expects it
+			one.PushBytes(2, key(1000, 1), make([]byte, 10), nil) // only its receiver hears what becomes of it
 			for name, x := range map[string]*Exchange{"two": one, "one": two} {
 				if !before && x == two {
 					continue

@@ -43,7 +43,7 @@
 // # Locks
 //
 // A peer's mu guards the peer, its links and their blocks. Under it are those of
-// the table, the connections, the memory and the calls, which call nobody. Callbacks
+// the table, the connections, the memory and the calls, which call no other code. Callbacks
 // are made by Exchange.calls alone.
 package bulk
 
@@ -91,7 +91,7 @@ type Config struct {
 	// here, and in the listeners' options.
 	Options stream.Options
 	// Listeners are where peers come; the exchange owns them. Without any, this
-	// side dials whoever it expects something from.
+	// side dials the process that it expects something from.
 	Listeners []transport.Listener
 	Pool      *shm.Pool     // memory of blocks; one of its own
 	DialTime  time.Duration // how long what is under way waits for a peer to be reached; 10 s

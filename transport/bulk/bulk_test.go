@@ -162,7 +162,7 @@ func (w warnings) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// A process that closes its exchange has gone, and nobody is warned of that.
+// A process that closes its exchange has gone, and no warning is logged.
 func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp", "tls"} {
 		t.Run(kind, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (l *link) lasts(err error) bool {
 	return resume.Outlasts(err)
 }
 
-// breaks is told that a connection has broken, by whoever sees it first.
+// breaks is told that a connection has broken, by the first that sees it.
 func (l *link) breaks(c *carrier, err error) {
 	p := l.peer
 	p.mu.Lock()

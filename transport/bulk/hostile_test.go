@@ -18,8 +18,8 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// Each of these is something that no process of Open Pathways does. Whoever does it
-// is lost, and nobody else.
+// Each of these is something that no process of Open Pathways does. The process that does it
+// is lost, and no other process.
 func TestHostile(t *testing.T) {
 	offer := func(n uint64, size int64) []byte { return offerFrame(nil, n, key(n, 0), size) }
 	for _, c := range []struct {
@@ -199,7 +199,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// What is no link is refused, and harms nobody.
+// What is no link is refused, and does no harm.
 func TestRefused(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		x, neighbour, address := neighbours(t, kind)

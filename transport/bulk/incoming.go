@@ -89,7 +89,7 @@ func (l *link) onOffer(n uint64, key transport.Key, size int64) (then func(), er
 	return t.offer(), nil
 }
 
-// offer tells whoever expects a block that it is there. Then is called when the lock
+// offer tells the caller that expects a block that it is there. Then is called when the lock
 // is free.
 func (t *incoming) offer() (then func()) {
 	t.link.reach()
@@ -284,7 +284,7 @@ func (t *incoming) answer() {
 
 func (t *incoming) fail(err error) {
 	if t.lent != nil && t.told {
-		return // it is whoever's that has it
+		return // it belongs to the caller that has it
 	}
 	if t.err == nil {
 		t.err = err
@@ -326,7 +326,7 @@ func (t *incoming) settle() {
 		l.x.calls.Do(func() { e.Arrived(got, err) })
 	}
 	if t.final && t.asked == 0 {
-		if t.block != nil { // nobody writes there any more
+		if t.block != nil { // no stripe writes there any more
 			t.block.Release()
 			t.block = nil
 		}

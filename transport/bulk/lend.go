@@ -188,7 +188,7 @@ func (t *incoming) copyLent() {
 	t.giveBack()
 }
 
-// giveBack is told that nobody reads a block any more. It is called without the lock.
+// giveBack is called when a block is not read any more. It is called without the lock.
 func (t *incoming) giveBack() {
 	t.link.peer.mu.Lock()
 	defer t.link.peer.mu.Unlock()

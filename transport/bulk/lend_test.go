@@ -86,7 +86,7 @@ func TestLendingEnds(t *testing.T) {
 		}
 		b.Release()
 		if n := y.Memory().Lent; n != 0 {
-			t.Errorf("%d bytes are lent, and nobody reads them", n)
+			t.Errorf("%d bytes are lent, and not read", n)
 		}
 		x.Close()
 	}

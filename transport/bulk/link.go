@@ -61,7 +61,7 @@ type link struct {
 	rooms     map[*shm.Segment]uint32 // memory for arrays that it has, too
 	roomed    uint32                  // number given to one last
 	views     map[uint32]*shm.Mapping // the peer's memory that it lends from
-	failed    []*incoming             // failed offers that nobody expected: a ring
+	failed    []*incoming             // failed offers that were not expected: a ring
 	oldest    int                     // of failed, once it is full
 }
 
@@ -153,7 +153,7 @@ func (l *link) lost(err error) {
 // lose ends the link. The peer's mu is held.
 func (l *link) lose(err error) {
 	if l.arena != nil {
-		l.arena.Close(err) // before blocks are released: nobody gets them
+		l.arena.Close(err) // before blocks are released: they are not used again
 	}
 	for s := range l.rooms {
 		s.Retire() // the peer may still write there

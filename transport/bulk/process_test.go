@@ -44,7 +44,7 @@ func key(id, part uint64) transport.Key {
 	return transport.Key{Space: transport.Transfers(1), ID: id, Part: part}
 }
 
-// fill makes bytes that tell blocks apart, in memory that nobody else has yet:
+// fill makes bytes that tell blocks apart, in memory that is no other's yet:
 // looking at each of them would take the race detector most of a test's time.
 //
 //go:norace

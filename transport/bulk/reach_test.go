@@ -60,7 +60,7 @@ func TestComesByItself(t *testing.T) {
 		return two.dialing
 	}
 	if !dialing() {
-		t.Error("nobody tries to reach it")
+		t.Error("it is not dialled")
 	}
 	h := intrude(t, address, 2)
 	for dialing() { // it is tried no more

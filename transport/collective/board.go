@@ -167,7 +167,7 @@ func CreateBoard(places int) (*os.File, error) {
 	return f, nil
 }
 
-// OpenBoard maps the memory for the member at a place, which nobody else ever has.
+// OpenBoard maps the memory for the member at a place, which no other process ever has.
 // The file stays the caller's.
 //
 // Errors: INVALID_ARGUMENT where it is no board, or has no such place.
@@ -281,7 +281,7 @@ func (b *Board) want(member int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&b.data[boardPage+member*bellBytes+wantLine*64]))
 }
 
-// ring gives the ring by which one member writes to another.
+// ring returns the ring by which one member writes to another.
 func (b *Board) ring(from, to int) (written, read *atomic.Uint64, bytes []byte) {
 	at := boardPage + b.places*bellBytes + (from*b.places+to)*(ringHeader+ringBytes)
 	return (*atomic.Uint64)(unsafe.Pointer(&b.data[at])), (*atomic.Uint64)(unsafe.Pointer(&b.data[at+64])),

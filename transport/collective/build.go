@@ -47,7 +47,7 @@ func (b *builder) source(x source) (region, error) {
 	return slab(in, b.spec.Dim, x.d, b.n())
 }
 
-// sources gives what process p sends to process q, in the order in which it lies
+// sources returns what process p sends to process q, in the order in which it lies
 // in the block.
 func (b *builder) sources(p, q int) (out []source) {
 	operands := len(b.spec.Operands)
@@ -91,7 +91,7 @@ func (b *builder) sources(p, q int) (out []source) {
 	return out
 }
 
-// toward gives the operand of an all-to-all that goes to place d: of the form
+// toward returns the operand of an all-to-all that goes to place d: of the form
 // with as many operands as members, the d-th; of the other, the only one.
 func (b *builder) toward(d int) int {
 	if len(b.spec.Operands) > 1 {
@@ -360,7 +360,7 @@ func (r *round) step(op stepOp, to ref, from ...ref) {
 	r.work += to.reg.bytes() * int64(1+len(from))
 }
 
-// add puts a piece behind the others and gives its place in the block.
+// add puts a piece behind the others and returns its place in the block.
 func (p *pack) add(from ref) int64 {
 	at := (p.bytes + 63) &^ 63
 	p.pieces = append(p.pieces, piece{from, at})

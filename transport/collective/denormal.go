@@ -7,7 +7,7 @@ import "runtime"
 // XLA's CPU threads take numbers below the normal ones for zero, and give zero in
 // their place. So does a fold, or it would not have the bits of one process.
 
-// control gives the word that says how the processor treats floats, of this thread.
+// control returns the word that says how the processor treats floats, of this thread.
 func control() uint64
 
 func setControl(word uint64)

@@ -182,7 +182,7 @@ func (e *Engine) Close() {
 
 // Enter takes a device's arrival at a collective. It does not wait. Done is
 // called before Enter returns where the answer is there: the numbers of a
-// partition or replica, a rank that meets nobody, a call that cannot be answered,
+// partition or replica, a rank that meets no other, a call that cannot be answered,
 // and the last of a process where all others have come or come soon (Board.patience).
 func (e *Engine) Enter(c Call) {
 	e.mu.RLock()
@@ -322,7 +322,7 @@ func (s *site) admit(c *Call) error {
 	return nil
 }
 
-// alone answers a call that needs nobody else.
+// alone answers a call that needs no other.
 func alone(c *Call, rank int) {
 	switch c.Spec.Op {
 	case spmd.PartitionID:

@@ -241,7 +241,7 @@ func TestAbortAndLoss(t *testing.T) {
 				rt.Errorf("rank %d: %v has code %s, want %s", r, err, status.CodeOf(err), want)
 			}
 		}
-		for w.hub.pushes.Load() > 0 { // blocks that nobody reads any more
+		for w.hub.pushes.Load() > 0 { // blocks that are not read any more
 			spin()
 		}
 		w.end(g.ID)
@@ -258,7 +258,7 @@ func spin() {
 	wg.Wait()
 }
 
-// What is wrong with a call or a spec is told to whoever entered.
+// What is wrong with a call or a spec is told to the caller that entered.
 func TestBadCallsAndSpecsAreRefused(t *testing.T) {
 	x := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	good := func() *spmd.Spec {

@@ -16,7 +16,7 @@ import (
 type hub struct {
 	t      testing.TB
 	nodes  map[uint64]*node
-	blocks atomic.Int64 // that nobody has released
+	blocks atomic.Int64 // that have not been released
 	pushes atomic.Int64 // on their way
 	sent   atomic.Int64 // blocks in all
 }

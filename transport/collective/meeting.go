@@ -36,7 +36,7 @@ func (m *meeting) part() uint64 {
 	return part(m.site, m.table.index, 0, 0) | uint64(m.occurrence)%(1<<33/roundsMax)*roundsMax | uint64(m.round)
 }
 
-// inlineWork is up to how many bytes a meeting's steps are done by whoever
+// inlineWork is up to how many bytes a meeting's steps are done by the goroutine that
 // brought the last block: an exchange's goroutine, or the last device to arrive.
 const inlineWork = 256 << 10
 
@@ -52,12 +52,12 @@ type meeting struct {
 	site       int
 	occurrence uint32
 
-	// While members are missing gang.mu guards these, after that whoever has
-	// brought holds to zero.
+	// While members are missing gang.mu guards these, after that the goroutine
+	// that has brought holds to zero.
 	calls   []Call
 	missing int
 	round   int
-	inline  int // 1 + the call that whoever ends the meeting has in hand; 0 is none
+	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0 is none
 
 	peers  []from       // by table.peers
 	holds  atomic.Int64 // what the round waits for: blocks, pushes that read our memory, and start
@@ -272,7 +272,7 @@ func (m *meeting) hold() bool {
 // wait, nor work for long.
 func (m *meeting) letGo(err error) { m.let(err, 0) }
 
-// let is letGo of whoever has a call in hand; see start.
+// let is letGo for a caller that has a call in hand; see start.
 func (m *meeting) let(err error, inHand int) {
 	if err != nil {
 		why := status.Wrap(err, "%s %d", m.calls[0].Spec.Op, m.site)
@@ -410,7 +410,7 @@ func (m *meeting) fetch() {
 	}
 }
 
-// memory gives the buffer that a ref is a region of.
+// memory returns the buffer that a ref is a region of.
 func (m *meeting) memory(r ref) []byte {
 	switch r.kind {
 	case operand:

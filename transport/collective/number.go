@@ -85,7 +85,7 @@ func f16Bits(f float32) uint16 {
 }
 
 // times is the product of two complex numbers as C defines it: where the plain
-// formula gives two NaN, infinities are recovered. The conversions keep a
+// formula returns two NaN, infinities are recovered. The conversions keep a
 // compiler from fusing multiplication and addition, which would round once where
 // XLA rounds twice.
 func times[T float32 | float64](a, b, c, d T) (x, y T) {

@@ -13,7 +13,7 @@ func dense(off, bytes int64) region { return region{off, bytes, bytes, 1} }
 
 func (r region) bytes() int64 { return r.run * r.count }
 
-// like gives r in as many runs as o has, where r is dense.
+// like returns r in as many runs as o has, where r is dense.
 func (r region) like(o region) region {
 	if r.count == 1 && o.count != 1 && o.count > 0 {
 		return region{r.off, o.run, o.run, o.count}

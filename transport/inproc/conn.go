@@ -29,7 +29,7 @@ type Conn struct {
 	peer    string
 
 	got, rest, spare []byte // Recv's: the buffer at hand, what of it was not received, the one before
-	err              error  // Recv's: what it gave, and gives for ever
+	err              error  // Recv's: what it returned, and returns from then on
 }
 
 // queue is one direction.

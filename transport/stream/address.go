@@ -53,7 +53,7 @@ func Local(address string) bool {
 	return err == nil && (network == "unix" || loopback(at))
 }
 
-// secure gives the TLS to use for an address, nil for none.
+// secure returns the TLS to use for an address, nil for none.
 func secure(network, at string, with *tls.Config) (*tls.Config, error) {
 	if network == "unix" {
 		return nil, nil
@@ -144,7 +144,7 @@ func bind(network, at string) (net.Listener, error) {
 	return l, nil
 }
 
-// clearSocket removes a socket file that nobody listens at any more.
+// clearSocket removes a socket file that has no listener any more.
 func clearSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

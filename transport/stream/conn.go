@@ -363,7 +363,7 @@ func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) 
 }
 
 // deaf ends the sending half, because the peer takes nothing any more. It may have
-// said why, which Recv gives before it fails.
+// said why, which Recv returns before it fails.
 func (c *Conn) deaf(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

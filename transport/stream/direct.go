@@ -37,7 +37,7 @@ func (d *direct) init(raw syscall.RawConn) {
 	}
 }
 
-// rawOf gives a socket's file, or nil.
+// rawOf returns a socket's file, or nil.
 func rawOf(socket net.Conn) syscall.RawConn {
 	file, ok := socket.(syscall.Conn)
 	if !ok {
@@ -79,7 +79,7 @@ func (d *direct) due() bool {
 	return quiet
 }
 
-// write writes what the socket has room for, and gives how much that was.
+// write writes what the socket has room for, and returns how much that was.
 func (d *direct) write(out []byte) int {
 	if len(out) > readSize {
 		return 0

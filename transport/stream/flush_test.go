@@ -57,7 +57,7 @@ func TestDeferredMessagesLeaveInOrder(t *testing.T) {
 			waiting, idle := len(a.pending), a.idle
 			a.mu.Unlock()
 			if waiting == 0 || !idle {
-				t.Fatalf("%d bytes wait, the writer rests: %v; want all of them, and that nobody writes", waiting, idle)
+				t.Fatalf("%d bytes wait, the writer rests: %v; want all of them, and that none is being written", waiting, idle)
 			}
 			left := make(chan error, 1)
 			go func() { left <- c.leave(a) }()

@@ -69,7 +69,7 @@ func files(t *testing.T, n uint64) {
 	}
 }
 
-// Connections that say nothing shut nobody out, neither those that stay nor those that keep coming.
+// Connections that say nothing shut no other out, neither those that stay nor those that keep coming.
 func TestIdleConnections(t *testing.T) {
 	const many = 5000
 	for name, place := range places(t) {

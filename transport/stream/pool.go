@@ -97,7 +97,7 @@ func (p *pool) stalled(now time.Time) (all []*claim) {
 	return all
 }
 
-// grant gives what is free to those that wait, and returns them.
+// grant divides what is free among those that wait, and returns them.
 func (p *pool) grant(now time.Time) (all []*claim) {
 	hold := func(c *claim) {
 		p.waiting = slices.DeleteFunc(p.waiting, func(other *claim) bool { return other == c })

@@ -67,7 +67,7 @@ func TestPoolFindsFramesThatStall(t *testing.T) {
 		return p.stalled(now)
 	}
 	if tick(lookTime); tick(stallTime) != nil {
-		t.Error("frames are ended that nobody waits for")
+		t.Error("frames are ended that no other waits for")
 	}
 	c, _ := ask(p, 10, now)
 	p.grew(a, stallBytes-1, now)

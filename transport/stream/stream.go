@@ -12,7 +12,7 @@
 // and a read buffer. Of frames that have yet to end, or are in use, the connections
 // of a listener hold an allowance each, and beyond that two of the largest frames
 // together; see pool. Memory grows with what comes, not with what is announced. A
-// peer that has yet to say hello holds a few KiB, and shuts nobody out. A frame longer than allowed, of kind 0, cut
+// peer that has yet to say hello holds a few KiB, and shuts no other out. A frame longer than allowed, of kind 0, cut
 // short, or not ended in time, a peer that does not read, and one that is silent for too long each fail this connection
 // and no other. One timer a connection watches all of these; no call sets a deadline.
 //

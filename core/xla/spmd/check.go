@@ -131,7 +131,7 @@ func (s *Spec) checkShapes() error {
 			}
 		}
 		if !fits || !same(out, want) {
-			return status.New(status.InvalidArgument, "%s over groups of %d ranks gives %s, want %s", in, size, out, want)
+			return status.New(status.InvalidArgument, "%s over groups of %d ranks returns %s, want %s", in, size, out, want)
 		}
 	}
 	return nil

@@ -1,7 +1,7 @@
 // A PJRT plugin in one file, for tests of what a plugin may do wrong. The build
 // defines what it is:
 //   NO_SYMBOL     no GetPjrtApi
-//   NULL_TABLE    GetPjrtApi gives NULL
+//   NULL_TABLE    GetPjrtApi returns NULL
 //   SHORT_TABLE   the table ends before its version
 //   MAJOR, MINOR  the version it speaks, 0.114 by default
 //   STABLEHLO     its stablehlo_current_version, as three numbers

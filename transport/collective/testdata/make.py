@@ -1,4 +1,4 @@
-"""Writes folds.json: what XLA's all-reduce gives inside one process, bit for bit, for each element type and reduction.
+"""Writes folds.json: what XLA's all-reduce computes in one process, bit for bit, for each element type and reduction.
 
 Usage: python make.py PLUGIN.so > folds.json, with JAX 0.10 or newer. Each line of the result has an element type, a
 reduction, the operands of three ranks in hexadecimal, and the result.
