@@ -42,7 +42,7 @@ code, Esc goes back, s sorts by another column, p pauses, q quits.`,
 			if err != nil {
 				return err
 			}
-			ask := func() (*wire.Report, error) { return cluster.Ask(cmd.Context(), address, secret, nil) }
+			ask := func() (*wire.Report, error) { return cluster.Ask(cmd.Context(), address, secret, watch.Recent()) }
 			if _, err := ask(); err != nil {
 				return err
 			}

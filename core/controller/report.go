@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
@@ -58,7 +59,7 @@ func (st *State) reload(c *conn) error {
 // encodedReport returns a report as an operator is sent it, or a tenant.
 func encodedReport(r *wire.Report, tenant bool) *late {
 	if tenant {
-		hideLines(r)
+		r = withoutLines(r)
 	}
 	return lateMessage(r, proto.Size(r))
 }
@@ -352,33 +353,58 @@ func (f *workerFacts) said() *wire.Heartbeat {
 	return last
 }
 
-// hideLines takes from a report what is for operators: the lines of users' code, where something runs, waits or failed.
-func hideLines(r *wire.Report) {
-	for _, e := range r.Events {
+// withoutLines returns a report without what is for operators: the lines of users' code, where something runs, waits or
+// failed. It shares the rest with the report, which does not change.
+func withoutLines(r *wire.Report) *wire.Report {
+	r = shallow(r)
+	r.Events = copies(r.Events, func(e *wire.Report_Event) {
 		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the
 		// files of their tokens.
 		if e.Session != 0 || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
 			e.Reason = ""
 		}
-	}
-	for _, w := range r.EachWorker() {
-		if w.Last != nil { // otherwise it has only just joined
-			w.Last = proto.CloneOf(w.Last)
-			w.Last.Waits = nil
-		}
-		for _, s := range w.Last.GetStanding() {
-			s.Line = ""
-		}
-		for _, c := range w.Last.GetRunning() {
-			c.Line = ""
-		}
-		if w.LastRefused != nil {
-			w.LastRefused.Why = ""
-		}
-	}
-	for _, s := range r.Sessions {
-		if s.Held != nil {
+	})
+	r.Islands = copies(r.Islands, func(is *wire.Report_Island) { is.Workers = copies(is.Workers, hideLines) })
+	r.Sessions = copies(r.Sessions, func(s *wire.Report_SessionReport) {
+		if s.Held.GetLine() != "" {
+			s.Held = shallow(s.Held)
 			s.Held.Line = ""
 		}
+	})
+	return r
+}
+
+// hideLines takes them from what is told of a worker.
+func hideLines(w *wire.Report_Worker) {
+	if w.LastRefused.GetWhy() != "" {
+		w.LastRefused = shallow(w.LastRefused)
+		w.LastRefused.Why = ""
 	}
+	if len(w.Last.GetWaits())+len(w.Last.GetStanding())+len(w.Last.GetRunning()) == 0 {
+		return // that is so of most
+	}
+	w.Last = shallow(w.Last)
+	w.Last.Waits = nil
+	w.Last.Standing = copies(w.Last.Standing, func(s *wire.Standing) { s.Line = "" })
+	w.Last.Running = copies(w.Last.Running, func(c *wire.Running) { c.Line = "" })
+}
+
+// shallow returns a message with the same fields, which it shares with the other.
+func shallow[M proto.Message](m M) M {
+	to := m.ProtoReflect().New()
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(f, v)
+		return true
+	})
+	return to.Interface().(M)
+}
+
+// copies returns messages like those of a list, with what is changed in them.
+func copies[M proto.Message](all []M, change func(M)) []M {
+	out := make([]M, len(all))
+	for i, m := range all {
+		out[i] = shallow(m)
+		change(out[i])
+	}
+	return out
 }

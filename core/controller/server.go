@@ -46,6 +46,8 @@ type Server struct {
 	reload  func() (*tenant.Table, error)
 	begun   time.Time
 
+	recent recent // what those that look all the time are told
+
 	reloading sync.Mutex // held while the file of tenants is read and until State has it; taken before mu
 
 	links   *linking.Acceptor
@@ -304,8 +306,8 @@ func (s *Server) prepare(c *link, ev Event) Event {
 	switch m := ev.Message.(type) {
 	case *wire.Ask:
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
-			tenant := c.in.Pass == transport.Tenant
-			ev.report = encodedReport(s.Answer(m, tenant), tenant)
+			r := s.Answer(m, c.in.Pass == transport.Tenant)
+			ev.report = lateMessage(r, proto.Size(r))
 		}
 		return ev
 	case *wire.Compile:
@@ -444,25 +446,6 @@ func leave(full []*link) {
 	for i := len(full) - 1; i >= 0; i-- { // the others begin first
 		full[i].outbox.later.Flush(i < flushedHere)
 	}
-}
-
-// Report tells who is there and what they have.
-func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
-
-// Answer answers a question as an operator gets it, or a tenant. It never stops the cluster.
-func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
-	s.mu.Lock()
-	a := s.state.Begin(ask)
-	for a.Look() { // others come in between
-		s.mu.Unlock()
-		s.mu.Lock()
-	}
-	s.mu.Unlock()
-	r := a.Report()
-	if tenant {
-		hideLines(r)
-	}
-	return r
 }
 
 // Close says goodbye to all, ends their connections, and waits until that is done.

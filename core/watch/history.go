@@ -18,7 +18,6 @@ type History struct {
 	samples []sample               // oldest first
 	names   map[uint32]SessionPast // of those that are in a sample
 	last    *wire.Report
-	at      time.Time
 }
 
 // sample is what happened between one look at the cluster and the next.
@@ -42,15 +41,16 @@ type SessionPast struct {
 // NewHistory returns an empty history.
 func NewHistory() *History { return &History{names: map[uint32]SessionPast{}} }
 
-// Add takes a look at the cluster.
+// Add takes a look at the cluster. Rates are by the controller's clock, since a report may be older than the look.
 func (h *History) Add(now time.Time, r *wire.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last, passed := h.last, now.Sub(h.at).Seconds()
-	h.last, h.at = r, now
-	if last == nil || passed <= 0 {
-		return
+	last := h.last
+	h.last = r
+	if last == nil || last.Cluster != r.Cluster || last.UptimeMs >= r.UptimeMs {
+		return // the first of a controller, or one that is known
 	}
+	passed := float64(r.UptimeMs-last.UptimeMs) / 1e3
 	s := sample{at: float64(now.UnixMilli()) / 1e3, gangs: float64(r.Gangs-last.Gangs) / passed, use: map[uint32]float64{}}
 	for _, w := range r.EachWorker() {
 		s.devices += len(w.Devices)

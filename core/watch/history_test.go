@@ -8,10 +8,11 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// report says that sessions have taken so many seconds of two devices so far.
-func report(gangs uint64, seconds map[uint32]float64) *wire.Report {
-	r := &wire.Report{Gangs: gangs, Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{{
-		Devices: []*wire.LocalDevice{{}, {}}, Last: &wire.Heartbeat{MemoryInUse: []int64{30, 12}}}}}}}
+// report says that sessions have taken so many seconds of two devices in the controller's first seconds.
+func report(second int64, gangs uint64, seconds map[uint32]float64) *wire.Report {
+	w := &wire.Report_Worker{Devices: []*wire.LocalDevice{{}, {}}, Last: &wire.Heartbeat{MemoryInUse: []int64{30, 12}}}
+	r := &wire.Report{UptimeMs: 1e3 * second, Gangs: gangs,
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{w}}}}
 	for id := uint32(1); id < 9; id++ {
 		if s, ok := seconds[id]; ok {
 			r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: id, Name: "c", DeviceNs: int64(s * 1e9)})
@@ -20,30 +21,48 @@ func report(gangs uint64, seconds map[uint32]float64) *wire.Report {
 	return r
 }
 
-// The history has rates between looks, by session, also of those that came or went in between.
+// The history has rates between looks, by session, also of those that came or went in between. A report that is known
+// adds nothing, nor does the first one of another controller.
 func TestHistory(t *testing.T) {
 	h, at := NewHistory(), time.Unix(100, 0)
+	other := report(9, 50, map[uint32]float64{2: 4})
+	other.Cluster = "another"
 	for _, look := range []*wire.Report{
-		report(0, map[uint32]float64{1: 0}),
-		report(10, map[uint32]float64{1: 1}),
-		report(40, map[uint32]float64{1: 1, 2: 3}),
-		report(40, map[uint32]float64{2: 4}),
+		report(0, 0, map[uint32]float64{1: 0}),
+		report(2, 10, map[uint32]float64{1: 1}),
+		report(4, 40, map[uint32]float64{1: 1, 2: 3}),
+		report(4, 40, map[uint32]float64{1: 1, 2: 3}),
+		report(6, 40, map[uint32]float64{2: 4}),
+		other,
 	} {
 		h.Add(at, look)
 		at = at.Add(2 * time.Second)
 	}
-	want := Past{At: []float64{102, 104, 106}, Gangs: []float64{5, 15, 0}, Devices: []int{2, 2, 2},
+	want := Past{At: []float64{102, 104, 108}, Gangs: []float64{5, 15, 0}, Devices: []int{2, 2, 2},
 		Memory: []int64{42, 42, 42}, Sessions: []SessionPast{
 			{Session: 1, Client: "c", Use: []float64{.5, 0, 0}}, {Session: 2, Client: "c", Use: []float64{0, 1.5, .5}}}}
 	if got := h.Past(); !reflect.DeepEqual(got, want) {
 		t.Errorf("the history is\n%+v, want\n%+v", got, want)
 	}
-	for range remembers {
-		h.Add(at, report(40, map[uint32]float64{2: 4}))
-		at = at.Add(time.Second)
+}
+
+// The history is of the last looks: it has as much memory after a day as after ten minutes, however many sessions came
+// and went.
+func TestHistoryForgets(t *testing.T) {
+	h := NewHistory()
+	look := func(second int64) {
+		r := report(second, 0, map[uint32]float64{1: float64(second)})
+		r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: uint32(10 + second), DeviceNs: 1e9})
+		h.Add(time.Unix(second, 0), r)
 	}
-	if got := h.Past(); len(got.At) != remembers || len(got.Sessions) != 0 || len(h.names) != 1 {
-		t.Errorf("after %d more looks it has %d samples, %d sessions and %d names; want only those of them", remembers,
-			len(got.At), len(got.Sessions), len(h.names))
+	for second := range int64(10 * remembers) {
+		look(second)
+	}
+	// The samples lie in an array that is twice as long at most, and each sample has the sessions of its time.
+	if len(h.samples) != remembers || cap(h.samples) > 2*remembers || len(h.names) != remembers+1 {
+		t.Errorf("it has %d samples of %d, and %d names", len(h.samples), cap(h.samples), len(h.names))
+	}
+	if p := h.Past(); len(p.At) != remembers || len(p.Sessions) != remembers+1 || p.At[0] != float64(9*remembers) {
+		t.Errorf("it tells %d samples from %v on, of %d sessions", len(p.At), p.At[0], len(p.Sessions))
 	}
 }

@@ -252,7 +252,7 @@ func (m *metric) reading(value float64, labels []string) *dto.Metric {
 }
 
 func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
-	promhttp.HandlerFor(scrape{s.answer(r, new(wire.Ask))}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(scrape{s.answer(r, Recent())}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
 func sessionLabels(s *wire.Report_SessionReport) []string {

@@ -22,6 +22,7 @@ const attack = `<img src=x onerror="document.title='taken over'">`
 
 func (everything) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	r := fixed{2}.Answer(ask, tenant)
+	r.UptimeMs = time.Now().UnixMilli() // so that it is another report each time
 	w := r.Islands[0].Workers[0]
 	w.Process.Number = 1
 	w.Last.Running[0].Session, w.Last.Running[0].Devices = 3, []uint32{0, 1}
@@ -71,7 +72,11 @@ const tried = `setTimeout(() => {
     return [...all].filter(([key, part]) => part > 0.02 && key.endsWith(" 255")).map(([key, part]) =>
       "lane " + (row - 9) / 18 + " is " + key + " for " + part.toFixed(1)).join(", ");
   });
-  document.body.append([...said, ...painted].join(". "));
+  // As the page of a cluster that had 3,000 sessions, of which a few are there.
+  for (let i = 0; i < 3; i++)
+    remember({ tenants: [], sessions: Array.from({ length: 1000 }, (_, k) => ({ session: 1000 * (i + 1) + k, tenant: "students" })) });
+  const bars = [...lanes.values()].reduce((n, lane) => n + lane.bars.length, 0);
+  document.body.append([...said, ...painted, "it keeps " + known.size + " sessions and " + bars + " bars"].join(". "));
 }, 2000);`
 
 // browser is a headless Chromium, or the test is skipped.
@@ -129,6 +134,7 @@ func TestPageInABrowser(t *testing.T) {
 		"session 4, other of students: 10.0 % of these devices, 1 computation",
 		"device 0 says jit_own; session 3", "4000.0 ms on w0/0",
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
+		"it keeps 1024 sessions and 2 bars",
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)

@@ -2,7 +2,7 @@
 // health, and the report and events as JSON.
 //
 // It only asks: nothing that it serves changes the cluster. It asks the controller for a report once a second, for its
-// history, and once for each request that needs one.
+// history, and for each request that needs one: they share what is made once a second.
 //
 // # Who sees what
 //
@@ -35,7 +35,7 @@ import (
 
 // Source answers questions about a cluster, as a controller does.
 type Source interface {
-	// Answer returns what an operator is told, or a tenant.
+	// Answer returns what an operator is told, or a tenant. Others may have the same report.
 	Answer(ask *wire.Ask, tenant bool) *wire.Report
 	// Timeline returns what some devices did in the last seconds, as far as it is known, and begins to find out more: it
 	// knows something some heartbeats later.
@@ -67,6 +67,14 @@ type Site struct {
 
 // sampleEvery is the time between two points of the history.
 const sampleEvery = time.Second
+
+// recentMs is how old a report may be: less than the time between two questions of the same asker, so that it does not
+// get the same report twice, and more than what passes between those of two others.
+const recentMs = 900
+
+// Recent returns the question of those that look again and again: all of them together have the controller make about
+// one report a second.
+func Recent() *wire.Ask { return &wire.Ask{MaxAgeMs: recentMs} }
 
 // New makes a site, and begins to keep its history. Close ends that.
 func New(c Config) *Site {
@@ -104,7 +112,7 @@ func (s *Site) sample() {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s.history.Add(time.Now(), s.config.Source.Answer(new(wire.Ask), false))
+		s.history.Add(time.Now(), s.config.Source.Answer(Recent(), false))
 		select {
 		case <-s.done:
 			return
@@ -269,7 +277,7 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, wire.AppendJSON(nil, s.answer(r, new(wire.Ask)).ProtoReflect()))
+	writeJSON(w, wire.AppendJSON(nil, s.answer(r, Recent()).ProtoReflect()))
 }
 
 // events writes the events after the one that the request has heard of.

@@ -6731,6 +6731,7 @@ type Ask struct {
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`                                   // of those with higher numbers
 	OnlyEvents    bool                   `protobuf:"varint,4,opt,name=only_events,json=onlyEvents,proto3" json:"only_events,omitempty"`       // and nothing else but the cluster's name and its uptime
 	ApplyTenants  bool                   `protobuf:"varint,5,opt,name=apply_tenants,json=applyTenants,proto3" json:"apply_tenants,omitempty"` // read the file of tenants again, and nothing else
+	MaxAgeMs      uint32                 `protobuf:"varint,6,opt,name=max_age_ms,json=maxAgeMs,proto3" json:"max_age_ms,omitempty"`           // a report of no events may be as old, made for somebody else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6798,6 +6799,13 @@ func (x *Ask) GetApplyTenants() bool {
 		return x.ApplyTenants
 	}
 	return false
+}
+
+func (x *Ask) GetMaxAgeMs() uint32 {
+	if x != nil {
+		return x.MaxAgeMs
+	}
+	return 0
 }
 
 type Report struct {
@@ -9194,14 +9202,16 @@ const file_wire_proto_rawDesc = "" +
 	"\x05doing\x18\x05 \x03(\v2\x14.pathways.wire.DoingR\x05doing\x1a9\n" +
 	"\x05Owner\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x16\n" +
-	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"\x8d\x01\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"\xab\x01\n" +
 	"\x03Ask\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1f\n" +
 	"\vonly_events\x18\x04 \x01(\bR\n" +
 	"onlyEvents\x12#\n" +
-	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\"\xbd\x1f\n" +
+	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\x12\x1c\n" +
+	"\n" +
+	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\xbd\x1f\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +

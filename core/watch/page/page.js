@@ -2,25 +2,32 @@
 // The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as HTML.
 
 const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f", "#7c9c34", "#8c5a3c"];
-const tenantOf = new Map();  // names of tenants, by session; empty where the cluster has no file of them
-const hues = new Map(), shades = new Map();  // places in the order of coming: of tenants, and of sessions within theirs
+const known = new Map();  // sessions that the page shows, or showed: whose they are
+const hues = new Map();   // places of tenants in the order of coming; empty where the cluster has no file of them
+const mostKnown = 1024;   // sessions of the last ten minutes, or so: those that have ended are forgotten beyond it
 
 // colour returns a session's colour: one of its own or, where there are tenants, its tenant's, lighter for some.
 function colour(session) {
   if (!hues.size) return colours[session % colours.length];
-  if (!tenantOf.has(session)) return "#888888";  // it ended before this page came
-  const base = colours[hues.get(tenantOf.get(session)) % colours.length], lighter = shades.get(session) % 4 * 0.16;
+  const s = known.get(session);
+  if (!s || !hues.has(s.tenant)) return "#888888";  // it ended before this page came
+  const base = colours[hues.get(s.tenant) % colours.length], lighter = s.shade % 4 * 0.16;
   return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16))
     .map(v => Math.round(v + (255 - v) * lighter).toString(16).padStart(2, "0")).join("");
 }
 
-// assignColours gives the tenants and sessions of a report their colours. Those that have ended keep theirs.
-function assignColours(report) {
+// remember notes whose the sessions of a report are. Each keeps its colour: a session of a tenant that of its place among
+// the tenant's.
+function remember(report) {
   for (const t of report.tenants) if (!hues.has(t.name)) hues.set(t.name, hues.size);
-  if (hues.size) for (const s of report.sessions) {
-    if (tenantOf.has(s.session) || !hues.has(s.tenant)) continue;
-    shades.set(s.session, [...tenantOf.values()].filter(t => t === s.tenant).length);
-    tenantOf.set(s.session, s.tenant);
+  for (const s of report.sessions) if (!known.has(s.session)) {
+    const shade = [...known.values()].filter(other => other.tenant === s.tenant).length;
+    known.set(s.session, { name: s.name, tenant: s.tenant, shade });
+  }
+  const there = new Set(report.sessions.map(s => s.session));
+  for (const id of known.keys()) {
+    if (known.size <= mostKnown) break;
+    if (!there.has(id)) known.delete(id);
   }
 }
 
@@ -214,7 +221,7 @@ async function look() {
       newest = events.newest_event;
       showEvents(events);
     }
-    assignColours(report);
+    remember(report);
     showNow(report, past);
     await showTimeline(report);
     showTopology(report);

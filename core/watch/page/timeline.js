@@ -2,7 +2,7 @@
 // What devices did in the last seconds: a lane for each device, a bar for each computation. It stands on page.js.
 
 const lanes = new Map();  // by worker's number and device: the lane as the controller tells it, with its latest bars
-const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, names: new Map(), drawn: [] };
+const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [] };
 const keptMs = 12e3, lagMs = 1200;      // workers tell once a second what has ended
 const labelWidth = 110, axisHeight = 18;  // pixels
 const element = byId("timeline");
@@ -68,7 +68,7 @@ async function followTimeline() {
 
 // describe says whose a session is.
 function describe(session) {
-  const s = timeline.names.get(session);
+  const s = known.get(session);
   return `session ${session}` + (s ? `, ${s.name}${s.tenant ? ` of ${s.tenant}` : ""}` : ", which has ended");
 }
 
@@ -159,8 +159,6 @@ addEventListener("resize", drawTimeline);
 
 // showTimeline brings the timeline up to a report.
 function showTimeline(report) {
-  for (const s of report.sessions) timeline.names.set(s.session, s);
-  while (timeline.names.size > 4096) timeline.names.delete(timeline.names.keys().next().value);
   element.closest("section").hidden = report.devices === 0;
   offer(report);
   return followTimeline();

@@ -7,8 +7,8 @@ const useOver = 5;       // looks: workers tell once a second, and not when the 
 // busyOf returns what part of its time each device of a worker was busy in the last seconds.
 function busyOf(worker, uptime) {
   const looks = uses.get(worker.process.number) ?? [], now = { at: uptime, ns: worker.last.device_ns };
-  if (looks.length && looks.at(-1).at >= uptime) looks.length = 0;  // another controller
-  looks.push(now);
+  if (looks.at(-1)?.at > uptime) looks.length = 0;  // another controller
+  if (looks.at(-1)?.at !== uptime) looks.push(now);  // else it is the same report
   if (looks.length > useOver) looks.shift();
   uses.set(worker.process.number, looks);
   const ms = now.at - looks[0].at;

@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Those that look at a cluster all the time (its page, its history, scrapers, `pathways top`) ask for a report that may
+// be a second old, and so share one: to look costs the same however many do. A report that is shared does not change.
+
+// recent is the newest report that was made for those that accept an older one.
+type recent struct {
+	mu      sync.Mutex // held while a report is made: who asks meanwhile shares it
+	at      time.Time  // when it was begun
+	report  *wire.Report
+	tenants *wire.Report // what a tenant is told of it; nil until one asks
+}
+
+// Report tells who is there and what they have.
+func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
+
+// Answer answers a question as an operator gets it, or a tenant. It never stops the cluster. The caller does not change
+// the report.
+func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
+	if ask.MaxAgeMs > 0 && ask.Events == 0 && !ask.OnlyEvents {
+		return s.recently(time.Duration(ask.MaxAgeMs)*time.Millisecond, tenant)
+	}
+	r := s.look(ask)
+	if tenant {
+		r = withoutLines(r)
+	}
+	return r
+}
+
+// recently returns a report that is at most so old.
+func (s *Server) recently(age time.Duration, tenant bool) *wire.Report {
+	k := &s.recent
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := time.Now(); k.report == nil || now.Sub(k.at) >= age {
+		k.at, k.report, k.tenants = now, s.look(new(wire.Ask)), nil
+	}
+	if !tenant {
+		return k.report
+	}
+	if k.tenants == nil {
+		k.tenants = withoutLines(k.report)
+	}
+	return k.tenants
+}
+
+// look makes a report.
+func (s *Server) look(ask *wire.Ask) *wire.Report {
+	s.mu.Lock()
+	a := s.state.Begin(ask)
+	for a.Look() { // others come in between
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+	s.mu.Unlock()
+	return a.Report()
+}

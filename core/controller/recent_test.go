@@ -1,0 +1,37 @@
+package controller
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Those that accept a report of before share one, operators and tenants by themselves; it is made anew when it is older
+// than they accept. Others get one of their own.
+func TestReportsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := NewServer(ServerConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }
+		first, theirs := recent(false), recent(true)
+		if first == theirs {
+			t.Error("a tenant is told what an operator is")
+		}
+		time.Sleep(time.Second - 1)
+		if recent(false) != first || recent(true) != theirs {
+			t.Error("a report of less than a second was made anew")
+		}
+		if own := s.Report(); own == first {
+			t.Error("who wants to know how it is now is told how it was")
+		}
+		time.Sleep(1)
+		if recent(true) == theirs || recent(false) == first {
+			t.Error("a report of a second was told once more")
+		}
+	})
+}
