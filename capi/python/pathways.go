@@ -70,7 +70,7 @@ func pwGoStats() *C.char {
 
 //export pwGoStatus
 func pwGoStatus() *C.char {
-	return C.CString(string(wire.AppendJSON(nil, embedded.Report().ProtoReflect())))
+	return C.CString(string(wire.AppendJSON(nil, embedded.Report())))
 }
 
 // pwGoCluster sets the cluster of clients made from now on, for table.c. The table can change only while there are no

@@ -86,7 +86,7 @@ func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 	at := time.Now().Add(-time.Duration(e.AgeMs) * time.Millisecond)
 	if asJSON {
 		var all map[string]json.RawMessage
-		err := json.Unmarshal(wire.AppendJSON(nil, e.ProtoReflect()), &all)
+		err := json.Unmarshal(wire.AppendJSON(nil, e), &all)
 		delete(all, "age_ms")
 		all["time"] = at.UTC().AppendFormat(nil, `"2006-01-02T15:04:05.000Z07:00"`)
 		var b []byte

@@ -158,7 +158,7 @@ func TestStatusJSON(t *testing.T) {
 		Sessions: []*wire.Report_SessionReport{
 			{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
 	}} {
-		b, err := json.MarshalIndent(json.RawMessage(wire.AppendJSON(nil, r.ProtoReflect())), "", "  ")
+		b, err := json.MarshalIndent(json.RawMessage(wire.AppendJSON(nil, r)), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}

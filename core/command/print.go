@@ -44,7 +44,7 @@ func (p *program) printJSON(value any) error {
 func jsonOf[M proto.Message](list []M) []json.RawMessage {
 	all := make([]json.RawMessage, len(list))
 	for i, m := range list {
-		all[i] = wire.AppendJSON(nil, m.ProtoReflect())
+		all[i] = wire.AppendJSON(nil, m)
 	}
 	return all
 }

@@ -39,7 +39,7 @@ func (p *program) status() *cobra.Command {
 				report.Supervisor = c.report()
 			}
 			if s.flag("json") {
-				return p.printJSON(json.RawMessage(wire.AppendJSON(nil, report.ProtoReflect())))
+				return p.printJSON(json.RawMessage(wire.AppendJSON(nil, report)))
 			}
 			return p.show(report, address)
 		},

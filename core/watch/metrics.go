@@ -2,13 +2,7 @@ package watch
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -18,16 +12,16 @@ type metric struct {
 	name   string // without the pathways_ that all begin with
 	help   string
 	labels []string
-	kind   dto.MetricType
+	kind   string // gauge or counter
 	read   func(r *wire.Report, tell func(value float64, labels ...string))
 }
 
 func gauge(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
-	return metric{name, help, labels, dto.MetricType_GAUGE, read}
+	return metric{name, help, labels, "gauge", read}
 }
 
 func counter(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
-	return metric{name, help, labels, dto.MetricType_COUNTER, read}
+	return metric{name, help, labels, "counter", read}
 }
 
 // Labels of what is told for each worker, session and tenant, sorted, as scrapers have them.
@@ -201,58 +195,58 @@ func hostMemory(r *wire.Report, tell func(float64, ...string)) {
 	}
 }
 
-// scrape gathers what one report says, so that all its numbers are of one moment. A registry would look at each number
-// several times, to find mistakes that the tests of this package find: twice the time, and a scrape of some thousand
-// workers takes tens of milliseconds as it is.
-type scrape struct{ report *wire.Report }
-
-// reading is one number as an encoder wants it, with what it points to, so that it takes one allocation.
-type reading struct {
-	metric  dto.Metric
-	gauge   dto.Gauge
-	counter dto.Counter
-	value   float64
-	values  [mostLabels]string // of labels
-	labels  [mostLabels]dto.LabelPair
-	list    [mostLabels]*dto.LabelPair
+// appendMetrics appends what a report says in Prometheus' text format, so that all numbers are of one moment. It is
+// written here and not by a registry: a scrape of some thousand workers is some megabytes, once a second, and that takes
+// several times as long, to find mistakes that the tests of this package find.
+func appendMetrics(b []byte, r *wire.Report) []byte {
+	for i := range all {
+		m, told := &all[i], false
+		m.read(r, func(value float64, labels ...string) {
+			if !told {
+				told = true
+				b = append(append(append(append(b, "# HELP "+prefix...), m.name...), ' '), m.help...)
+				b = append(append(append(append(b, "\n# TYPE "+prefix...), m.name...), ' '), m.kind...)
+				b = append(b, '\n')
+			}
+			b = append(append(b, prefix...), m.name...)
+			for i, label := range labels {
+				separator := byte(',')
+				if i == 0 {
+					separator = '{'
+				}
+				b = append(append(append(b, separator), m.labels[i]...), '=', '"')
+				b = append(appendLabel(b, label), '"')
+			}
+			if len(labels) > 0 {
+				b = append(b, '}')
+			}
+			b = append(strconv.AppendFloat(append(b, ' '), value, 'g', -1, 64), '\n')
+		})
+	}
+	return b
 }
 
-const mostLabels = 4
+// prefix is what the names of all metrics begin with.
+const prefix = "pathways_"
 
-// Gather implements prometheus.Gatherer: families by name.
-func (s scrape) Gather() (families []*dto.MetricFamily, err error) {
-	for i := range all {
-		m := &all[i]
-		family := &dto.MetricFamily{Name: proto.String("pathways_" + m.name), Help: &m.help, Type: &m.kind}
-		m.read(s.report, func(value float64, labels ...string) {
-			family.Metric = append(family.Metric, m.reading(value, labels))
-		})
-		if len(family.Metric) > 0 {
-			families = append(families, family)
+// appendLabel appends the value of a label, as the format has it between quotes.
+func appendLabel(b []byte, value string) []byte {
+	for i := range len(value) {
+		switch c := value[i]; c {
+		case '\\', '"':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		default:
+			b = append(b, c)
 		}
 	}
-	slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return strings.Compare(*a.Name, *b.Name) })
-	return families, nil
-}
-
-func (m *metric) reading(value float64, labels []string) *dto.Metric {
-	s := &reading{value: value}
-	for i := range labels {
-		s.values[i] = labels[i]
-		s.labels[i].Name, s.labels[i].Value = &m.labels[i], &s.values[i]
-		s.list[i] = &s.labels[i]
-	}
-	s.metric.Label = s.list[:len(labels)]
-	if m.kind == dto.MetricType_COUNTER {
-		s.counter.Value, s.metric.Counter = &s.value, &s.counter
-	} else {
-		s.gauge.Value, s.metric.Gauge = &s.value, &s.gauge
-	}
-	return &s.metric
+	return b
 }
 
 func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
-	promhttp.HandlerFor(scrape{s.answer(r, Recent())}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write(appendMetrics(nil, s.answer(r, Recent()))) // who has left does not hear it
 }
 
 func sessionLabels(s *wire.Report_SessionReport) []string {

@@ -277,7 +277,7 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, wire.AppendJSON(nil, s.answer(r, Recent()).ProtoReflect()))
+	writeJSON(w, wire.AppendJSON(nil, s.answer(r, Recent())))
 }
 
 // events writes the events after the one that the request has heard of.
@@ -290,7 +290,7 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 	report := s.answer(r, &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
 	all := make([]json.RawMessage, len(report.Events))
 	for i, e := range report.Events {
-		all[i] = wire.AppendJSON(nil, e.ProtoReflect())
+		all[i] = wire.AppendJSON(nil, e)
 	}
 	s.write(w, map[string]any{"events": all, "newest_event": report.NewestEvent})
 }

@@ -1,17 +1,24 @@
 package watch
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -193,7 +200,16 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 
 // The metrics follow Prometheus' conventions, and say what the report says.
 func TestMetrics(t *testing.T) {
-	c := scrape{fixed{2}.Answer(new(wire.Ask), true)}
+	r := fixed{2}.Answer(new(wire.Ask), true)
+	r.Sessions[0].Name = "node\\:\"1\"\n"
+	c := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		byName, err := parser.TextToMetricFamilies(bytes.NewReader(appendMetrics(nil, r)))
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			families = append(families, byName[name])
+		}
+		return families, err
+	})
 	problems, err := testutil.GatherAndLint(c)
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +219,7 @@ func TestMetrics(t *testing.T) {
 	}
 	want := `# HELP pathways_session_device_seconds_total Device time that a session's computations have taken.
 # TYPE pathways_session_device_seconds_total counter
-pathways_session_device_seconds_total{client="node:1",host="node",session="3",user="ada"} 2
+pathways_session_device_seconds_total{client="node\\:\"1\"\n",host="node",session="3",user="ada"} 2
 # HELP pathways_worker_memory_limit_bytes Bytes of device memory that arrays may take, of all devices of a worker; 0 where no limit is known.
 # TYPE pathways_worker_memory_limit_bytes gauge
 pathways_worker_memory_limit_bytes{island="default",worker="w0"} 200

@@ -27,7 +27,7 @@ func TestJSONSaysWhatTheMessageSays(t *testing.T) {
 			Got  float64
 		}
 		for to, m := range map[any]proto.Message{&worker: w, &tenant: e} {
-			text := AppendJSON(nil, m.ProtoReflect())
+			text := AppendJSON(nil, m)
 			if err := json.Unmarshal(text, to); err != nil {
 				t.Fatalf("%v in %s", err, text)
 			}
