@@ -245,8 +245,14 @@ func showHeld(w io.Writer, r *wire.Report) {
 	}
 }
 
+// hostQuota is what waits_for of a report says of operations that wait for their tenant's quota of host memory.
+const hostQuota = "host-quota"
+
 // NeedOf says what a held operation needs.
 func NeedOf(h *wire.Report_Held) string {
+	if h.WaitsFor == hostQuota {
+		return fmt.Sprintf("%s of %s's machine", size(h.Need), cmp.Or(h.WorkerName, "a lost worker"))
+	}
 	return fmt.Sprintf("%s on device %d of %s", size(h.Need), h.Local, cmp.Or(h.WorkerName, "a lost worker"))
 }
 
@@ -274,6 +280,8 @@ func WaitOf(h *wire.Report_Held) string {
 		return "frees of " + whose
 	case "quota":
 		return "its tenant's quota of memory: " + whose
+	case hostQuota:
+		return "its tenant's quota of host memory: " + cmp.Or(whose, "its own earlier operations")
 	}
 	return "memory of " + whose
 }

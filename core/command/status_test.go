@@ -144,7 +144,8 @@ func TestShowHeld(t *testing.T) {
 	ada := &wire.Report_Holder{Session: 7, Client: "node1:99", User: "ada", Host: "node1", Bytes: 3 << 30}
 	bob := &wire.Report_Holder{Session: 8, Client: "notebook", User: "bob", Host: "node2", Bytes: 1 << 20}
 	r := &wire.Report{Sessions: []*wire.Report_SessionReport{held(1, "memory", ada, bob), held(2, "client"),
-		held(3, "work"), held(4, "turn", ada), held(5, "frees", ada), {Session: 6}, {Session: 7, Held: &wire.Report_Held{}}}}
+		held(3, "work"), held(4, "turn", ada), held(5, "frees", ada), {Session: 6}, {Session: 7, Held: &wire.Report_Held{}},
+		held(8, "host-quota"), held(9, "host-quota", ada)}}
 	r.Sessions[0].Held.Line = "train.py:7"
 	showHeld(&out, r)
 	want := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n" +
@@ -153,7 +154,11 @@ func TestShowHeld(t *testing.T) {
 		"2\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tbytes that its client is sending\n" +
 		"3\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tcomputations under way to end\n" +
 		"4\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tits turn behind session 7, node1:99 of ada\n" +
-		"5\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tfrees of session 7, node1:99 of ada (3.0 GiB)\n"
+		"5\t3 operations\tjit_step\t4.0 GiB on device 1 of w0\t12.3s\tfrees of session 7, node1:99 of ada (3.0 GiB)\n" +
+		"8\t3 operations\tjit_step\t4.0 GiB of w0's machine\t12.3s\tits tenant's quota of host memory: " +
+		"its own earlier operations\n" +
+		"9\t3 operations\tjit_step\t4.0 GiB of w0's machine\t12.3s\tits tenant's quota of host memory: " +
+		"session 7, node1:99 of ada (3.0 GiB)\n"
 	if got := out.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -81,7 +81,7 @@ func showTenants(w io.Writer, r *wire.Report) {
 		fmt.Fprintf(w, "%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%v\n", name, t.Class, t.Weight, boundsOf(t),
 			part(t.Promised), part(t.Got), ofQuota(fmt.Sprint(t.Sessions), int64(t.MaxSessions), fmt.Sprint(t.MaxSessions)),
 			ofQuota(size(t.Bytes), t.DeviceMemory, size(t.DeviceMemory)+" a device"),
-			size(t.HostBytes), wire.Age(t.DeviceNs/1e6))
+			ofQuota(size(t.HostBytes), t.HostMemory, size(t.HostMemory)+" a worker"), wire.Age(t.DeviceNs/1e6))
 	}
 }
 

@@ -61,6 +61,7 @@ type hold struct {
 	message  any      // the operation; of a node, its play
 	others   int64    // since when it waits for other sessions, 0 where it does not
 	quota    bool     // it would take its tenant beyond its quota of memory, as far as was looked
+	host     bool     // the same of host memory
 	told     bool     // its client knows that it waits, see tellHeld
 	first    int64    // from when on all others wait behind it, see isFirst
 	vain     int64    // when that was found to be in vain: what waited then does not wait behind it
@@ -76,6 +77,11 @@ func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 // admit has a gang that was checked, and whose objects are made, go on, or holds it.
 func (st *State) admit(g *gang) {
 	g.occupy()
+	if g.play == nil {
+		g.hosts = st.hostUses(g.s, st.performed, g.place)
+	} else {
+		g.hosts = st.nodeHostUses(g.play, &g.play.g.nodes[g.node])
+	}
 	if len(st.awaits) > 0 || st.isLoading(g) || !st.roomFor(g, len(st.held)) {
 		st.hold(g)
 		return
@@ -87,7 +93,7 @@ func (st *State) admit(g *gang) {
 // roomFor reports whether a gang may have memory now: it fits, and none of the first n held gangs has to come first.
 func (st *State) roomFor(g *gang, n int) bool {
 	switch {
-	case g.bytes == 0 && g.temp == 0 && g.lacksCode() == 0:
+	case g.bytes == 0 && g.temp == 0 && g.lacksCode() == 0 && g.hosts == nil:
 		return true
 	case n > 0 && st.behind(g, n):
 		return false
@@ -97,7 +103,7 @@ func (st *State) roomFor(g *gang, n int) bool {
 
 // fits reports whether there is memory for a gang.
 func (st *State) fits(g *gang) bool {
-	return st.isInQuota(g) &&
+	return st.isInQuota(g) && st.isInHostQuota(g) &&
 		(st.ledger.Fits(st.needOf(g, false), g.temp) || g.donates() && st.ledger.Fits(st.needOf(g, true), g.temp))
 }
 
@@ -135,6 +141,8 @@ func (st *State) precedes(h, g *gang) bool {
 	case !h.held.forMemory(), h.s == g.s, h.held.quota && h.s.tenant != g.s.tenant,
 		g.held != nil && g.held.since <= h.held.vain:
 		return false
+	case h.held.host:
+		return g.hosts != nil && h.s.tenant == g.s.tenant && h.to.meets(g.to)
 	}
 	return h.place.overlaps(g.place) &&
 		(st.isFirst(h) || !st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers))
@@ -201,6 +209,7 @@ func (st *State) book(g *gang) {
 		}
 	}
 	st.bookCode(g)
+	st.bookHost(g)
 	if g.temp > 0 {
 		g.computes = true
 		st.ledger.Begin(g.place.memory, g.temp)
@@ -210,6 +219,7 @@ func (st *State) book(g *gang) {
 // computed ends what book says of a gang's computation.
 func (st *State) computed(g *gang) {
 	st.leaveCode(g)
+	st.leaveHost(g)
 	if g.computes {
 		g.computes = false
 		st.ledger.End(g.place.memory, g.temp)
@@ -226,6 +236,8 @@ func (g *gang) name() string {
 		return g.ran.info.Name
 	case g.kind == wire.KindPut:
 		return "device_put"
+	case g.kind == wire.KindFetch:
+		return "reading an array"
 	}
 	return "a transfer"
 }
@@ -268,7 +280,7 @@ func (st *State) hold(g *gang) {
 		g.held.puts = slices.Clone(st.awaits)
 	}
 	g.held.loading = st.isLoading(g)
-	g.held.quota = !st.isInQuota(g)
+	g.held.quota, g.held.host = !st.isInQuota(g), !st.isInHostQuota(g)
 	st.beFirst(g)
 	g.keepPayload()
 	g.s.waiting, g.s.ahead = g, true
@@ -314,6 +326,9 @@ func (st *State) Due() int64 {
 
 // noRoom is the error of a gang that gets no memory.
 func (st *State) noRoom(g *gang, why string) error {
+	if err := st.hostShortage(g, why); err != nil && (g.held == nil || g.held.host && !g.held.quota) {
+		return err
+	}
 	var b strings.Builder
 	text, on := st.quotaText(g)
 	remedy := "ask the cluster's operator for a larger quota (device-memory)"

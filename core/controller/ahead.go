@@ -42,6 +42,7 @@ type usage struct {
 // passer is a fetch or a put, by its number in the queue. taken is of the array's usage before it.
 type passer struct {
 	number, object, taken uint64
+	device                uint32 // of a fetch
 	put                   bool
 }
 
@@ -109,10 +110,10 @@ func (st *State) count(s *session, message any, number uint64) (looked int) {
 	if number > s.popped { // otherwise it is held itself
 		switch m := message.(type) {
 		case *wire.Fetch:
-			n.passers = append(n.passers, passer{number, m.Object, n.of[m.Object].taken, false})
+			n.passers = append(n.passers, passer{number, m.Object, n.of[m.Object].taken, m.Device, false})
 			s.ahead = true
 		case *wire.Put:
-			n.passers = append(n.passers, passer{number, m.Object, 0, true})
+			n.passers = append(n.passers, passer{number, m.Object, 0, 0, true})
 			s.ahead = true
 		}
 	}
@@ -332,6 +333,10 @@ func (st *State) mayPass(s *session, f passer) bool {
 	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil || s.makes(f.object) {
 		return false
 	}
+	if m := (&wire.Fetch{Object: f.object, Device: f.device}); !st.isInHostQuota(&gang{s: s,
+		hosts: st.hostUses(s, m, nil)}) {
+		return false
+	}
 	waits := func(taken uint64) bool { return taken != 0 && taken >= s.popped }
 	return !waits(f.taken) &&
 		!slices.ContainsFunc(o.in, func(m membership) bool { return waits(s.names.of[m.of].taken) })
@@ -344,7 +349,8 @@ func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
 		return false
 	}
 	at, err := st.place(s, m.Devices)
-	return err == nil && st.roomFor(&gang{s: s, place: at, bytes: n.takes}, len(st.held)) // its own bytes included
+	return err == nil && st.roomFor(&gang{s: s, place: at, bytes: n.takes, to: at.workers, hosts: st.hostUses(s, m, at)},
+		len(st.held)) // its own bytes included
 }
 
 // putsMayPass reports whether the first of the puts that are queued behind a held gang may go past it now: others may

@@ -17,6 +17,7 @@ const (
 	waitsForMemory  = "memory"
 	waitsForFrees   = "frees"
 	waitsForQuota   = "quota"
+	waitsForHost    = "host-quota"
 )
 
 // A client is told when an operation waits for other sessions for longer.
@@ -29,7 +30,8 @@ func (st *State) tellHeld() {
 		if g.s.waiting != g || g.held.told || st.now < g.held.since+slowHeld || g.s.conn == 0 {
 			continue
 		}
-		if what, _ := st.waitOf(g); what != waitsForTurn && what != waitsForMemory && what != waitsForQuota {
+		if what, _ := st.waitOf(g); what != waitsForTurn && what != waitsForMemory && what != waitsForQuota &&
+			what != waitsForHost {
 			continue
 		}
 		g.held.told = true
@@ -79,9 +81,19 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	}
 	var holders []*session
 	r.WaitsFor, holders = st.waitOf(g)
+	slot := -1
+	if r.WaitsFor == waitsForHost {
+		slot, _, r.Need = st.beyondHost(g)
+		w := st.workers[slot]
+		r.Worker, r.WorkerName, r.Local = w.process.Number, w.name, 0
+	}
 	for _, h := range holders {
+		bytes := st.ledger.On(ledger.Owner(h.id), on)
+		if slot >= 0 {
+			bytes = g.s.tenant.hosts[slot][h]
+		}
 		r.Holders = append(r.Holders, &wire.Report_Holder{Session: h.id, Client: h.name, User: h.user, Host: h.host,
-			Bytes: st.ledger.On(ledger.Owner(h.id), on)})
+			Bytes: bytes})
 	}
 	slices.SortStableFunc(r.Holders, func(a, b *wire.Report_Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return r
@@ -108,6 +120,12 @@ func (st *State) waitOf(g *gang) (what string, holders []*session) {
 			return waitsForFrees, []*session{g.s}
 		}
 		return waitsForQuota, holders
+	case g.held.host:
+		slot, _, _ := st.beyondHost(g)
+		if slot < 0 {
+			return waitsForWork, nil
+		}
+		return waitsForHost, st.onHost(g, slot)
 	case st.behind(g, i):
 		return waitsForTurn, st.elders(g, i)
 	case st.ledger.WillFit(need, g.temp):

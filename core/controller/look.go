@@ -117,8 +117,8 @@ func (st *State) mayGoOn(g *gang, i int) bool {
 	} else if st.isFirst(g) {
 		st.remind(g.held.first + st.turn())
 	}
-	g.held.quota = !st.isInQuota(g)
-	return !g.held.quota && st.roomFor(g, i)
+	g.held.quota, g.held.host = !st.isInQuota(g), !st.isInHostQuota(g)
+	return !g.held.quota && !g.held.host && st.roomFor(g, i)
 }
 
 // letGoOn admits a gang that was held.
@@ -227,8 +227,11 @@ func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 	if !g.s.isCounted() || g.s.line.length > 0 { // frees behind it may be found, or come to their turn
 		return nil, hopeful
 	}
-	if g.held.quota {
+	switch {
+	case g.held.quota:
 		return st.quotaProspect(g)
+	case g.held.host:
+		return nil, st.hostProspect(g)
 	}
 	st.round.weighed += int64(len(g.place.numbers)) * weightOfJudged
 	need := st.needOf(g, true)

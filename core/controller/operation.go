@@ -85,6 +85,8 @@ type gang struct {
 	computes bool      // temp is in the ledger
 	uses     bool      // see occupy
 	code     *resident // that its program uses, once it is admitted
+	hosts    []hostUse // nil unless its tenant has a quota
+	onHosts  bool      // hosts are counted
 	held     *hold     // nil unless it is held
 	// A Put or a Transfer of which each worker is sent its own part; nil of others.
 	message proto.Message

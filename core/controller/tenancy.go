@@ -16,12 +16,14 @@ import (
 // session has one of its own.
 type tenancy struct {
 	terms    tenant.Tenant
-	removed  bool             // it is no longer in the file
-	sessions []*session       // by number
-	memory   ledger.Group     // what they have; of no use without a file
-	share    *schedule.Tenant // nil: as the schedule takes a session without a tenant
-	spent    uint64           // device time of gangs that have ended, in nanoseconds
-	recent   lately           // the same, of the last seconds
+	removed  bool         // it is no longer in the file
+	sessions []*session   // by number
+	memory   ledger.Group // what they have; of no use without a file
+	// What their operations under way take of workers' machines, by slot, as far as there was a quota of it.
+	hosts  map[int]map[*session]int64
+	share  *schedule.Tenant // nil: as the schedule takes a session without a tenant
+	spent  uint64           // device time of gangs that have ended, in nanoseconds
+	recent lately           // the same, of the last seconds
 }
 
 // errNoTable is the answer to who wants a file of tenants read where there is none.
@@ -169,7 +171,8 @@ func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 		r := &wire.Report_Tenant{Name: name, Weight: t.terms.Weight, Class: t.terms.Class.String(),
 			Guaranteed: t.terms.Guaranteed, AtMost: t.terms.AtMost, Removed: t.removed, Sessions: uint32(len(t.sessions)),
 			MaxSessions: uint32(t.terms.Sessions), DeviceNs: int64(t.spent), RecentNs: int64(recent),
-			DeviceMemory: t.terms.DeviceMemory, MaxSliceDevices: uint32(t.terms.SliceDevices)}
+			DeviceMemory: t.terms.DeviceMemory, HostMemory: t.terms.HostMemory,
+			MaxSliceDevices: uint32(t.terms.SliceDevices)}
 		if t.terms.SliceDevices > 0 {
 			n, _ := st.sliceDevices(t)
 			r.SliceDevices = uint32(n)

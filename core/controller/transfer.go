@@ -10,9 +10,13 @@ import (
 // Operations that bring bytes to devices, from one to another, and back. They are dispatched when they are admitted:
 // their order is that of gang numbers, and they take no place in an island's schedule.
 
+func shapeOf(a *wire.Array) shape.Shape {
+	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
+}
+
 // bytesOf gives the bytes of an array's shard.
 func bytesOf(a *wire.Array) (int64, error) {
-	sh := shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
+	sh := shapeOf(a)
 	n := sh.Bytes()
 	if a == nil || n < 0 || sh.HostBytes() < 0 {
 		return 0, invalid("an operation makes an array of no shape, or of one with too many bytes")

@@ -58,6 +58,7 @@ type Tenant struct {
 	Guaranteed, AtMost float64
 	// Quotas.
 	DeviceMemory int64 // bytes of arrays, on each device
+	HostMemory   int64 // bytes of operations under way, on each worker
 	Sessions     int
 	SliceDevices int // devices that its sessions may have in slices at a time
 }
@@ -107,7 +108,7 @@ type entry map[string]any
 
 // fields are what a tenant may say.
 var fields = []string{"token-file", "token-sha256", "weight", "class", "guaranteed", "at-most", "device-memory",
-	"sessions", "slice-devices"}
+	"host-memory", "sessions", "slice-devices"}
 
 // reader reads one file.
 type reader struct {
@@ -209,13 +210,20 @@ func (r *reader) add(name string, e entry) (err error) {
 	if err := r.addShares(&t, e); err != nil {
 		return err
 	}
-	if value, says := e["device-memory"]; says {
+	for _, q := range []struct {
+		field string
+		into  *int64
+	}{{"device-memory", &t.DeviceMemory}, {"host-memory", &t.HostMemory}} {
+		value, says := e[q.field]
+		if !says {
+			continue
+		}
 		text, _ := value.(string)
 		bytes, ok := shape.ParseBytes(text)
 		if !ok || bytes == 0 {
-			return r.wrong(name, "device-memory", fmt.Sprintf("is %v; expected bytes above 0, such as \"4GiB\"", said(value)))
+			return r.wrong(name, q.field, fmt.Sprintf("is %v; expected bytes above 0, such as \"4GiB\"", said(value)))
 		}
-		t.DeviceMemory = bytes
+		*q.into = bytes
 	}
 	for _, q := range []struct {
 		field string

@@ -135,6 +135,11 @@ var all = []metric{
 		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.Bytes) })),
 	gauge("tenant_memory_quota_bytes", "Bytes that a tenant's arrays may have on each device; 0 where there is no quota.",
 		ofTenant, perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceMemory) })),
+	gauge("tenant_host_memory_bytes", "Bytes of workers' machines' memory for a tenant's arrays on their way.",
+		ofTenant, perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.HostBytes) })),
+	gauge("tenant_host_memory_quota_bytes", "Bytes that a tenant's operations under way may take of each worker's "+
+		"machine; 0 where there is no quota.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.HostMemory) })),
 	counter("tenant_device_seconds_total", "Device time that a tenant's computations have taken.", ofTenant,
 		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceNs) / 1e9 })),
 
@@ -195,9 +200,9 @@ func hostMemory(r *wire.Report, tell func(float64, ...string)) {
 	}
 }
 
-// appendMetrics appends what a report says in Prometheus' text format, so that all numbers are of one moment. It is
-// written here and not by a registry: a scrape of some thousand workers is some megabytes, once a second, and that takes
-// several times as long, to find mistakes that the tests of this package find.
+// appendMetrics appends what a report says in Prometheus' text format, so that all numbers are of one moment. A
+// registry would take several times as long, to find mistakes that the tests of this package find; a scrape of some
+// thousand workers is megabytes, once a second.
 func appendMetrics(b []byte, r *wire.Report) []byte {
 	for i := range all {
 		m, told := &all[i], false

@@ -34,7 +34,8 @@ func (everything) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 		Holders: []*wire.Report_Holder{{Session: 3, Devices: 2, How: wire.HasUse}}}}
 	r.Tenants = []*wire.Report_Tenant{{Name: "research", Weight: 3}, {Name: "students", Weight: 1}}
 	r.Sessions[0].Tenant = "research"
-	r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: 4, Name: "other", Tenant: "students"})
+	r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: 4, Name: "other", Tenant: "students",
+		Held: &wire.Report_Held{Operations: 1, What: "device_put", WaitsFor: "host-quota", WorkerName: "w0", Need: 3 << 20}})
 	return r
 }
 
@@ -129,6 +130,7 @@ func TestPageInABrowser(t *testing.T) {
 	text := strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")), " ")
 	for _, want := range []string{"cluster c", "w0 2 × cpu", "&lt;img src=x onerror=", "jit_f", "w0/0-1 (exclusive)",
 		"4 devices, exclusive", "2 of session 3 (in use)", "device 0 has waited for 7s", "it began", "research", "jit_held",
+		"3.0 MiB of w0's machine", "its tenant's quota of host memory: its own earlier operations",
 		"slice 1 of session 3, &lt;img src=x onerror=",
 		"&gt; of research: 20.0 % of these devices, 1 computation",
 		"session 4, other of students: 10.0 % of these devices, 1 computation",

@@ -7818,6 +7818,7 @@ type Report_Tenant struct {
 	// Quotas; 0 is none.
 	MaxSessions     uint32 `protobuf:"varint,14,opt,name=max_sessions,json=maxSessions,proto3" json:"max_sessions,omitempty"`
 	DeviceMemory    int64  `protobuf:"varint,15,opt,name=device_memory,json=deviceMemory,proto3" json:"device_memory,omitempty"`            // bytes on each device
+	HostMemory      int64  `protobuf:"varint,19,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`                  // bytes of operations under way on each worker
 	MaxSliceDevices uint32 `protobuf:"varint,17,opt,name=max_slice_devices,json=maxSliceDevices,proto3" json:"max_slice_devices,omitempty"` // in slices of its sessions at a time
 	SliceDevices    uint32 `protobuf:"varint,18,opt,name=slice_devices,json=sliceDevices,proto3" json:"slice_devices,omitempty"`            // of that, what they have
 	unknownFields   protoimpl.UnknownFields
@@ -7959,6 +7960,13 @@ func (x *Report_Tenant) GetDeviceMemory() int64 {
 	return 0
 }
 
+func (x *Report_Tenant) GetHostMemory() int64 {
+	if x != nil {
+		return x.HostMemory
+	}
+	return 0
+}
+
 func (x *Report_Tenant) GetMaxSliceDevices() uint32 {
 	if x != nil {
 		return x.MaxSliceDevices
@@ -7979,7 +7987,7 @@ type Report_Held struct {
 	Operations uint64                 `protobuf:"varint,1,opt,name=operations,proto3" json:"operations,omitempty"` // that wait: this one, and those behind it
 	What       string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`              // the program's name, or what is to be done
 	Line       string                 `protobuf:"bytes,3,opt,name=line,proto3" json:"line,omitempty"`              // of the user's code that called it, for operators; may be empty
-	Need       int64                  `protobuf:"varint,4,opt,name=need,proto3" json:"need,omitempty"`             // bytes, on the device that lacks most for it
+	Need       int64                  `protobuf:"varint,4,opt,name=need,proto3" json:"need,omitempty"`             // bytes, on the device that lacks most for it; of "host-quota" on the worker's machine
 	Worker     uint64                 `protobuf:"varint,5,opt,name=worker,proto3" json:"worker,omitempty"`         // process number of that device's worker
 	WorkerName string                 `protobuf:"bytes,6,opt,name=worker_name,json=workerName,proto3" json:"worker_name,omitempty"`
 	Local      uint32                 `protobuf:"varint,7,opt,name=local,proto3" json:"local,omitempty"`                    // the device
@@ -7987,7 +7995,8 @@ type Report_Held struct {
 	// "client": for bytes that its client is sending. "program": for workers to load its program. "work": for computations under way to end, and what was freed to
 	// go then. "turn": for holders, which were held before. "memory": for holders to free some. "frees": for frees of
 	// holders that their clients may not have told of yet; then it fails. "quota": for holders, sessions of its tenant,
-	// to free some, since the tenant has what it may have.
+	// to free some, since the tenant has what it may have. "host-quota": for operations of its tenant under way to end,
+	// of its own session or of holders, since they take of the worker's machine what the tenant may.
 	WaitsFor      string           `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	Holders       []*Report_Holder `protobuf:"bytes,10,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -9211,7 +9220,7 @@ const file_wire_proto_rawDesc = "" +
 	"onlyEvents\x12#\n" +
 	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\x12\x1c\n" +
 	"\n" +
-	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\xbd\x1f\n" +
+	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\xde\x1f\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -9290,7 +9299,7 @@ const file_wire_proto_rawDesc = "" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
 	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12.\n" +
-	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\xef\x03\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
@@ -9310,7 +9319,9 @@ const file_wire_proto_rawDesc = "" +
 	"guaranteed\x12\x17\n" +
 	"\aat_most\x18\r \x01(\x01R\x06atMost\x12!\n" +
 	"\fmax_sessions\x18\x0e \x01(\rR\vmaxSessions\x12#\n" +
-	"\rdevice_memory\x18\x0f \x01(\x03R\fdeviceMemory\x12*\n" +
+	"\rdevice_memory\x18\x0f \x01(\x03R\fdeviceMemory\x12\x1f\n" +
+	"\vhost_memory\x18\x13 \x01(\x03R\n" +
+	"hostMemory\x12*\n" +
 	"\x11max_slice_devices\x18\x11 \x01(\rR\x0fmaxSliceDevices\x12#\n" +
 	"\rslice_devices\x18\x12 \x01(\rR\fsliceDevices\x1a\xa1\x02\n" +
 	"\x04Held\x12\x1e\n" +

@@ -104,10 +104,11 @@ def _held(held: dict[str, Any]) -> str:
     """Returns what of a session waits to be admitted, and why; "" if nothing does."""
     if not held["operations"]:
         return ""
+    worker = held["worker_name"] or "a lost worker"
+    where = f"of {worker}'s machine" if held["waits_for"] == "host-quota" else f"on device {held['local']} of {worker}"
     return (
         f"{count(held['operations'], 'operation')} held for {held['since_ms'] / 1000:.1f} s: {held['what']} needs "
-        f"{size(held['need'])} on device {held['local']} of {held['worker_name'] or 'a lost worker'} and waits for "
-        f"{_waits_for(held)}"
+        f"{size(held['need'])} {where} and waits for {_waits_for(held)}"
     )
 
 
@@ -123,6 +124,7 @@ def _waits_for(held: dict[str, Any]) -> str:
         "turn": f"its turn behind {whose}",
         "frees": f"frees of {whose}",
         "quota": f"its tenant's quota of memory: {whose}",
+        "host-quota": f"its tenant's quota of host memory: {whose or 'its own earlier operations'}",
     }.get(held["waits_for"], f"memory of {whose}")
 
 

@@ -19,6 +19,17 @@ while True:
 
 ONCE = "import jax; print(jax.numpy.ones(3).sum())"
 
+# Brings 4 MiB in pieces of 256 KiB, fetches them, and brings 2 MiB at once.
+MOVES = """
+import jax, numpy as np
+some = [jax.device_put(np.full((128, 512), i, np.float32)) for i in range(16)]
+print(sum(float(np.asarray(x).mean()) for x in some))
+try:
+    print(jax.device_put(np.ones((1024, 512), np.float32)).block_until_ready().shape)
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+"""
+
 FILE = """
 [tenants.research]
 token-file = "research.token"
@@ -27,6 +38,7 @@ weight = 3
 [tenants.students]
 token-file = "students.token"
 sessions = 1
+host-memory = "1MiB"
 """
 
 
@@ -77,7 +89,14 @@ def test_tenants_share_devices_by_their_weights(tmp_path):
             assert tenants()["students"]["max_sessions"] == 1
             file.write_text(FILE.replace("sessions = 1", "sessions = 2"))
             command("tenants", "apply", "--dir", str(cluster.dir))
-            assert once("students") == "ran"
+            moved = {
+                name: cluster.run(MOVES, PATHWAYS_TOKEN_FILE=str(path)).stdout.splitlines()
+                for name, path in tokens.items()
+            }
+            assert moved["research"] == ["120.0", "(1024, 512)"]
+            assert moved["students"][0] == "120.0"
+            assert "operations of tenant students may take 1 MiB there at a time" in moved["students"][1]
+            assert "which is more than the tenant may have" in moved["students"][1]
             file.write_text(FILE)
             os.kill(cluster.processes["controller"], signal.SIGHUP)
             until("the controller has read the file", lambda: tenants()["students"]["max_sessions"] == 1)

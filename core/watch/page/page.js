@@ -115,7 +115,8 @@ function showTables(report) {
     t.name + (t.removed ? " (removed)" : ""), t.class, t.weight, t.guaranteed ? percent(t.guaranteed) : "–",
     t.at_most < 1 ? percent(t.at_most) : "–", percent(t.promised), percent(t.got),
     quota(t.sessions, t.max_sessions, t.max_sessions),
-    quota(size(t.bytes), t.device_memory, `${size(t.device_memory)} a device`), size(t.host_bytes),
+    quota(size(t.bytes), t.device_memory, `${size(t.device_memory)} a device`),
+    quota(size(t.host_bytes), t.host_memory, `${size(t.host_memory)} a worker`),
     time(t.device_ns / 1e6)]));
   table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
@@ -131,12 +132,15 @@ function showTables(report) {
     client: () => "bytes that its client is sending", program: () => "its program to be loaded",
     work: () => "computations under way to end",
     turn: h => "its turn behind " + who(h.holders), frees: h => "frees of " + who(h.holders),
-    quota: h => "its tenant's quota of memory: " + who(h.holders), memory: h => "memory of " + who(h.holders),
+    quota: h => "its tenant's quota of memory: " + who(h.holders),
+    "host-quota": h => "its tenant's quota of host memory: " + (who(h.holders) || "its own earlier operations"),
+    memory: h => "memory of " + who(h.holders),
   };
   table("held", [["session"], ["operations", true], ["oldest"], ["needs"], ["for", true], ["waits for"]],
     report.sessions.filter(s => s.held && s.held.operations > 0).map(s => [
       sessionName(s), s.held.operations, s.held.what + (s.held.line ? ", called at " + s.held.line : ""),
-      `${size(s.held.need)} on device ${s.held.local} of ${s.held.worker_name || "a lost worker"}`, time(s.held.since_ms),
+      size(s.held.need) + (s.held.waits_for === "host-quota" ? ` of ${s.held.worker_name}'s machine` :
+        ` on device ${s.held.local} of ${s.held.worker_name || "a lost worker"}`), time(s.held.since_ms),
       (forWhat[s.held.waits_for] ?? forWhat.memory)(s.held)]));
   table("slices", [["session"], ["slice"], ["devices"]], report.sessions.flatMap(s => s.slices.map(slice => [
     sessionName(s), slice.slice, slice.devices.map(span => `${names.get(span.worker) ?? "a lost worker"}/${span.local}` +

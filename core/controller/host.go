@@ -1,0 +1,208 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// Quotas of host memory. Bytes that a client brings or fetches, and those of a transfer, lie in the memory of a
+// worker's machine while their operation is under way. What a tenant may have there at a time, on each worker, is a
+// credit of its operations: one that would take more is held until earlier ones have ended, or fails if it needs more
+// by itself.
+//
+// # Why nothing waits without end
+//
+// What stands in the way is under way, and has memory already: it waits for its client, or for others under way. If it
+// is of another session of the tenant, whose client may have stopped, the wait is Config.MemoryWait long at most.
+//
+// # Who waits
+//
+// Operations of the same tenant alone, in the order in which they came, as far as they have a worker in common: see
+// precedes. Arrays that a CPU device reads where their bytes came are memory of that device from then on, of which a
+// tenant has a quota of its own.
+
+// hostUse is what an operation takes of the machine of a worker.
+type hostUse struct {
+	slot  int // the worker's
+	bytes int64
+}
+
+// hostUses returns what an operation of a session takes of workers' machines, nil if its tenant has no quota of that.
+// At is where what it makes or reads is.
+func (st *State) hostUses(s *session, message any, at *place) (all []hostUse) {
+	if s.tenant.terms.HostMemory == 0 {
+		return nil
+	}
+	bytes := map[int]int64{} // by slot
+	add := func(device uint32, n int64) { bytes[s.slots[device]] += n }
+	switch m := message.(type) {
+	case *wire.Put:
+		n := shapeOf(m.Array).HostBytes()
+		for _, d := range at.rows {
+			add(d, n)
+		}
+	case *wire.Fetch:
+		if o := s.objects[m.Object]; o != nil {
+			add(m.Device, o.bytes)
+		}
+	case *wire.Transfer:
+		made := map[uint32]bool{}
+		read := map[[2]uint64]bool{}
+		for _, v := range m.Moves {
+			o, isWhole := s.objects[v.Source], len(v.Start)+len(v.Size) == 0
+			if isWhole && s.slots[v.From] == s.slots[v.To] {
+				continue // the driver copies it
+			}
+			if !made[v.To] {
+				made[v.To] = true
+				add(v.To, shapeOf(m.Array).HostBytes())
+			}
+			if key := [2]uint64{v.Source, uint64(v.From)}; o != nil && !read[key] {
+				read[key] = true
+				add(v.From, o.bytes)
+			}
+		}
+	}
+	return sortedUses(bytes)
+}
+
+// nodeHostUses is hostUses of a node of a play, of whose moves it is known between which devices they are.
+func (st *State) nodeHostUses(p *play, n *node) []hostUse {
+	if p.s.tenant.terms.HostMemory == 0 || n.program != nil {
+		return nil
+	}
+	bytes := map[int]int64{}
+	for _, d := range n.at.rows {
+		bytes[p.s.slots[d]] += n.sizes[0]
+	}
+	for i := range n.reads {
+		if o := p.s.objects[p.object(n.reads[i].object)]; o != nil {
+			n.reads[i].on.each(func(d int) { bytes[p.s.slots[d]] += o.bytes })
+		}
+	}
+	return sortedUses(bytes)
+}
+
+func sortedUses(bytes map[int]int64) (all []hostUse) {
+	for slot, n := range bytes {
+		all = append(all, hostUse{slot, n})
+	}
+	slices.SortFunc(all, func(a, b hostUse) int { return cmp.Compare(a.slot, b.slot) })
+	return all
+}
+
+// bookHost counts what a gang takes of workers' machines, until leaveHost.
+func (st *State) bookHost(g *gang) {
+	if g.hosts == nil {
+		return
+	}
+	t := g.s.tenant
+	if t.hosts == nil {
+		t.hosts = map[int]map[*session]int64{}
+	}
+	for _, u := range g.hosts {
+		if t.hosts[u.slot] == nil {
+			t.hosts[u.slot] = map[*session]int64{}
+		}
+		t.hosts[u.slot][g.s] += u.bytes
+	}
+	g.onHosts = true
+}
+
+func (st *State) leaveHost(g *gang) {
+	if !g.onHosts {
+		return
+	}
+	for _, u := range g.hosts {
+		of := g.s.tenant.hosts[u.slot]
+		if of[g.s] -= u.bytes; of[g.s] == 0 {
+			delete(of, g.s)
+		}
+	}
+	g.onHosts = false
+}
+
+// hostBytes returns what a tenant's operations under way take of a worker's machine.
+func (t *tenancy) hostBytes(slot int) (sum int64) {
+	for _, bytes := range t.hosts[slot] {
+		sum += bytes
+	}
+	return sum
+}
+
+// beyondHost returns the worker on whose machine a gang takes its tenant beyond its quota most, with the bytes that the
+// tenant has there and the gang needs; the slot is -1 if it does so on none.
+func (st *State) beyondHost(g *gang) (slot int, has, need int64) {
+	t := g.s.tenant
+	if t.terms.HostMemory == 0 {
+		return -1, 0, 0
+	}
+	slot, most := -1, t.terms.HostMemory
+	for _, u := range g.hosts {
+		if now := t.hostBytes(u.slot); now+u.bytes > most {
+			slot, has, need, most = u.slot, now, u.bytes, now+u.bytes
+		}
+	}
+	return slot, has, need
+}
+
+// isInHostQuota reports whether a gang leaves its tenant within its quota.
+func (st *State) isInHostQuota(g *gang) bool {
+	slot, _, _ := st.beyondHost(g)
+	return slot < 0
+}
+
+// hostProspect is prospectOf for a gang that is held for its tenant's quota of host memory.
+func (st *State) hostProspect(g *gang) prospect {
+	slot, _, need := st.beyondHost(g)
+	switch {
+	case slot < 0:
+		return hopeful
+	case need > g.s.tenant.terms.HostMemory:
+		st.giveUp(g, st.noRoom(g, "which is more than the tenant may have"))
+		return changed
+	case len(st.onHost(g, slot)) == 0: // its own client's operations are in the way
+		return hopeful
+	}
+	return st.untilPatient(g)
+}
+
+// onHost returns the other sessions of a gang's tenant whose operations under way take memory of a worker's machine.
+func (st *State) onHost(g *gang, slot int) (all []*session) {
+	for s := range g.s.tenant.hosts[slot] {
+		if s != g.s {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+// hostShortage is the error of a gang that is held for its tenant's quota of host memory, nil if it is within that.
+func (st *State) hostShortage(g *gang, why string) error {
+	slot, has, need := st.beyondHost(g)
+	if slot < 0 {
+		return nil
+	}
+	t, name := g.s.tenant, st.workers[slot].name // a gang whose worker is lost is not held
+	var parts []string
+	for _, s := range append([]*session{g.s}, st.onHost(g, slot)...) {
+		if bytes := t.hosts[slot][s]; bytes > 0 {
+			parts = append(parts, fmt.Sprintf("%s of %s", shape.BytesText(bytes), s.owner()))
+		}
+	}
+	use := shape.BytesText(has) + " are in use"
+	if len(parts) > 0 {
+		use += ": " + strings.Join(parts, ", ")
+	}
+	return status.New(status.ResourceExhausted, "%s takes %s of the memory of worker %s's machine, and operations of "+
+		"tenant %s may take %s there at a time, of which %s; %s; move less at a time, or ask the cluster's operator for a "+
+		"larger quota (host-memory) [%s, on worker %s]", g.name(), shape.BytesText(need), name, t.terms.Name,
+		shape.BytesText(t.terms.HostMemory), use, why, g.name(), name)
+}
