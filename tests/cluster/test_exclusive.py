@@ -122,3 +122,103 @@ def test_work_on_another_sessions_devices_fails():
             ), got
         finally:
             owner.communicate("\n", timeout=fresh.HANG_SECONDS)
+
+
+ASKS = (
+    OWNER
+    + """
+import contextlib, os, signal, socket
+
+def cut(*_):  # as if the network had
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it is no socket, or was closed meanwhile
+            socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
+
+signal.signal(signal.SIGUSR1, cut)
+try:
+    s = slices.add_slice(devices=2, exclusive=True, wait=600)
+    print("has", flush=True)
+    input()
+    s.release()
+    print("released", flush=True)
+    input()
+except pathways.PathwaysError as error:
+    print(error, flush=True)
+"""
+)
+
+TENANTS = """
+[tenants.bob]
+token-file = "bob.token"
+"""
+
+
+def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
+    tokens = {name: tmp_path / f"{name}.token" for name in ("ada", "bob")}
+    for path in tokens.values():
+        path.touch(mode=0o600)
+        path.write_text(command("token", "new").stdout)
+    file = tmp_path / "tenants.toml"
+
+    def tenants(ada: str) -> None:
+        file.write_text(TENANTS + ada)
+        file.chmod(0o644)
+
+    tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 4')
+    clients = []
+    with Cluster(1, 2, "--tenants", str(file)) as cluster:
+
+        def client(tenant: str):
+            clients.append(cluster.start(ASKS, PYTHONUNBUFFERED="1", PATHWAYS_TOKEN_FILE=str(tokens[tenant])))
+            return clients[-1]
+
+        def waiting() -> list[int]:
+            queue = json.loads(command("queue", "--json", "--dir", str(cluster.dir)).stdout)
+            return [request["session"] for request in queue]
+
+        def holding() -> list[int]:
+            return [session["session"] for session in cluster.report()["sessions"] if session["slices"]]
+
+        def waits(tenant: str, *queue: int):
+            process = client(tenant)
+            until(f"{queue} to wait", lambda: waiting() == list(queue))
+            return process
+
+        try:
+            holder = client("ada")
+            assert line(holder) == "has"
+            waits("bob", 2).kill()
+            until("a request to go with its client", lambda: waiting() == [])
+            stopped, lost = waits("bob", 3), waits("ada", 3, 4)
+            lost.send_signal(signal.SIGUSR1)
+            assert "UNAVAILABLE" in line(lost)
+            until("a request to go with its client's connection", lambda: waiting() == [3])
+            last = waits("ada", 3, 5)
+            # The file changes meanwhile: first to a quota below what is held, then without the tenant.
+            tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 1')
+            command("tenants", "apply", "--dir", str(cluster.dir))
+            assert (holding(), waiting()) == ([1], [3, 5])
+            tenants("")
+            command("tenants", "apply", "--dir", str(cluster.dir))
+            assert (holding(), waiting()) == ([1], [3, 5])
+            # A client that is stopped gets its devices all the same, which it has until it is killed.
+            stopped.send_signal(signal.SIGSTOP)
+            print("", file=holder.stdin, flush=True)
+            assert line(holder) == "released"
+            holder.kill()
+            until("a stopped client to have its devices", lambda: (holding(), waiting()) == ([3], [5]))
+            stopped.send_signal(signal.SIGCONT)
+            assert line(stopped) == "has"
+            stopped.kill()
+            assert line(last) == "has"
+            last.communicate("\n\n", timeout=fresh.HANG_SECONDS)
+            until(
+                "a tenant without sessions to be forgotten",
+                lambda: [tenant["name"] for tenant in cluster.report()["tenants"]] == ["bob"],
+            )
+        finally:
+            for process in clients:
+                if process.poll() is None:
+                    process.kill()
+                process.communicate()
+        until("nothing to be left", cluster.idle)
