@@ -450,6 +450,7 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	g.left = len(conns)
 	g.waits.each(func(slot int) { st.busy[slot]++ })
 	st.gangs[g.number] = g
+	st.muted.enters(g)
 	g.s.out++
 	g.s.list(g)
 	if g.kind == wire.KindPut {

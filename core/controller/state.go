@@ -173,6 +173,7 @@ type State struct {
 	ticked int64 // the last Tick
 	// resumed is when Ticks last came again after a time without: what workers said before that is old.
 	resumed int64
+	muted   muted
 
 	conns     map[uint64]*conn
 	process   uint64 // number given last

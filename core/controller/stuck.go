@@ -33,7 +33,46 @@ import (
 // A transfer computes nothing, so it stands still where it has a part on a worker that was silent for so long, and
 // another part elsewhere.
 //
-// The decision is made at a Tick from the reports alone. Nothing of it is kept, and runs pay nothing for it.
+// The decision is made at a Tick from the reports alone. While a worker is silent for so long, the gangs with parts there
+// and elsewhere are kept, so that a Tick looks at no others; runs pay nothing for it as long as none is.
+
+// muted is what waits for workers that were silent for Config.StuckAfter.
+type muted struct {
+	slots set
+	any   bool     // there are such workers
+	gangs []uint64 // those with parts there and elsewhere, and some that have ended since
+}
+
+// enters takes note of a gang that begins.
+func (m *muted) enters(g *gang) {
+	if m.any && g.left > 1 && g.waits.meets(m.slots) {
+		m.gangs = append(m.gangs, g.number)
+	}
+}
+
+// update finds out which workers are silent, and what waits for them.
+func (m *muted) update(st *State) {
+	var now set
+	m.any = false
+	for _, w := range st.workers {
+		if w != nil && w.gone == nil && st.now-w.heard >= st.config.StuckAfter {
+			now.add(w.slot)
+			m.any = true
+		}
+	}
+	waits := func(g *gang) bool { return g != nil && g.left > 1 && g.waits.meets(now) }
+	if m.slots.covers(now) {
+		m.gangs = slices.DeleteFunc(m.gangs, func(n uint64) bool { return !waits(st.gangs[n]) })
+	} else { // a worker has become silent
+		m.gangs = m.gangs[:0]
+		for n, g := range st.gangs {
+			if waits(g) {
+				m.gangs = append(m.gangs, n)
+			}
+		}
+	}
+	m.slots = now
+}
 
 // stillness looks at which gangs stand still at a Tick.
 type stillness struct {
@@ -78,27 +117,21 @@ func (st *State) endStuck() {
 	}
 }
 
-// candidates returns the gangs that devices stand at, and those with parts on silent workers, by rising number.
+// candidates returns the gangs that devices stand at, and those with parts on workers that were silent for StuckAfter and
+// elsewhere, by rising number. Others have not stood still for so long, as far as is known.
 func (l *stillness) candidates() []uint64 {
 	found := map[uint64]bool{}
-	silent := false
 	for _, w := range l.st.workers {
 		if w == nil || w.gone != nil {
 			continue
 		}
-		silent = silent || l.silent(w)
 		for _, m := range w.last.GetStanding() {
 			found[m.GetGang()] = true
 		}
 	}
-	if silent {
-		for n, g := range l.st.gangs {
-			g.waits.each(func(slot int) {
-				if l.silent(l.st.workers[slot]) {
-					found[n] = true
-				}
-			})
-		}
+	l.st.muted.update(l.st)
+	for _, n := range l.st.muted.gangs {
+		found[n] = true
 	}
 	return slices.Sorted(maps.Keys(found))
 }
