@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -45,6 +46,17 @@ func (c *Chain) Gang(s *wire.Report_SessionReport, gang uint64, depth int) {
 	for _, k := range c.Report.EachWorker() {
 		c.part(s, k, gang, depth)
 	}
+	for _, k := range c.Report.EachWorker() {
+		c.More(k, depth)
+	}
+}
+
+// More says how much a worker does of which the report does not tell, if there is anything.
+func (c *Chain) More(k *wire.Report_Worker, depth int) {
+	if more := k.Last.GetMoreStanding() + k.Last.GetMoreRunning(); more > 0 {
+		c.Say(depth, "%s computes, or waits in, %s more, of which it does not tell", k.Process.GetName(),
+			status.Count(more, "operation"))
+	}
 }
 
 // part says what a worker does with its part of a gang, and follows what it waits for.
@@ -77,6 +89,9 @@ func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang u
 			} else {
 				c.process(s, process, gang, depth+1)
 			}
+		}
+		if m.MoreProcesses > 0 {
+			c.Say(depth+1, "and for %s more", status.Count(m.MoreProcesses, "process"))
 		}
 		for _, d := range m.Missing {
 			c.device(k, gang, d, depth+1)

@@ -150,6 +150,9 @@ func showPrograms(w io.Writer, r *wire.Report) {
 	for _, p := range r.Programs[:min(shownPrograms, len(r.Programs))] {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), wire.Age(p.DeviceNs/1e6))
 	}
+	if more := len(r.Programs) - shownPrograms + int(r.MorePrograms); more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
 }
 
 // short writes the time of a computation for people, with three digits.
@@ -324,6 +327,13 @@ func showLinks(w io.Writer, r *wire.Report) {
 	}
 }
 
+// showMore prints how many more of what a worker tells of there are than it does, if any.
+func showMore(w io.Writer, k *wire.Report_Worker, more uint32) {
+	if more > 0 {
+		fmt.Fprintf(w, "%s\tand %d more\n", k.Process.GetName(), more)
+	}
+}
+
 // showApart prints the processes that cannot reach each other, if any.
 func showApart(w io.Writer, r *wire.Report) {
 	head := "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"
@@ -333,6 +343,7 @@ func showApart(w io.Writer, r *wire.Report) {
 				wire.Age(a.SinceMs), a.Why)
 			head = ""
 		}
+		showMore(w, k, k.Last.GetMoreApart())
 	}
 }
 
@@ -359,6 +370,7 @@ func showRunning(w io.Writer, r *wire.Report) {
 			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), wire.Numbers(c.Devices), program, of, since)
 			head = ""
 		}
+		showMore(w, k, k.Last.GetMoreRunning())
 	}
 }
 
@@ -370,6 +382,7 @@ func showWaits(w io.Writer, r *wire.Report) {
 			fmt.Fprintf(w, "%s%s\t%s\n", head, k.Process.GetName(), what)
 			head = ""
 		}
+		showMore(w, k, k.Last.GetMoreWaits())
 	}
 }
 

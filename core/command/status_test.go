@@ -36,13 +36,14 @@ func TestShowSlices(t *testing.T) {
 func TestShowWaits(t *testing.T) {
 	var out strings.Builder
 	worker := func(name string, waits ...string) *wire.Report_Worker {
-		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits}}
+		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits,
+			MoreWaits: uint32(max(0, len(waits)-1))}}
 	}
 	showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{
 		{Workers: []*wire.Report_Worker{worker("w0", "device 0 has", "device 1 has"), worker("w1")}},
 		{Workers: []*wire.Report_Worker{worker("w2", "device 3 has")}},
 	}})
-	want := "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw2\tdevice 3 has\n"
+	want := "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw0\tand 1 more\nw2\tdevice 3 has\n"
 	if got := out.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

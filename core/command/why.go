@@ -154,6 +154,7 @@ func (w *reasons) others(s *wire.Report_SessionReport, depth int) {
 					chain.Called(c.Program, c.Line), wire.Owner(c.Session, c.Client, c.User, c.Host), wire.Age(c.SinceMs))
 			}
 		}
+		w.More(k, depth)
 	}
 }
 

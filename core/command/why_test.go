@@ -89,16 +89,18 @@ func TestWhyNamesWhatOtherSessionsHave(t *testing.T) {
 			{Session: 4, Name: "d", UnderWay: 1}},
 		SliceWaits: []*wire.Report_SliceWait{{Session: 3, Devices: 4, SinceMs: 1000, Holders: holders}},
 		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{working(1, "w0", &wire.Heartbeat{
-			Running: []*wire.Running{
+			MoreStanding: 1, MoreRunning: 2, Running: []*wire.Running{
 				{Devices: []uint32{0}, Gang: 3, Session: 1, Client: "a client", Program: "jit_g", SinceMs: 2000}}})}}}}
 	want := `session 1, a: 4 operations under way
   jit_f (called at f.py:1) is held for 5s, and 2 operations behind it: it waits for memory of session 2, notebook (1.0 GiB)
   jit_g computes on device 0 of w0 for 2s
+  w0 computes, or waits in, 3 operations more, of which it does not tell
 session 3, c: 0 operations under way
   waits 1s for a slice of 4 devices, as number 1 in the queue: 2 are in an exclusive slice of session 2, notebook
 session 4, d: 1 operation under way
   no device has reported that it computes or waits for this session: it goes on, or waits for its turn
     device 0 of w0 computes jit_g of session 1, a client for 2s
+    w0 computes, or waits in, 3 operations more, of which it does not tell
 `
 	if got := chains(t, r, 0); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

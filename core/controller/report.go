@@ -299,12 +299,13 @@ func (a *Answer) Report() *wire.Report {
 // maxPrograms bounds the programs of a report.
 const maxPrograms = 64
 
-// busiest returns the programs that have taken most device time, the most first.
+// busiest returns the programs that have taken most device time, the most first, and has the report count the others.
 func (a *Answer) busiest() (out []*wire.Report_Program) {
 	ran := slices.DeleteFunc(a.facts.programs, func(f programFacts) bool { return f.runs == 0 })
 	slices.SortFunc(ran, func(x, y programFacts) int {
 		return cmp.Or(cmp.Compare(y.spent, x.spent), cmp.Compare(y.runs, x.runs), cmp.Compare(x.c.key, y.c.key))
 	})
+	a.report.MorePrograms = uint32(max(0, len(ran)-maxPrograms))
 	for _, f := range ran[:min(len(ran), maxPrograms)] {
 		out = append(out, &wire.Report_Program{Name: f.c.info.Name, Devices: uint64(len(f.c.madeFor)), Runs: f.runs,
 			UsualNs: f.usual, DeviceNs: int64(f.spent)})

@@ -33,8 +33,8 @@ import (
 // A transfer computes nothing, so it stands still where it has a part on a worker that was silent for so long, and
 // another part elsewhere.
 //
-// The decision is made at a Tick from the reports alone. While a worker is silent for so long, the gangs with parts there
-// and elsewhere are kept, so that a Tick looks at no others; runs pay nothing for it as long as none is.
+// The decision is made at a Tick from the reports alone. While a worker is silent for so long, the gangs with parts
+// there and elsewhere are kept, so that a Tick looks at no others; runs pay nothing for it as long as none is.
 
 // muted is what waits for workers that were silent for Config.StuckAfter.
 type muted struct {
@@ -117,8 +117,8 @@ func (st *State) endStuck() {
 	}
 }
 
-// candidates returns the gangs that devices stand at, and those with parts on workers that were silent for StuckAfter and
-// elsewhere, by rising number. Others have not stood still for so long, as far as is known.
+// candidates returns the gangs that devices stand at, and those with parts on workers that were silent for StuckAfter
+// and elsewhere, by rising number. Others have not stood still for so long, as far as is known.
 func (l *stillness) candidates() []uint64 {
 	found := map[uint64]bool{}
 	for _, w := range l.st.workers {
@@ -219,7 +219,7 @@ func (l *stillness) part(g *gang, w *worker, s *standstill) (waits bool) {
 		}
 	}
 	waits = len(stands) > 0
-	if !waits && g.place == nil {
+	if !waits && (g.place == nil || w.last.GetMoreRunning()+w.last.GetMoreStanding() > 0) {
 		s.is = false
 		return false
 	}

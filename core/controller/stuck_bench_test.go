@@ -6,8 +6,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What a Tick costs while a worker is silent and 10,000 operations are under way: on all workers, of which one was silent
-// for a short time; on others than the one that was silent for long; and on that one alone, which may compute.
+// What a Tick costs while a worker is silent and 10,000 operations are under way: on all workers, of which one was
+// silent for a short time; on others than the one that was silent for long; and on that one alone, which may compute.
 func BenchmarkTickWhileAWorkerIsSilent(b *testing.B) {
 	const gangs, workers = 10_000, 8
 	for _, c := range []struct {

@@ -1590,16 +1590,21 @@ func (x *Device) GetHostMemory() bool {
 }
 
 type Heartbeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	MemoryInUse   []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
-	HostBytes     int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`                // of workers: host.blocks, collectives, assembling and programs together
-	Objects       uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
-	Waits         []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
-	Apart         []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
-	Running       []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
-	Host          *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
-	DeviceNs      []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
-	Standing      []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	MemoryInUse []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
+	HostBytes   int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`                // of workers: host.blocks, collectives, assembling and programs together
+	Objects     uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	Waits       []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
+	Apart       []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
+	Running     []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
+	Host        *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
+	DeviceNs    []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
+	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
+	// How many more there are of what is told of 64 alone.
+	MoreWaits     uint32 `protobuf:"varint,10,opt,name=more_waits,json=moreWaits,proto3" json:"more_waits,omitempty"`
+	MoreApart     uint32 `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
+	MoreRunning   uint32 `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
+	MoreStanding  uint32 `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1697,6 +1702,34 @@ func (x *Heartbeat) GetStanding() []*Standing {
 	return nil
 }
 
+func (x *Heartbeat) GetMoreWaits() uint32 {
+	if x != nil {
+		return x.MoreWaits
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetMoreApart() uint32 {
+	if x != nil {
+		return x.MoreApart
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetMoreRunning() uint32 {
+	if x != nil {
+		return x.MoreRunning
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetMoreStanding() uint32 {
+	if x != nil {
+		return x.MoreStanding
+	}
+	return 0
+}
+
 // What devices of a worker stand at: an operation that they have yet to begin, a collective of one, or a function of
 // their client that it has called.
 type Standing struct {
@@ -1708,11 +1741,12 @@ type Standing struct {
 	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                   // of the user's code that called it; may be empty
 	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                       // such as "all-reduce 0"; "" of an operation that they have yet to begin
 	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`               // what they wait for, for people
-	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"` // those that they wait for
+	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"` // those that they wait for; at most 64
 	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`     // local devices that they wait for
 	SinceMs       int64                  `protobuf:"varint,10,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
-	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"` // since they have stood there and no byte of what they wait for has come
-	Behind        bool                   `protobuf:"varint,12,opt,name=behind,proto3" json:"behind,omitempty"`                  // of an operation that they have yet to begin: it waits only for what came before
+	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"`                   // since they have stood there and no byte of what they wait for has come
+	MoreProcesses uint32                 `protobuf:"varint,13,opt,name=more_processes,json=moreProcesses,proto3" json:"more_processes,omitempty"` // for which they wait, too
+	Behind        bool                   `protobuf:"varint,12,opt,name=behind,proto3" json:"behind,omitempty"`                                    // of an operation that they have yet to begin: it waits only for what came before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1820,6 +1854,13 @@ func (x *Standing) GetSinceMs() int64 {
 func (x *Standing) GetStillMs() int64 {
 	if x != nil {
 		return x.StillMs
+	}
+	return 0
+}
+
+func (x *Standing) GetMoreProcesses() uint32 {
+	if x != nil {
+		return x.MoreProcesses
 	}
 	return 0
 }
@@ -6822,6 +6863,7 @@ type Report struct {
 	NewestEvent   uint64                  `protobuf:"varint,10,opt,name=newest_event,json=newestEvent,proto3" json:"newest_event,omitempty"`      // its number
 	DeviceNs      int64                   `protobuf:"varint,11,opt,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"`               // device time that computations have taken, of all devices and sessions so far
 	Programs      []*Report_Program       `protobuf:"bytes,12,rep,name=programs,proto3" json:"programs,omitempty"`                                // those that have taken most device time, the most first; at most 64
+	MorePrograms  uint32                  `protobuf:"varint,16,opt,name=more_programs,json=morePrograms,proto3" json:"more_programs,omitempty"`   // that have run, too
 	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
 	HeartbeatMs   int64                   `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often workers are to be heard of
 	Tenants       []*Report_Tenant        `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                                  // by name; none where the controller has no file of tenants
@@ -6944,6 +6986,13 @@ func (x *Report) GetPrograms() []*Report_Program {
 		return x.Programs
 	}
 	return nil
+}
+
+func (x *Report) GetMorePrograms() uint32 {
+	if x != nil {
+		return x.MorePrograms
+	}
+	return 0
 }
 
 func (x *Report) GetDevices() uint64 {
@@ -8760,7 +8809,7 @@ const file_wire_proto_rawDesc = "" +
 	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
-	"hostMemory\"\xdd\x02\n" +
+	"hostMemory\"\xe3\x03\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -8771,7 +8820,14 @@ const file_wire_proto_rawDesc = "" +
 	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\x12-\n" +
 	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\x12\x1b\n" +
 	"\tdevice_ns\x18\b \x03(\x03R\bdeviceNs\x123\n" +
-	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\"\xae\x02\n" +
+	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\x12\x1d\n" +
+	"\n" +
+	"more_waits\x18\n" +
+	" \x01(\rR\tmoreWaits\x12\x1d\n" +
+	"\n" +
+	"more_apart\x18\v \x01(\rR\tmoreApart\x12!\n" +
+	"\fmore_running\x18\f \x01(\rR\vmoreRunning\x12#\n" +
+	"\rmore_standing\x18\r \x01(\rR\fmoreStanding\"\xd5\x02\n" +
 	"\bStanding\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -8784,7 +8840,8 @@ const file_wire_proto_rawDesc = "" +
 	"\amissing\x18\t \x03(\rR\amissing\x12\x19\n" +
 	"\bsince_ms\x18\n" +
 	" \x01(\x03R\asinceMs\x12\x19\n" +
-	"\bstill_ms\x18\v \x01(\x03R\astillMs\x12\x16\n" +
+	"\bstill_ms\x18\v \x01(\x03R\astillMs\x12%\n" +
+	"\x0emore_processes\x18\r \x01(\rR\rmoreProcesses\x12\x16\n" +
 	"\x06behind\x18\f \x01(\bR\x06behind\"\xf6\x01\n" +
 	"\n" +
 	"HostMemory\x12\x16\n" +
@@ -9220,7 +9277,7 @@ const file_wire_proto_rawDesc = "" +
 	"onlyEvents\x12#\n" +
 	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\x12\x1c\n" +
 	"\n" +
-	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\xde\x1f\n" +
+	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\x83 \n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -9234,7 +9291,8 @@ const file_wire_proto_rawDesc = "" +
 	"\fnewest_event\x18\n" +
 	" \x01(\x04R\vnewestEvent\x12\x1b\n" +
 	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x129\n" +
-	"\bprograms\x18\f \x03(\v2\x1d.pathways.wire.Report.ProgramR\bprograms\x12\x18\n" +
+	"\bprograms\x18\f \x03(\v2\x1d.pathways.wire.Report.ProgramR\bprograms\x12#\n" +
+	"\rmore_programs\x18\x10 \x01(\rR\fmorePrograms\x12\x18\n" +
 	"\adevices\x18\r \x01(\x04R\adevices\x12!\n" +
 	"\fheartbeat_ms\x18\x0f \x01(\x03R\vheartbeatMs\x126\n" +
 	"\atenants\x18\x14 \x03(\v2\x1c.pathways.wire.Report.TenantR\atenants\x12@\n" +

@@ -163,8 +163,8 @@ func (w *Worker) hasWork(session uint32) bool {
 // mostRunning bounds what a heartbeat tells of what devices compute.
 const mostRunning = 64
 
-// tell writes for the controller what devices compute, the oldest first.
-func tell(all []Running) (out []*wire.Running) {
+// tell writes for the controller what devices compute, the oldest first, and how many more there are.
+func tell(all []Running) (out []*wire.Running, more uint32) {
 	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Since, a.Since) })
 	for _, r := range all[:min(len(all), mostRunning)] {
 		m := &wire.Running{Gang: r.Gang, Session: r.Session, Client: r.Client.GetName(), User: r.Client.GetUser(),
@@ -175,5 +175,5 @@ func tell(all []Running) (out []*wire.Running) {
 		}
 		out = append(out, m)
 	}
-	return out
+	return out, uint32(len(all) - len(out))
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestBytesThatComeAreNoStandstill(t *testing.T) {
 		{14 * time.Second, 50, 4 * time.Second},
 	} {
 		bytes = step.bytes
-		told := w.tellWaits([]Wait{
+		told, _ := w.tellWaits([]Wait{
 			{Gang: 7, At: "all-reduce 0", Processes: []uint64{2}, Since: step.after},
 			{Gang: 8, At: wire.AtFunction, Processes: []uint64{3}, Since: step.after},
 			{Gang: 9, Behind: true, Since: step.after},
@@ -43,7 +44,7 @@ func TestBytesThatComeAreNoStandstill(t *testing.T) {
 			}
 		}
 	}
-	if w.tellWaits(nil, moved, begun); len(moved) > 0 {
+	if _, _ = w.tellWaits(nil, moved, begun); len(moved) > 0 {
 		t.Errorf("of gangs that do not wait, %v is remembered", moved)
 	}
 }
@@ -61,5 +62,30 @@ func TestWaitsForOthersThanGangs(t *testing.T) {
 		if all := w.Waits(); len(all) != 1 || all[0].Behind != want {
 			t.Errorf("reason %d: %+v; expected that it is behind gangs: %v", reason, all, want)
 		}
+	}
+}
+
+// What is too much for a heartbeat is counted.
+func TestHeartbeatCountsWhatItDoesNotTell(t *testing.T) {
+	var waits []Wait
+	var running []Running
+	for i := range mostWaits + 6 {
+		waits = append(waits, Wait{Devices: []int{i}, Gang: uint64(i + 1), Since: time.Minute})
+		running = append(running, Running{Gang: uint64(i + 1), Since: time.Minute})
+	}
+	for range mostWaits + 5 {
+		waits[0].Processes = append(waits[0].Processes, 1)
+	}
+	w := &Worker{log: slog.New(slog.DiscardHandler)}
+	told, more := w.tellWaits(waits, moves{}, time.Now())
+	if len(told) != mostWaits || more != 6 || len(told[0].Processes) != mostWaits || told[0].MoreProcesses != 5 {
+		t.Errorf("it tells of %d waits and %d more, the first for %d processes and %d more", len(told), more,
+			len(told[0].Processes), told[0].MoreProcesses)
+	}
+	if long, more := w.long(waits, journal{}); len(long) != mostWaits || more != 6 {
+		t.Errorf("it tells people of %d waits and %d more", len(long), more)
+	}
+	if told, more := tell(running); len(told) != mostRunning || more != 6 {
+		t.Errorf("it tells of %d computations and %d more", len(told), more)
 	}
 }

@@ -121,13 +121,18 @@ func (w *Worker) still(s *Wait, before, after moves, now time.Time) time.Duratio
 	return min(s.Since, now.Sub(m.since))
 }
 
-// tellWaits returns what devices stand at, for the controller, and remembers what has come.
-func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire.Standing) {
+// tellWaits returns what devices stand at, for the controller, and how many more there are. It remembers what has
+// come.
+func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire.Standing, more uint32) {
 	before := maps.Clone(moved)
 	clear(moved)
 	for i := range all {
 		s := &all[i]
-		if s.Since < standsFor || len(told) == mostWaits {
+		if s.Since < standsFor {
+			continue
+		}
+		if len(told) == mostWaits {
+			more++
 			continue
 		}
 		m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
@@ -136,12 +141,13 @@ func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire
 		for _, d := range s.Devices {
 			m.Devices = append(m.Devices, uint32(d))
 		}
+		m.MoreProcesses = uint32(len(s.Processes) - len(m.Processes))
 		for _, d := range s.Missing {
 			m.Missing = append(m.Missing, uint32(d))
 		}
 		told = append(told, m)
 	}
-	return told
+	return told, more
 }
 
 // which names a run. mu is held.
@@ -232,12 +238,16 @@ type journalKey struct {
 }
 
 // long returns the waits that are to be told of. Those that are new in the journal, or
-// have lasted twice as long as when they were last logged, are logged.
-func (w *Worker) long(all []Wait, logged journal) (waits []Wait) {
+// have lasted twice as long as when they were last logged, are logged. More counts those that are too many to tell of.
+func (w *Worker) long(all []Wait, logged journal) (waits []Wait, more uint32) {
 	before := maps.Clone(logged)
 	clear(logged)
 	for _, s := range all {
-		if s.Since <= stuck || len(waits) == mostWaits {
+		if s.Since <= stuck {
+			continue
+		}
+		if len(waits) == mostWaits {
+			more++
 			continue
 		}
 		waits = append(waits, s)
@@ -249,5 +259,5 @@ func (w *Worker) long(all []Wait, logged journal) (waits []Wait) {
 		}
 		logged[key] = last
 	}
-	return waits
+	return waits, more
 }

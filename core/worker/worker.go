@@ -514,13 +514,15 @@ func (w *Worker) heartbeats() {
 		m.Host = w.HostMemory()
 		m.HostBytes = m.Host.Blocks + m.Host.Collectives + m.Host.Assembling + m.Host.Programs
 		waits := w.Waits()
-		m.Standing = w.tellWaits(waits, moved, time.Now())
-		for _, s := range w.long(waits, logged) {
+		m.Standing, m.MoreStanding = w.tellWaits(waits, moved, time.Now())
+		long, more := w.long(waits, logged)
+		for _, s := range long {
 			m.Waits = append(m.Waits, s.String())
 		}
-		m.Apart = w.apart()
+		m.MoreWaits = more
+		m.Apart, m.MoreApart = w.apart()
 		running := w.running(seen, time.Now())
-		m.Running = tell(running)
+		m.Running, m.MoreRunning = tell(running)
 		payload, err := proto.Marshal(m)
 		if err != nil {
 			panic(err) // a message of ours always encodes
@@ -547,21 +549,25 @@ const (
 	maxApart   = 64
 )
 
-// apart lists the processes that the exchange cannot reach.
-func (w *Worker) apart() (apart []*wire.Apart) {
+// apart lists processes that the exchange cannot reach, and counts the others.
+func (w *Worker) apart() (apart []*wire.Apart, more uint32) {
 	if w.config.Apart == nil {
-		return nil
+		return nil, 0
 	}
 	all := w.config.Apart()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range all {
-		if since := time.Since(a.Since); since >= apartAfter && len(apart) < maxApart {
+		switch since := time.Since(a.Since); {
+		case since < apartAfter:
+		case len(apart) == maxApart:
+			more++
+		default:
 			apart = append(apart, &wire.Apart{Process: a.Peer, Name: w.names[a.Peer], SinceMs: since.Milliseconds(),
 				Why: a.Why.Error()})
 		}
 	}
-	return apart
+	return apart, more
 }
 
 // background is for reading the errors of events that have fired.

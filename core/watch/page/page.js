@@ -126,7 +126,8 @@ function showTables(report) {
     all.flatMap(w => w.last.running.map(r => [
       w.process.name, r.devices.join(", "), sessionName(r), r.program + (r.line ? ", called at " + r.line : "") +
         (r.behind ? ` (and ${r.behind} queued)` : "") + (r.gone ? " – its client has left" : ""),
-      time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"])));
+      time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"]).concat(
+      w.last.more_running ? [[w.process.name, "", "", `and ${w.last.more_running} more`, "", ""]] : [])));
   const who = all => all.map(h => `session ${h.session}` + (h.bytes > 0 ? ` (${size(h.bytes)})` : "")).join("; ");
   const forWhat = {
     client: () => "bytes that its client is sending", program: () => "its program to be loaded",
@@ -152,7 +153,8 @@ function showTables(report) {
         .filter(x => x).join(", "), q.priority, time(q.since_ms), q.left_ms < 0 ? "–" : time(q.since_ms + q.left_ms),
       q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") || "those of requests before it"]));
   table("waits", [["worker"], ["what its devices wait for"]],
-    all.flatMap(w => w.last.waits.map(text => [w.process.name, text])));
+    all.flatMap(w => w.last.waits.map(text => [w.process.name, text]).concat(
+      w.last.more_waits ? [[w.process.name, `and ${w.last.more_waits} more`]] : [])));
 }
 
 const shown = []; // events, newest first
