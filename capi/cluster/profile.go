@@ -29,6 +29,7 @@ func (s *session) startProfile() (func() profile.Profile, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, profile.Patience)
 		defer cancel()
 		p := stop(ctx)
-		return profile.Profile{Devices: p.Devices, Spans: p.Spans, Events: p.Events, Dropped: p.Dropped, Warnings: p.Missing}
+		return profile.Profile{Devices: p.Devices, Spans: p.Spans, Events: p.Events, Dropped: p.Dropped, Warnings: p.Missing,
+			Keep: p.Keep, MaxTrace: p.MaxTrace}
 	}, nil
 }

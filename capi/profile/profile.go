@@ -38,6 +38,9 @@ type Profile struct {
 	Events   []observe.Event // pathways.trace shows them
 	Dropped  uint64          // computations and events that are missing
 	Warnings []string        // what else is missing, for people
+	// Keep has others see a trace of it, of at most MaxTrace bytes compressed by gzip; nil: no one looks.
+	Keep     func(name string, took time.Duration, trace []byte)
+	MaxTrace int
 }
 
 var (

@@ -1,8 +1,13 @@
 package profile
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
 	"os"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
@@ -53,12 +58,61 @@ func StopTrace() error {
 		all.Spans, all.Dropped = append(all.Spans, p.Spans...), all.Dropped+p.Dropped
 		all.Devices, all.Events = append(all.Devices, p.Devices...), append(all.Events, p.Events...)
 	}
-	err := observe.WritePerfetto(file, os.Getpid(), all)
+	copied := newTraceCopy(profiles)
+	err := observe.WritePerfetto(copied.beside(file), os.Getpid(), all)
 	if e := file.Close(); err == nil {
 		err = e
 	}
+	copied.send(profiles, filepath.Base(file.Name()), time.Duration(time.Now().UnixNano()-r.began))
 	tracing.mu.Lock()
 	tracing.file = nil
 	tracing.mu.Unlock()
 	return system.Error(err, "the trace was not written completely")
+}
+
+// traceCopy is a trace for the clusters that it is about, compressed.
+type traceCopy struct {
+	most   int // bytes; 0: none of them keeps it
+	buffer bytes.Buffer
+	zip    *gzip.Writer
+}
+
+func newTraceCopy(profiles []Profile) *traceCopy {
+	c := new(traceCopy)
+	for _, p := range profiles {
+		if p.Keep != nil {
+			c.most = max(c.most, p.MaxTrace)
+		}
+	}
+	c.zip = gzip.NewWriter(&c.buffer)
+	return c
+}
+
+// beside returns a writer to a file, and to the copy if there is to be one.
+func (c *traceCopy) beside(file io.Writer) io.Writer {
+	if c.most == 0 {
+		return file
+	}
+	return io.MultiWriter(file, c)
+}
+
+// Write implements io.Writer. Of a trace that is too large nothing is kept.
+func (c *traceCopy) Write(b []byte) (int, error) {
+	if c.buffer.Len() <= c.most {
+		_, _ = c.zip.Write(b) // a buffer takes everything
+	}
+	return len(b), nil
+}
+
+// send sends the copy.
+func (c *traceCopy) send(profiles []Profile, name string, took time.Duration) {
+	if c.most == 0 {
+		return
+	}
+	_ = c.zip.Close() // as above
+	for _, p := range profiles {
+		if p.Keep != nil && c.buffer.Len() <= p.MaxTrace {
+			p.Keep(name, took, c.buffer.Bytes())
+		}
+	}
 }

@@ -35,6 +35,9 @@ type Profile struct {
 	Events  []observe.Event // by the same clock; the calls are this process's
 	Dropped uint64
 	Missing []string // for people: workers whose spans are missing, and why
+	// Keep has the controller keep a trace of the profile, of at most MaxTrace bytes, for its web page; nil: it has none.
+	Keep     func(name string, took time.Duration, trace []byte)
+	MaxTrace int
 }
 
 // round is a question to all workers of a session, and their answers. remote.mu guards
@@ -113,8 +116,17 @@ func (r *remote) StartProfile(ctx context.Context) (StopProfile, error) {
 		}
 		p := r.gather(begun, ended)
 		p.Events, p.Dropped = append(p.Events, called.Events...), p.Dropped+called.Dropped
+		if p.MaxTrace = int(r.welcome.MaxTrace); p.MaxTrace > 0 {
+			p.Keep = r.keepTrace
+		}
 		return p
 	}, nil
+}
+
+// keepTrace is Profile.Keep.
+func (r *remote) keepTrace(name string, took time.Duration, trace []byte) {
+	// if it fails, the session has ended
+	_ = r.sendMessage(wire.KindTrace, &wire.Trace{Name: name, TookMs: took.Milliseconds(), Data: trace})
 }
 
 // settle blocks until no operation of the session is in flight.

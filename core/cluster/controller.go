@@ -68,7 +68,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	config := controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
 		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: cancel,
-		Died: died,
+		Died: died, KeepTraces: c.HTTP != "",
 	}
 	if tenants != nil {
 		config.Tenants, config.Reload = tenants.table.Load(), tenants.read

@@ -255,6 +255,12 @@ func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report { return l.serve
 // Timeline returns what some devices did, as Server.Timeline does.
 func (l *Local) Timeline(look *wire.Look) *wire.Timeline { return l.server.Timeline(look) }
 
+// Traces tells of traces, as Server.Traces does.
+func (l *Local) Traces() []*wire.Report_Trace { return l.server.Traces() }
+
+// Trace returns a trace, as Server.Trace does.
+func (l *Local) Trace(number uint64) []byte { return l.server.Trace(number) }
+
 // Report returns the controller's report.
 func (l *Local) Report() *wire.Report { return l.server.Report() }
 

@@ -29,6 +29,7 @@ type ServerConfig struct {
 	Sequential bool
 	FirstCome  bool          // as in Config
 	StuckAfter time.Duration // after which a gang that stands still is aborted, at least 4 heartbeats; 0 is never
+	KeepTraces bool          // as in Config
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
 	Limits     Limits
 	Tenants    *tenant.Table                 // as in Config
@@ -110,7 +111,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: term, Key: random[8:],
 		Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
 		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
-		Limits: c.Limits, Tenants: c.Tenants})
+		Limits: c.Limits, Tenants: c.Tenants, KeepTraces: c.KeepTraces})
 	s.state.Weigh(stepWeight)
 	s.running.Add(1)
 	go s.tick(c.Heartbeat)
@@ -370,6 +371,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Profiled)
 	case wire.KindDoing:
 		m = new(wire.Doing)
+	case wire.KindTrace:
+		m = new(wire.Trace)
 	case wire.KindSliceRequest:
 		m = new(wire.SliceRequest)
 	case wire.KindSliceRelease:

@@ -141,6 +141,9 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
 		Proof:  wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
+	if st.config.KeepTraces {
+		m.MaxTrace = maxTrace
+	}
 	complete := st.showDevices(s, m)
 	s.single = make([]*place, view.Len())
 	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
@@ -520,6 +523,8 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		st.releaseSlices(s, m.Slices)
 	case *wire.Profile:
 		st.profile(s, m)
+	case *wire.Trace:
+		return st.keepTrace(s, m)
 	case *wire.Graph:
 		st.define(s, m, ev)
 	case *wire.Run:

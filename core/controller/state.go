@@ -77,21 +77,21 @@ func (l Limits) filled() Limits {
 
 // Config is what a State is made from.
 type Config struct {
-	Cluster   string // names this start of the controller
-	Term      uint64 // higher than those of all starts before
-	Key       []byte // makes the proofs by which processes let each other in, see wire.Prove
-	Heartbeat int64  // nanoseconds; told to clients and workers
-	Silence   int64  // nanoseconds after which a worker that says nothing is lost, a few heartbeats; 0 is never
-	// Sequential waits for a session's operation to end before it dispatches the
-	// next: for comparison with parallel dispatch.
-	Sequential bool
-	FirstCome  bool // runs come first come, first served, instead of by their sessions' shares of device time
+	Cluster    string // names this start of the controller
+	Term       uint64 // higher than those of all starts before
+	Key        []byte // makes the proofs by which processes let each other in, see wire.Prove
+	Heartbeat  int64  // nanoseconds; told to clients and workers
+	Silence    int64  // nanoseconds after which a worker that says nothing is lost, a few heartbeats; 0 is never
+	Sequential bool   // a session's operations come one after the other: for comparison with parallel dispatch
+	FirstCome  bool   // runs come first come, first served, instead of by their sessions' shares of device time
 	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0: for as long as it does.
 	StuckAfter int64
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
 	// Tenants are those that the file of tenants names; nil: there is none, and each session is a tenant of its own.
 	Tenants *tenant.Table
 	Limits  Limits
+	// KeepTraces is set where there is a web page, which shows traces that clients have recorded.
+	KeepTraces bool
 }
 
 // EventKind says what happened.
@@ -174,6 +174,7 @@ type State struct {
 	// resumed is when Ticks last came again after a time without: what workers said before that is old.
 	resumed int64
 	muted   muted
+	traces  keptTraces
 
 	conns     map[uint64]*conn
 	process   uint64 // number given last

@@ -54,6 +54,14 @@ func (everything) Timeline(look *wire.Look) *wire.Timeline {
 		Owners: []*wire.Timeline_Owner{{Session: 3, Tenant: "research"}, {Session: 4, Tenant: "students"}}}
 }
 
+func (everything) Traces() []*wire.Report_Trace {
+	all := fixed{}.Traces()
+	all[0].Tenant = "research"
+	return all
+}
+
+func (everything) Trace(number uint64) []byte { return fixed{}.Trace(number) }
+
 // tried is a script that points at the timeline everywhere, as a user's mouse does, and writes down what the page says
 // of these places, and the colours of each lane's pixels.
 const tried = `setTimeout(() => {
@@ -73,6 +81,7 @@ const tried = `setTimeout(() => {
     return [...all].filter(([key, part]) => part > 0.02 && key.endsWith(" 255")).map(([key, part]) =>
       "lane " + (row - 9) / 18 + " is " + key + " for " + part.toFixed(1)).join(", ");
   });
+  fetch(document.querySelector("#traces a").href).then(r => r.text()).then(t => document.body.append("the trace is " + t));
   // As the page of a cluster that had 3,000 sessions, of which a few are there.
   for (let i = 0; i < 3; i++)
     remember({ tenants: [], sessions: Array.from({ length: 1000 }, (_, k) => ({ session: 1000 * (i + 1) + k, tenant: "students" })) });
@@ -136,11 +145,15 @@ func TestPageInABrowser(t *testing.T) {
 		"session 4, other of students: 10.0 % of these devices, 1 computation",
 		"device 0 says jit_own; session 3", "4000.0 ms on w0/0",
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
+		`the trace is {"traceEvents":[1]}`, "step.json (2.0 KiB, compressed)",
 		"it keeps 1024 sessions and 2 bars",
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)
 		}
+	}
+	if strings.Contains(text, "other.json") {
+		t.Error("the page shows another tenant's trace")
 	}
 	if strings.Contains(text, "jit_theirs") {
 		t.Error("the page shows the name of another tenant's program")

@@ -8,7 +8,8 @@
 //
 // A request with the token of an operator sees everything. One with a tenant's token, or without a token where that is
 // allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions, and no lines of code.
-// Where the cluster has a file of tenants, timelines show it the names of its own tenant's programs alone.
+// Where the cluster has a file of tenants, timelines show it the names of its own tenant's programs alone. Traces are
+// shown to operators, and to who shows a token of the tenant whose they are.
 // /healthz and /readyz need no token, and tell nothing else.
 package watch
 
@@ -40,6 +41,10 @@ type Source interface {
 	// Timeline returns what some devices did in the last seconds, as far as it is known, and begins to find out more: it
 	// knows something some heartbeats later.
 	Timeline(look *wire.Look) *wire.Timeline
+	// Traces tells of the traces that clients have recorded, the oldest first.
+	Traces() []*wire.Report_Trace
+	// Trace returns one of them, compressed by gzip, nil if it is not kept any more.
+	Trace(number uint64) []byte
 }
 
 // Config is what a Site is made from.
@@ -86,6 +91,8 @@ func New(c Config) *Site {
 	s.mux.HandleFunc("GET /api/events", s.events)
 	s.mux.HandleFunc("GET /api/history", s.past)
 	s.mux.HandleFunc("GET /api/timeline", s.timeline)
+	s.mux.HandleFunc("GET /api/traces", s.traces)
+	s.mux.HandleFunc("GET /api/trace", s.trace)
 	s.mux.Handle("GET /", http.FileServerFS(files()))
 	s.running.Go(s.sample)
 	return s

@@ -2,7 +2,9 @@ package watch
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -52,6 +54,22 @@ func (f fixed) Timeline(*wire.Look) *wire.Timeline {
 		Island: "default", Process: &wire.Process{Name: "w0"}, Count: uint32(f.devices)}}}
 }
 
+func (f fixed) Traces() []*wire.Report_Trace {
+	return []*wire.Report_Trace{{Number: 1, Session: 3, Client: "node:1", Tenant: "ada", Name: "step.json", Bytes: 2048},
+		{Number: 2, Session: 4, Name: "other.json", Tenant: "bob"}, {Number: 3, Session: 5, Name: "gone.json"}}
+}
+
+func (f fixed) Trace(number uint64) []byte {
+	if number == 3 {
+		return nil
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	fmt.Fprintf(z, `{"traceEvents":[%d]}`, number)
+	z.Close()
+	return b.Bytes()
+}
+
 // serve returns a function that asks a site at a host, with a token if there is one.
 func serve(t *testing.T, c Config) func(host, path, token string) (int, string) {
 	t.Helper()
@@ -87,23 +105,39 @@ func TestWhoSeesWhat(t *testing.T) {
 		host, token string
 		code        int
 		lines       bool
+		traces      [2]bool // ada's, bob's
 	}{
-		{"an operator", get, "example.org", "own", 200, true},
-		{"a tenant", get, "example.org", "team", 200, false},
-		{"a tenant with a name", get, "example.org", "ada's", 200, false},
-		{"a wrong token", get, "localhost:80", "other", 401, false},
-		{"no token, on this machine", get, "localhost:80", "", 200, false},
-		{"no token, by this machine's address", get, "[::1]:80", "", 200, false},
-		{"no token, by a name that resolves to this machine", get, "rebind.example.org", "", 401, false},
-		{"no token, where others can connect", closed, "127.0.0.1", "", 401, false},
-		{"an operator, where others can connect", closed, "127.0.0.1", "own", 200, true},
-		{"no token, where the cluster has none", without, "127.0.0.1", "", 401, false},
+		{"an operator", get, "example.org", "own", 200, true, [2]bool{true, true}},
+		{"a tenant", get, "example.org", "team", 200, false, [2]bool{}},
+		{"a tenant with a name", get, "example.org", "ada's", 200, false, [2]bool{true, false}},
+		{"a wrong token", get, "localhost:80", "other", 401, false, [2]bool{}},
+		{"no token, on this machine", get, "localhost:80", "", 200, false, [2]bool{}},
+		{"no token, by this machine's address", get, "[::1]:80", "", 200, false, [2]bool{}},
+		{"no token, by a name that resolves to this machine", get, "rebind.example.org", "", 401, false, [2]bool{}},
+		{"no token, where others can connect", closed, "127.0.0.1", "", 401, false, [2]bool{}},
+		{"an operator, where others can connect", closed, "127.0.0.1", "own", 200, true, [2]bool{true, true}},
+		{"no token, where the cluster has none", without, "127.0.0.1", "", 401, false, [2]bool{}},
 	} {
+		for i, open := range c.traces {
+			code, body := c.get(c.host, fmt.Sprint("/api/trace?number=", i+1), c.token)
+			if want := fmt.Sprintf(`{"traceEvents":[%d]}`, i+1); open && (code != 200 || body != want) ||
+				!open && (code == 200 || strings.Contains(body, "traceEvents")) {
+				t.Errorf("%s: trace %d is %d %q, and may be seen: %v", c.name, i+1, code, body, open)
+			}
+		}
 		for _, path := range []string{
-			"/", "/page.js", "/api/status", "/api/events", "/api/history", "/api/timeline", "/metrics"} {
+			"/", "/page.js", "/api/status", "/api/events", "/api/history", "/api/timeline", "/api/traces", "/metrics"} {
 			code, body := c.get(c.host, path, c.token)
 			if code != c.code {
 				t.Errorf("%s: %s answers %d, want %d", c.name, path, code, c.code)
+			}
+			if path == "/api/traces" && code == 200 {
+				if got := strings.Contains(body, "step.json"); got != c.traces[0] {
+					t.Errorf("%s: ada's trace is shown: %v", c.name, got)
+				}
+				if got := strings.Contains(body, "other.json"); got != c.traces[1] {
+					t.Errorf("%s: bob's trace is shown: %v", c.name, got)
+				}
 			}
 			if path == "/api/status" && code == 200 && strings.Contains(body, "secret.py") != c.lines {
 				t.Errorf("%s: lines of code are shown: %v, in %s", c.name, !c.lines, body)
@@ -115,7 +149,8 @@ func TestWhoSeesWhat(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/nothing", "/api/events?after=x", "/api/timeline?first=-1"} {
+	for _, path := range []string{"/nothing", "/api/events?after=x", "/api/timeline?first=-1", "/api/trace?number=x",
+		"/api/trace?number=3"} {
 		if code, _ := get("localhost", path, ""); code != 404 && code != 400 {
 			t.Errorf("%s answers %d", path, code)
 		}

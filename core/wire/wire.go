@@ -99,6 +99,7 @@ const (
 	KindProfiled Kind = 46
 	KindWatch    Kind = 47
 	KindDoing    Kind = 48
+	KindTrace    Kind = 49
 
 	KindEpoch      Kind = 50
 	KindKeyRequest Kind = 51

@@ -617,6 +617,7 @@ type Welcome struct {
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often a message is to come, Heartbeat if there is no other
 	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                        // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
+	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`          // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                   // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
 	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
 	unknownFields protoimpl.UnknownFields
@@ -749,6 +750,13 @@ func (x *Welcome) GetBoard() *Board {
 		return x.Board
 	}
 	return nil
+}
+
+func (x *Welcome) GetMaxTrace() uint32 {
+	if x != nil {
+		return x.MaxTrace
+	}
+	return 0
 }
 
 func (x *Welcome) GetLink() *Link {
@@ -6849,6 +6857,67 @@ func (x *Ask) GetMaxAgeMs() uint32 {
 	return 0
 }
 
+// Client to controller: what pathways.trace has recorded. The controller keeps it for its web page; see Welcome.
+type Trace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                    // of its file
+	TookMs        int64                  `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from its begin to its end
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`                    // as Perfetto reads it, compressed by gzip
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trace) Reset() {
+	*x = Trace{}
+	mi := &file_wire_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trace) ProtoMessage() {}
+
+func (x *Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trace.ProtoReflect.Descriptor instead.
+func (*Trace) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *Trace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Trace) GetTookMs() int64 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *Trace) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type Report struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Cluster       string                  `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -6876,7 +6945,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6888,7 +6957,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6901,7 +6970,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Report) GetCluster() string {
@@ -7047,7 +7116,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7059,7 +7128,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7137,7 +7206,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7149,7 +7218,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7210,7 +7279,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7222,7 +7291,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7252,6 +7321,123 @@ func (x *Timeline_Owner) GetTenant() string {
 	return ""
 }
 
+// A trace that a client has recorded. Not among what a Report says: for the web page.
+type Report_Trace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Session       uint32                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	User          string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	Tenant        string                 `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"` // of its file
+	AgeMs         int64                  `protobuf:"varint,8,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	TookMs        int64                  `protobuf:"varint,9,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"` // compressed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Trace) Reset() {
+	*x = Report_Trace{}
+	mi := &file_wire_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Trace) ProtoMessage() {}
+
+func (x *Report_Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
+func (*Report_Trace) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{84, 0}
+}
+
+func (x *Report_Trace) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Report_Trace) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Report_Trace) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Report_Trace) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Report_Trace) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Report_Trace) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Report_Trace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Report_Trace) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Report_Trace) GetTookMs() int64 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *Report_Trace) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Report_Island struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -7263,7 +7449,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7275,7 +7461,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7288,7 +7474,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 0}
+	return file_wire_proto_rawDescGZIP(), []int{84, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -7332,7 +7518,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7344,7 +7530,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7357,7 +7543,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 1}
+	return file_wire_proto_rawDescGZIP(), []int{84, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -7452,7 +7638,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7464,7 +7650,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7477,7 +7663,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 2}
+	return file_wire_proto_rawDescGZIP(), []int{84, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -7536,7 +7722,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7548,7 +7734,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7561,7 +7747,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 3}
+	return file_wire_proto_rawDescGZIP(), []int{84, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -7615,7 +7801,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7627,7 +7813,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7640,7 +7826,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 4}
+	return file_wire_proto_rawDescGZIP(), []int{84, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -7715,7 +7901,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7727,7 +7913,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7740,7 +7926,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 5}
+	return file_wire_proto_rawDescGZIP(), []int{84, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -7876,7 +8062,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7888,7 +8074,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7901,7 +8087,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 6}
+	return file_wire_proto_rawDescGZIP(), []int{84, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -8054,7 +8240,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8066,7 +8252,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8079,7 +8265,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 7}
+	return file_wire_proto_rawDescGZIP(), []int{84, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -8168,7 +8354,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8180,7 +8366,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8193,7 +8379,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 8}
+	return file_wire_proto_rawDescGZIP(), []int{84, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -8256,7 +8442,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8268,7 +8454,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8281,7 +8467,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 9}
+	return file_wire_proto_rawDescGZIP(), []int{84, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -8325,7 +8511,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8337,7 +8523,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8350,7 +8536,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 10}
+	return file_wire_proto_rawDescGZIP(), []int{84, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -8447,7 +8633,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8459,7 +8645,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8472,7 +8658,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 11}
+	return file_wire_proto_rawDescGZIP(), []int{84, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -8542,7 +8728,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8554,7 +8740,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8567,7 +8753,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 12}
+	return file_wire_proto_rawDescGZIP(), []int{84, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -8597,7 +8783,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8609,7 +8795,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8622,7 +8808,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83, 13}
+	return file_wire_proto_rawDescGZIP(), []int{84, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -8705,7 +8891,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x1a\n" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"%\n" +
 	"\aResumed\x12\x1a\n" +
-	"\breceived\x18\x01 \x01(\x04R\breceived\"\xcc\x04\n" +
+	"\breceived\x18\x01 \x01(\x04R\breceived\"\xe9\x04\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -8721,7 +8907,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
-	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12'\n" +
+	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12\x1b\n" +
+	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12'\n" +
 	"\x04link\x18\x14 \x01(\v2\x13.pathways.wire.LinkR\x04link\x120\n" +
 	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumed\"G\n" +
 	"\x05Board\x12\x16\n" +
@@ -9277,7 +9464,11 @@ const file_wire_proto_rawDesc = "" +
 	"onlyEvents\x12#\n" +
 	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\x12\x1c\n" +
 	"\n" +
-	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\x83 \n" +
+	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"H\n" +
+	"\x05Trace\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xf1!\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -9300,7 +9491,19 @@ const file_wire_proto_rawDesc = "" +
 	"sliceWaits\x12@\n" +
 	"\n" +
 	"supervisor\x18\x1e \x01(\v2 .pathways.wire.Report.SupervisorR\n" +
-	"supervisor\x1ap\n" +
+	"supervisor\x1a\xeb\x01\n" +
+	"\x05Trace\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\asession\x18\x02 \x01(\rR\asession\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x12\x15\n" +
+	"\x06age_ms\x18\b \x01(\x03R\x05ageMs\x12\x17\n" +
+	"\atook_ms\x18\t \x01(\x03R\x06tookMs\x12\x14\n" +
+	"\x05bytes\x18\n" +
+	" \x01(\x04R\x05bytes\x1ap\n" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
@@ -9466,7 +9669,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 108)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -9554,34 +9757,36 @@ var file_wire_proto_goTypes = []any{
 	(*Look)(nil),                 // 83: pathways.wire.Look
 	(*Timeline)(nil),             // 84: pathways.wire.Timeline
 	(*Ask)(nil),                  // 85: pathways.wire.Ask
-	(*Report)(nil),               // 86: pathways.wire.Report
-	nil,                          // 87: pathways.wire.Hello.VersionsEntry
-	nil,                          // 88: pathways.wire.Platform.StringsEntry
-	nil,                          // 89: pathways.wire.Platform.IntsEntry
-	nil,                          // 90: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 91: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 92: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 93: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 94: pathways.wire.Timeline.Owner
-	(*Report_Island)(nil),        // 95: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 96: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 97: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 98: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 99: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 100: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 101: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 102: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 103: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 104: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 105: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 106: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 107: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 108: pathways.wire.Report.Supervised
+	(*Trace)(nil),                // 86: pathways.wire.Trace
+	(*Report)(nil),               // 87: pathways.wire.Report
+	nil,                          // 88: pathways.wire.Hello.VersionsEntry
+	nil,                          // 89: pathways.wire.Platform.StringsEntry
+	nil,                          // 90: pathways.wire.Platform.IntsEntry
+	nil,                          // 91: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 92: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 93: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 94: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 95: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 96: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 97: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 98: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 99: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 100: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 101: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 102: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 103: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 104: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 105: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 106: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 107: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 108: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 109: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 110: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	87,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	88,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -9591,13 +9796,13 @@ var file_wire_proto_depIdxs = []int32{
 	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
 	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	88,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	89,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	89,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	90,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	90,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	91,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	91,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	92,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -9620,7 +9825,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	102, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	104, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -9656,31 +9861,31 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 74: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
 	80,  // 75: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
 	79,  // 76: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	92,  // 77: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	93,  // 78: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	94,  // 79: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	95,  // 80: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	100, // 81: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	106, // 82: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	98,  // 83: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	101, // 84: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	105, // 85: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	107, // 86: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	93,  // 77: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	94,  // 78: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	95,  // 79: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	97,  // 80: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	102, // 81: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	108, // 82: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	100, // 83: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	103, // 84: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	107, // 85: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	109, // 86: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	10,  // 87: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
 	82,  // 88: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	96,  // 89: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	98,  // 89: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
 	10,  // 90: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
 	16,  // 91: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
 	18,  // 92: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	99,  // 93: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	97,  // 94: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	104, // 95: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	102, // 96: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	97,  // 97: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	103, // 98: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	101, // 93: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	99,  // 94: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	106, // 95: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	104, // 96: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	99,  // 97: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	105, // 98: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
 	73,  // 99: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	103, // 100: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	108, // 101: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	105, // 100: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	110, // 101: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
 	102, // [102:102] is the sub-list for method output_type
 	102, // [102:102] is the sub-list for method input_type
 	102, // [102:102] is the sub-list for extension type_name
@@ -9699,7 +9904,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   106,
+			NumMessages:   108,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import urllib.request
 
 import fresh
-from processes import Cluster
+from processes import Cluster, command
 
 SCRIPT = """
 from pathlib import Path
@@ -46,9 +48,24 @@ with pathways.trace("trace.json"):
 
 def test_arrows_of_a_trace_lead_from_calls_to_the_controller_and_to_workers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with Cluster(2, 2) as cluster:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        page = "{}:{}".format(*free.getsockname())
+    with Cluster(2, 2, "--http", page) as cluster:
         cluster.run(TRACE)
+        operator = command("token", "operator", "--dir", str(cluster.dir)).stdout.strip()
+
+        def get(path: str, token: str):
+            asked = urllib.request.Request(
+                f"http://{page}/{path}", headers={"Authorization": f"Bearer {token}"} if token else {}
+            )
+            return json.load(urllib.request.urlopen(asked))
+
+        assert get("api/traces", "") == []
+        (kept,) = get("api/traces", operator)
+        copy = get(f"api/trace?number={kept['number']}", operator)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert (kept["name"], copy["traceEvents"]) == ("trace.json", events)
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     bars = {(e["tid"], e["ts"]): e for e in events if e["ph"] == "X"}
 

@@ -157,6 +157,15 @@ function showTables(report) {
       w.last.more_waits ? [[w.process.name, `and ${w.last.more_waits} more`]] : [])));
 }
 
+function showTraces(all) {
+  table("traces", [["recorded", true], ["session"], ["client"], ["user"], ["host"], ["over", true], ["file"]],
+    all.reverse().map(t => {
+      const link = make("a", `${t.name} (${size(t.bytes)}, compressed)`);
+      link.href = "api/trace?number=" + t.number;
+      return [time(t.age_ms) + " ago", sessionName(t), t.client, t.user || "?", t.host || "?", time(t.took_ms), link];
+    }));
+}
+
 const shown = []; // events, newest first
 function showEvents(answer) {
   const now = Date.now();
@@ -219,8 +228,8 @@ let newest = 0;
 async function look() {
   const state = byId("state");
   try {
-    const [report, past, events] =
-      await Promise.all([ask("api/status"), ask("api/history"), ask("api/events?after=" + newest)]);
+    const [report, past, events, traces] = await Promise.all(
+      [ask("api/status"), ask("api/history"), ask("api/events?after=" + newest), ask("api/traces")]);
     if (events.newest_event < newest) { // another controller
       newest = 0, shown.length = 0;
     } else {
@@ -233,6 +242,7 @@ async function look() {
     showTopology(report);
     showTables(report);
     showPlots(past);
+    showTraces(traces);
     state.textContent = "";
     state.className = "";
   } catch (error) {
