@@ -44,9 +44,9 @@ func (rec *Recording) note(e Event) {
 	defer rec.mu.Unlock()
 	switch {
 	case rec.stopped:
-	case len(rec.events) >= rec.limit:
+	case rec.events.len >= rec.limit:
 		rec.dropped++
 	default:
-		rec.events = append(rec.events, e)
+		rec.events.append(e)
 	}
 }

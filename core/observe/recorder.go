@@ -51,8 +51,8 @@ type Recording struct {
 
 	mu      sync.Mutex // guards the rest
 	settled sync.Cond  // signalled when running becomes 0 or Stop's patience ends
-	spans   []Span
-	events  []Event
+	spans   chunks[Span]
+	events  chunks[Event]
 	running int // spans that have not ended
 	dropped uint64
 	stopped bool
@@ -74,12 +74,22 @@ func (r *Recorder) Clock() int64 {
 	return time.Now().UnixNano()
 }
 
+// ClockOf is Clock of what only recordings of a session want.
+func (r *Recorder) ClockOf(session uint32) int64 {
+	if list := r.recordings.Load(); list == nil ||
+		!slices.ContainsFunc(*list, func(rec *Recording) bool { return rec.session == session }) {
+		return 0
+	}
+	return time.Now().UnixNano()
+}
+
 // Start begins to record the computations of a session, and keeps at most limit spans and
 // limit events.
 // The caller must call Stop or Drop.
 func (r *Recorder) Start(session uint32, limit int) *Recording {
 	rec := &Recording{recorder: r, session: session, limit: limit, began: time.Now().UnixNano()}
 	rec.settled.L = &rec.mu
+	rec.spans.free, rec.events.free = freeSpans, freeEvents
 	r.change(func(list []*Recording) []*Recording { return append(list, rec) })
 	return rec
 }
@@ -113,7 +123,7 @@ type Running []place
 
 type place struct {
 	recording *Recording
-	index     int
+	span      *Span // the recording's until it has stopped
 }
 
 // Begin records that a computation of a session was launched.
@@ -129,11 +139,10 @@ func (r *Recorder) Begin(session uint32, s Span) (running Running) {
 		rec.mu.Lock()
 		switch {
 		case rec.stopped:
-		case len(rec.spans) >= rec.limit:
+		case rec.spans.len >= rec.limit:
 			rec.dropped++
 		default:
-			running = append(running, place{rec, len(rec.spans)})
-			rec.spans = append(rec.spans, s)
+			running = append(running, place{rec, rec.spans.append(s)})
 			rec.running++
 		}
 		rec.mu.Unlock()
@@ -147,7 +156,7 @@ func (running Running) End(at int64) {
 		rec := p.recording
 		rec.mu.Lock()
 		if !rec.stopped {
-			rec.spans[p.index].End = max(at, rec.spans[p.index].Submitted)
+			p.span.End = max(at, p.span.Submitted)
 			if rec.running--; rec.running == 0 {
 				rec.settled.Broadcast()
 			}
@@ -176,8 +185,6 @@ func (rec *Recording) Stop(patience time.Duration) Recorded {
 		rec.settled.Wait()
 	}
 	rec.stopped = true
-	spans := slices.DeleteFunc(rec.spans, func(s Span) bool { return s.End == 0 })
-	events := rec.events
-	rec.spans, rec.events = nil, nil
-	return Recorded{Began: rec.began, Spans: spans, Events: events, Dropped: rec.dropped + uint64(rec.running)}
+	spans := slices.DeleteFunc(rec.spans.take(), func(s Span) bool { return s.End == 0 })
+	return Recorded{Began: rec.began, Spans: spans, Events: rec.events.take(), Dropped: rec.dropped + uint64(rec.running)}
 }

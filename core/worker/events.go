@@ -22,9 +22,17 @@ type seen struct {
 	bytes  atomic.Int64 // that it moves from or to this worker
 }
 
-// see begins to record a gang if somebody records, which has waited in the controller for some nanoseconds.
+// recordsCalls has the calls of a gang's devices be recorded as long as it is under way. Those of other gangs find
+// nothing, and wait for no lock.
+func (g *gang) recordsCalls() {
+	if g.seen != nil && g.collective {
+		g.w.launches.Store(launchID(g.ID), g)
+	}
+}
+
+// see begins to record a gang if its session records, which has waited in the controller for some nanoseconds.
 func (w *Worker) see(g *gang, waited uint64) {
-	if now := w.recorder.Clock(); now != 0 {
+	if now := w.recorder.ClockOf(g.Session); now != 0 {
 		g.seen = &seen{came: now, waited: int64(waited)}
 	}
 }
@@ -51,6 +59,9 @@ func (w *Worker) note(g *gang) {
 	s := g.seen
 	if s == nil {
 		return
+	}
+	if g.collective {
+		w.launches.Delete(launchID(g.ID))
 	}
 	w.recorder.Note(g.Session, observe.Event{
 		Kind: observe.Arrival, Op: g.op, Gang: g.ID, Waited: s.waited, Begin: s.came, End: s.came})
@@ -88,10 +99,11 @@ func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(
 	if begun == 0 || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
 		return c.Done
 	}
-	g := w.byLaunch(c.Launch)
-	if g == nil {
+	found, records := w.launches.Load(launchID(uint64(c.Launch)))
+	if !records {
 		return c.Done
 	}
+	g := found.(*gang)
 	bytes := int64(0)
 	for _, operand := range c.Operands {
 		bytes += int64(len(operand))
@@ -103,16 +115,4 @@ func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(
 		w.recorder.Note(g.Session, e)
 		c.Done(err)
 	}
-}
-
-// byLaunch returns the gang under way whose devices know it by a number, or nil.
-func (w *Worker) byLaunch(launch int32) *gang {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for id, g := range w.gangs {
-		if g.collective && launchID(id) == launch {
-			return g
-		}
-	}
-	return nil
 }

@@ -1,0 +1,47 @@
+package observe
+
+import "sync"
+
+// chunks is a list that grows without being copied. Computations wait while they are recorded, and most of that is for
+// fresh memory; so memory is used again, too, by the recordings that follow.
+type chunks[T any] struct {
+	full [][]T
+	last []T
+	free *sync.Pool // of *[]T
+	len  int
+}
+
+// inChunk is how many elements a chunk has: some 40 KiB of them.
+const inChunk = 512
+
+var (
+	freeSpans  = &sync.Pool{New: func() any { c := make([]Span, 0, inChunk); return &c }}
+	freeEvents = &sync.Pool{New: func() any { c := make([]Event, 0, inChunk); return &c }}
+)
+
+// append appends an element. Where it lies does not change until all is taken.
+func (l *chunks[T]) append(v T) *T {
+	if len(l.last) == cap(l.last) {
+		if l.last != nil {
+			l.full = append(l.full, l.last)
+		}
+		l.last = *l.free.Get().(*[]T)
+	}
+	l.last = append(l.last, v)
+	l.len++
+	return &l.last[len(l.last)-1]
+}
+
+// take returns all elements, and leaves none.
+func (l *chunks[T]) take() []T {
+	all := make([]T, 0, l.len)
+	for _, c := range append(l.full, l.last) {
+		all = append(all, c...)
+		if clear(c); cap(c) > 0 {
+			c = c[:0]
+			l.free.Put(&c)
+		}
+	}
+	l.full, l.last, l.len = nil, nil, 0
+	return all
+}
