@@ -189,6 +189,7 @@ def check_exit(name, done):
         assert not lines, done.stderr
 
 
+@pytest.mark.embedded("on clusters, again and again")
 @pytest.mark.parametrize("name", EXITS)
 @pytest.mark.newest
 def test_exit_with_work_in_flight(name):
@@ -297,6 +298,7 @@ def test_a_script_of_two_distributed_processes_is_told_to_run_one():
         assert "one process" in done.stdout and "UNIMPLEMENTED" in done.stdout, done
 
 
+@pytest.mark.embedded("asks for no devices")
 def test_no_thread_or_file_is_left_by_import_alone():
     script = """
         import os, threading

@@ -51,17 +51,11 @@ def cluster(folder, library):
         f"handlers = ctypes.CDLL({str(library)!r})\n"
         "jax.ffi.register_ffi_target('imported', jax.ffi.pycapsule(handlers.add_two), platform='cpu')\n"
     )
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = path
-    try:
-        with Cluster(2, 1, "--import", "test_targets") as cluster:
-            yield cluster
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONPATH")
-        else:
-            os.environ["PYTHONPATH"] = before
+    with pytest.MonkeyPatch.context() as workers:
+        workers.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        cluster = Cluster(2, 1, "--import", "test_targets")
+    with cluster:
+        yield cluster
 
 
 def test_handler_is_found_by_its_library_and_symbol_on_every_worker(cluster, library):
