@@ -182,6 +182,7 @@ func (x *trial) later() bool {
 	return x.delays.IntN(4) == 0
 }
 
+// run starts a cluster, has clients work on it while its faults happen, and checks what is left.
 func (x *trial) run(many int) {
 	t, r := x.t, rand.New(rand.NewPCG(x.seed, 0))
 	workers, clients := 1+r.IntN(4), 1+r.IntN(3)
@@ -189,31 +190,11 @@ func (x *trial) run(many int) {
 	if many > 0 {
 		workers, x.each = many, 4
 	}
-	if r.IntN(2) == 0 {
-		x.lease = lease
-	}
-	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
-	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
-		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
-		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
-	drivers := simulatedOn(t, workers, o)
-	for _, d := range drivers {
-		x.drivers = append(x.drivers, d.(*sim.Driver))
-		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
-	}
 	var logs *slog.Logger
 	if testing.Verbose() && os.Getenv(seedVariable) != "" {
 		logs = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	var err error
-	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Log: logs,
-		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
-		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
-		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
-		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	x.start(r, workers, logs)
 	x.plan(r, workers, clients, many > 0)
 	var exits sync.WaitGroup
 	for i := range x.drivers {
@@ -222,7 +203,51 @@ func (x *trial) run(many int) {
 			x.lose(i, "has ended")
 		})
 	}
+	x.work(clients, logs)
+	x.probe()
+	x.check(workers, clients)
+	x.local.Close()
+	exits.Wait()
+	for i, d := range x.drivers {
+		if err := d.Close(); err != nil {
+			t.Errorf("closing the driver of worker-%d: %v", i, err)
+		}
+	}
+	if t.Failed() {
+		for _, f := range x.faults {
+			t.Logf("fault at %v: %s", f.at, f.what)
+		}
+		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v", workers, x.each, x.islands, clients, x.lease)
+	}
+}
 
+// start draws what the cluster is like, and starts it.
+func (x *trial) start(r *rand.Rand, workers int, logs *slog.Logger) {
+	if r.IntN(2) == 0 {
+		x.lease = lease
+	}
+	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
+	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
+		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
+		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
+	drivers := simulatedOn(x.t, workers, o)
+	for _, d := range drivers {
+		x.drivers = append(x.drivers, d.(*sim.Driver))
+		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
+	}
+	var err error
+	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Log: logs,
+		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
+		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
+		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
+		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// work has clients work while the faults happen, and waits for both.
+func (x *trial) work(clients int, logs *slog.Logger) {
 	var running sync.WaitGroup
 	for i := range clients {
 		a := newActor(x, i)
@@ -239,125 +264,140 @@ func (x *trial) run(many int) {
 	})
 	running.Wait()
 	x.clients.Wait()
-	x.probe()
-	x.check(workers, clients)
-	x.local.Close()
-	exits.Wait()
-	for i, d := range drivers {
-		if err := d.Close(); err != nil {
-			t.Errorf("closing the driver of worker-%d: %v", i, err)
-		}
-	}
-	if t.Failed() {
-		for _, f := range x.faults {
-			t.Logf("fault at %v: %s", f.at, f.what)
-		}
-		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v", workers, x.each, x.islands, clients, x.lease)
-	}
 }
 
 // plan draws what goes wrong.
 func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 	away := map[string]bool{} // for good; of the goroutine of the faults
 	for range r.IntN(5) {
-		f := fault{at: time.Duration(r.Int64N(int64(workTime)))}
-		n := r.IntN(workers + clients)
+		at, n := time.Duration(r.Int64N(int64(workTime))), r.IntN(workers+clients)
 		name := fmt.Sprint("worker-", n)
 		if n >= workers {
 			name = fmt.Sprint("c", n-workers)
 		}
+		var f fault
 		switch kind := r.IntN(13); {
-		case kind >= 10 && n < workers: // for a short time, in which all waits, or a long one
-			other := fmt.Sprint("worker-", r.IntN(workers))
-			if r.IntN(3) == 0 {
-				other = fmt.Sprint("c", r.IntN(clients))
-			}
-			d := time.Duration(r.Int64N(int64(3 * apartFor)))
-			if d > apartFor*9/10 {
-				x.apart[[2]string{name, other}] = true
-			}
-			f.what = fmt.Sprintf("%s and %s are apart for %v", name, other, d)
-			f.do = func() {
-				if other != name {
-					x.local.Part(name, other)
-					time.AfterFunc(d, func() { x.local.Meet(name, other) })
-				}
-			}
+		case kind >= 10 && n < workers:
+			f = x.parts(r, name, workers, clients)
 		case kind >= 10:
 			continue
-		case kind < 3: // it comes back before anybody notices
-			d := time.Duration(r.Int64N(int64(silence) * 3 / 4))
-			f.what = fmt.Sprintf("%s is cut off for %v", name, d)
-			f.do = func() {
-				if away[name] {
-					return
-				}
-				x.local.Cut(name)
-				time.Sleep(d)
-				x.local.Heal(name)
-			}
+		case kind < 3:
+			f = x.isCutOff(r, name, away)
 		case kind < 5:
-			x.doomed[name] = true
-			f.what = name + " is cut off for good"
-			f.do = func() {
-				away[name] = true
-				x.local.Cut(name)
-			}
-		case kind < 7 && x.lease > 0: // and nothing else happens
-			f.what = "the connection of " + name + " breaks, and is made again"
-			f.do = func() {
-				if x.mends(name) {
-					x.local.Break(name)
-				}
-			}
+			f = x.isCutOffForGood(name, away)
 		case kind < 7:
-			x.doomed[name] = true
-			f.what = "the connection of " + name + " breaks"
-			f.do = func() { x.local.Break(name) }
+			f = x.breaks(name)
 		case n < workers && kind < 9:
-			x.doomed[name] = true
-			f.what = name + " crashes"
-			f.do = func() {
-				x.lose(n, "crashed")
-				x.vanish(name)
-				away[name] = true
-			}
+			f = x.crashes(n, name, away)
 		case n < workers:
-			k, nth, alloc := r.IntN(x.each), 1+r.IntN(5), r.IntN(2) == 0
-			x.flaky[n*x.each+k] = true
-			f.what = fmt.Sprintf("device %d of %s fails", k, name)
-			f.do = func() {
-				fail := x.drivers[n].FailRun
-				if alloc {
-					fail = x.drivers[n].FailAlloc
-				}
-				if err := fail(k, nth, status.New(status.Internal, badLuck)); err != nil {
-					x.t.Error(err)
-				}
-			}
+			f = x.fails(r, n, name)
 		case many: // or all would be lost in most of the trials
 			continue
 		default:
-			for i := range workers {
-				x.doomed[fmt.Sprint("worker-", i)] = true
-			}
-			for i := range clients {
-				x.doomed[fmt.Sprint("c", i)] = true
-			}
-			f.what = "the controller is cut off for good"
-			f.do = func() { x.local.Cut("controller") }
+			f = x.losesController(workers, clients)
 		}
+		f.at = at
 		x.faults = append(x.faults, f)
 	}
 	if r.IntN(4) == 0 {
-		n, k := r.IntN(workers), r.IntN(x.each)
-		name := fmt.Sprint("worker-", n)
-		x.doomed[name], x.endless[name] = true, true
-		x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime / 2))),
-			what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
-			do:   func() { x.clients.Go(func() { x.spin(n, k) }) }})
+		x.faults = append(x.faults, x.computesWithoutEnd(r, workers))
 	}
 	slices.SortFunc(x.faults, func(a, b fault) int { return int(a.at - b.at) })
+}
+
+// parts keeps a worker and another worker or a client apart, for a short time, in which all waits, or a long one.
+func (x *trial) parts(r *rand.Rand, name string, workers, clients int) fault {
+	other := fmt.Sprint("worker-", r.IntN(workers))
+	if r.IntN(3) == 0 {
+		other = fmt.Sprint("c", r.IntN(clients))
+	}
+	d := time.Duration(r.Int64N(int64(3 * apartFor)))
+	if d > apartFor*9/10 {
+		x.apart[[2]string{name, other}] = true
+	}
+	return fault{what: fmt.Sprintf("%s and %s are apart for %v", name, other, d), do: func() {
+		if other != name {
+			x.local.Part(name, other)
+			time.AfterFunc(d, func() { x.local.Meet(name, other) })
+		}
+	}}
+}
+
+// isCutOff cuts off a process that comes back before its silence is noticed.
+func (x *trial) isCutOff(r *rand.Rand, name string, away map[string]bool) fault {
+	d := time.Duration(r.Int64N(int64(silence) * 3 / 4))
+	return fault{what: fmt.Sprintf("%s is cut off for %v", name, d), do: func() {
+		if away[name] {
+			return
+		}
+		x.local.Cut(name)
+		time.Sleep(d)
+		x.local.Heal(name)
+	}}
+}
+
+func (x *trial) isCutOffForGood(name string, away map[string]bool) fault {
+	x.doomed[name] = true
+	return fault{what: name + " is cut off for good", do: func() {
+		away[name] = true
+		x.local.Cut(name)
+	}}
+}
+
+// breaks breaks the connection of a process to the controller. With leases it is made again, and nothing else happens.
+func (x *trial) breaks(name string) fault {
+	if x.lease > 0 {
+		return fault{what: "the connection of " + name + " breaks, and is made again", do: func() {
+			if x.mends(name) {
+				x.local.Break(name)
+			}
+		}}
+	}
+	x.doomed[name] = true
+	return fault{what: "the connection of " + name + " breaks", do: func() { x.local.Break(name) }}
+}
+
+func (x *trial) crashes(n int, name string, away map[string]bool) fault {
+	x.doomed[name] = true
+	return fault{what: name + " crashes", do: func() {
+		x.lose(n, "crashed")
+		x.vanish(name)
+		away[name] = true
+	}}
+}
+
+// fails has a device of worker n fail one of its next runs or allocations.
+func (x *trial) fails(r *rand.Rand, n int, name string) fault {
+	k, nth, alloc := r.IntN(x.each), 1+r.IntN(5), r.IntN(2) == 0
+	x.flaky[n*x.each+k] = true
+	return fault{what: fmt.Sprintf("device %d of %s fails", k, name), do: func() {
+		fail := x.drivers[n].FailRun
+		if alloc {
+			fail = x.drivers[n].FailAlloc
+		}
+		if err := fail(k, nth, status.New(status.Internal, badLuck)); err != nil {
+			x.t.Error(err)
+		}
+	}}
+}
+
+func (x *trial) losesController(workers, clients int) fault {
+	for i := range workers {
+		x.doomed[fmt.Sprint("worker-", i)] = true
+	}
+	for i := range clients {
+		x.doomed[fmt.Sprint("c", i)] = true
+	}
+	return fault{what: "the controller is cut off for good", do: func() { x.local.Cut("controller") }}
+}
+
+func (x *trial) computesWithoutEnd(r *rand.Rand, workers int) fault {
+	n, k := r.IntN(workers), r.IntN(x.each)
+	name := fmt.Sprint("worker-", n)
+	x.doomed[name], x.endless[name] = true, true
+	return fault{at: time.Duration(r.Int64N(int64(workTime / 2))),
+		what: fmt.Sprintf("a client has device %d of %s compute without end, and goes", k, name),
+		do:   func() { x.clients.Go(func() { x.spin(n, k) }) }}
 }
 
 // mends reports whether the connection of a worker or client would be made again: the controller has heard from it
