@@ -252,11 +252,10 @@ def distances(lanes, weights, seconds):
 SHOWN = 60  # milliseconds of a picture of figure 9
 
 
-def excerpt(lanes, shown):
-    """Some milliseconds from the middle of what devices did, from zero on."""
+def excerpt(lanes, seconds, shown):
+    """Some milliseconds from the middle of what devices did in the last seconds, from zero on."""
     out = {}
-    first = lanes[min(lanes)]
-    begin = (first[0][1] + first[-1][2]) / 2  # the same for all devices
+    begin = lanes[min(lanes)][-1][2] - 1e3 * seconds / 2  # the same for all devices
     for name, bars in sorted(lanes.items()):
         inside = [(t, max(b - begin, 0), min(e - begin, shown)) for t, b, e in bars if e > begin and b < begin + shown]
         out[name] = [(tenant, round(b, 3), round(e, 3)) for tenant, b, e in inside]
@@ -276,7 +275,7 @@ def figure9(quick):
                 "seconds": seconds,
                 "rates": rates,
                 "parts": parts(lanes[min(lanes)], lanes[min(lanes)][-1][2] - 1e3 * seconds, lanes[min(lanes)][-1][2]),
-                "trace": excerpt(lanes, SHOWN),
+                "trace": excerpt(lanes, seconds, SHOWN),
             }
             far = "{whole:.1%} from their shares over {seconds} s, {second:.1%} over any second".format(**real[name])
             print(f"figure 9, {name}: {far}", flush=True)
@@ -330,7 +329,7 @@ def figure11(quick):
         for count in counts:
             lanes, rates = observed(shared, shared.clients[:count], program, seconds)
             use = [busy(bars, bars[-1][2] - 1e3 * seconds, bars[-1][2]) for bars in lanes.values()]
-            real[str(count)] = {"use": min(use), "rates": rates, "trace": excerpt(lanes, 10)}
+            real[str(count)] = {"use": min(use), "rates": rates, "trace": excerpt(lanes, seconds, 10)}
             print(f"figure 11, {count} clients: devices compute {min(use):.0%} of the time", flush=True)
     found = gobench.run(
         "./core/cluster", "^BenchmarkClients$/^cost=330µs$", 1 if quick else 3, "0.3s" if quick else "1s"
