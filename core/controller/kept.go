@@ -3,7 +3,6 @@ package controller
 import (
 	"slices"
 
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -30,13 +29,11 @@ type keptTraces struct {
 	last uint64      // number
 }
 
-// keepTrace keeps a trace of a session.
-func (st *State) keepTrace(s *session, m *wire.Trace) error {
-	switch {
-	case !st.config.KeepTraces:
-		return nil // the client may have been told so by a controller of before
-	case len(m.Data) > maxTrace:
-		return status.New(status.ResourceExhausted, "a trace of %d bytes came, of at most %d", len(m.Data), maxTrace)
+// keepTrace keeps a trace of a session. It is not kept where there is no page, or if it is longer than the session was
+// told: clients send no such traces, but for those that were told so by a controller of before.
+func (st *State) keepTrace(s *session, m *wire.Trace) {
+	if !st.config.KeepTraces || len(m.Data) > maxTrace {
+		return
 	}
 	st.traces.last++
 	k := &st.traces
@@ -54,7 +51,6 @@ func (st *State) keepTrace(s *session, m *wire.Trace) error {
 			k.all = slices.Delete(k.all, i, i+1)
 		}
 	}
-	return nil
 }
 
 // Traces tells of the traces that are kept, the oldest first.

@@ -208,7 +208,7 @@ var allLong = []long{
 		return &wire.Abort{Gang: 2, Status: &wire.Status{Code: uint32(status.Internal), Message: s}}
 	}},
 	{"profile", false, wire.KindProfile, taken, func(string) proto.Message { return &wire.Profile{Id: 1} }},
-	{"trace", false, wire.KindTrace, refused, func(s string) proto.Message { return &wire.Trace{Data: []byte(s)} }},
+	{"trace", false, wire.KindTrace, taken, func(s string) proto.Message { return &wire.Trace{Data: []byte(s)} }},
 	{"slice request", false, wire.KindSliceRequest, refused, func(s string) proto.Message {
 		return &wire.SliceRequest{Slice: 1, Devices: 1, Kind: s}
 	}},

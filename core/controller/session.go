@@ -524,7 +524,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.Profile:
 		st.profile(s, m)
 	case *wire.Trace:
-		return st.keepTrace(s, m)
+		st.keepTrace(s, m)
 	case *wire.Graph:
 		st.define(s, m, ev)
 	case *wire.Run:
