@@ -50,8 +50,8 @@ import (
 // on.
 
 // freesCome is how long a gang that nothing could let go on waits for frees that its client has yet to tell: clients
-// tell of them with the next operation, or after half a millisecond.
-const freesCome = 100e6
+// tell of them with the next operation, or after half a millisecond, unless their machine has no processor for them.
+const freesCome = 1e9
 
 // hold is what a gang that is held waits for.
 type hold struct {
