@@ -118,7 +118,7 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: devices,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
-		Hurry: interrupted, Held: tellHeld,
+		Hurry: interrupted, Held: tellHeld, Moment: moments.add,
 	}, notify)
 	if err != nil {
 		giveBack()

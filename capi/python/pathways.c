@@ -22,6 +22,10 @@ char* pathways_set_cluster(const char* address, const char* versions) {
 
 char* pathways_lost(void) { return pw_forked ? pw_forked_refusal() : pwGoLost(); }
 
+char* pathways_moments(uint64_t after, int64_t timeout_ms) {
+  return pw_forked ? pw_forked_refusal() : pwGoMoments(after, timeout_ms);
+}
+
 char* pathways_info(void) { return pw_forked ? pw_copy_text("{}") : pwGoInfo(); }
 
 char* pathways_stats(void) { return pw_forked ? pw_copy_text("{}") : pwGoStats(); }

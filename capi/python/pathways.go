@@ -104,6 +104,15 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 //export pwGoLost
 func pwGoLost() *C.char { return refusal(cluster.Lost()) }
 
+//export pwGoMoments
+func pwGoMoments(after C.uint64_t, timeoutMs C.int64_t) *C.char {
+	list, last := cluster.Moments(uint64(after), time.Duration(max(0, timeoutMs))*time.Millisecond)
+	return text(struct {
+		Last    uint64             `json:"last"`
+		Moments []cluster.Numbered `json:"moments"`
+	}{last, list})
+}
+
 type version struct {
 	Major int `json:"major"`
 	Minor int `json:"minor"`

@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +36,9 @@ type Config struct {
 	// Held is called when an operation has waited for other sessions for some time, and
 	// when it goes on. It must not block, since the reader calls it; nil is allowed.
 	Held func(*wire.Held)
+	// Moment is called with what happens to the session's workers and its connection. It must not block; nil is
+	// allowed.
+	Moment func(Moment)
 	// Section is how many nodes of a graph one message has; 0 is graph.MaxNodes, which is the most.
 	Section int
 }
@@ -60,11 +62,13 @@ type remote struct {
 	bursts   bool              // whether operations that queue up are sent as one message
 	exchange transport.Exchange
 	welcome  *wire.Welcome
+	view     atomic.Pointer[view]
 	space    uint64
 	notify   Notify
 	hurry    func() bool // Config.Hurry; may be nil
 	section  int         // Config.Section
 	held     func(*wire.Held)
+	moments  func(Moment)     // Config.Moment; may be nil
 	recorder observe.Recorder // of calls
 	running  sync.WaitGroup
 	stop     chan struct{}
@@ -97,6 +101,7 @@ type remote struct {
 	round     *round // the profile's questions in flight; or nil
 	profile   uint64 // number of the last profile
 	lost      error
+	closing   bool // by Close
 
 	freeing sync.Mutex   // guards what follows, up to armed
 	frees   []uint64     // objects to free with the next submission, or by timer
@@ -151,10 +156,11 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
-		notify: c.Notify, hurry: c.Hurry, held: c.Held, section: cmp.Or(c.Section, graph.MaxNodes), stop: make(chan struct{}),
+		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes), stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
 		remapping: remapping{}}
+	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
@@ -162,25 +168,13 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r.timer.Stop()
 	r.gathering = time.AfterFunc(time.Hour, r.sendLate)
 	r.gathering.Stop()
+	r.watch()
 	r.running.Go(r.read)
 	return r, nil
 }
 
-// Devices implements Cluster.
-func (r *remote) Devices() []*wire.Device { return r.welcome.Devices }
-
 // Platform implements Cluster.
 func (r *remote) Platform() *wire.Platform { return r.welcome.Platform }
-
-// WorkerName implements Cluster.
-func (r *remote) WorkerName(process uint64) string {
-	for _, w := range r.welcome.Workers {
-		if w.Number == process && w.Name != "" {
-			return w.Name
-		}
-	}
-	return strconv.FormatUint(process, 10)
-}
 
 // Objects implements Cluster.
 func (r *remote) Objects(n int) uint64 { return r.objects.Add(uint64(n)) - uint64(n) + 1 }
@@ -194,6 +188,9 @@ func (r *remote) Lost() error {
 
 // Close implements Cluster. It must not be called from Notify.
 func (r *remote) Close() error {
+	r.mu.Lock()
+	r.closing = true
+	r.mu.Unlock()
 	r.lose(status.New(status.Unavailable, "the session was closed"))
 	if payload, err := proto.Marshal(&wire.Goodbye{}); err == nil {
 		_ = r.conn.Send(wire.KindGoodbye, payload) // the connection may have ended already
@@ -360,10 +357,17 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 		return wire.Decoded(kind, payload, new(wire.HostCall), r.hostCall)
 	case wire.KindProfiled:
 		return wire.Decoded(kind, payload, new(wire.Profiled), func(m *wire.Profiled) { r.profiled(m, time.Now()) })
+	case wire.KindRebind:
+		return wire.Decoded(kind, payload, new(wire.Rebind), func(m *wire.Rebind) {
+			r.exchange.Peers(m.Workers, nil, nil)
+			r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, isAny, nil)
+			r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
+		})
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
 			r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
 			r.unprofiled(m.Gone, m.Why.Err())
+			r.gone(m.Gone, m.Why.Err())
 		})
 	}
 	return nil
@@ -497,6 +501,7 @@ func (r *remote) lose(err error) {
 		return
 	}
 	r.lost = err
+	ended := !r.closing
 	var batch []Ended
 	var fail []uint64
 	for op, p := range r.pending {
@@ -526,6 +531,9 @@ func (r *remote) lose(err error) {
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()
+	if ended {
+		r.moment(MomentEnded, "", nil, err)
+	}
 	r.tell(batch)
 	for _, op := range fail {
 		r.exchange.Fail(r.space, op, err)

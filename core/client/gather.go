@@ -91,7 +91,7 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 			return 0, nil, false, err
 		}
 		o.devices = append(o.devices, s.Devices[0])
-		return o.op, o.put, len(o.devices) == len(r.welcome.Devices), nil
+		return o.op, o.put, len(o.devices) == len(r.Devices()), nil
 	}
 	r.sendPut(false)
 	if op, err = r.begin(pending{token: s.Token, put: put}); err != nil {
@@ -102,7 +102,7 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),
 		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather}
 	r.armGathering()
-	return op, put, len(r.welcome.Devices) == 1, nil
+	return op, put, len(r.Devices()) == 1, nil
 }
 
 // sendPut sends the open put, if there is one; if later is set, with the message that follows. The caller holds order.

@@ -148,7 +148,7 @@ func (r *remote) settle(ctx context.Context) {
 func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, error) {
 	p := &round{id: id, stop: stop, awaits: map[uint64]string{}, answered: make(chan struct{}),
 		clocks: map[uint64]clock{}, recorded: map[uint64]*wire.Recorded{}}
-	for _, w := range r.welcome.Workers {
+	for _, w := range r.view.Load().workers {
 		p.awaits[w.Number] = cmp.Or(w.Name, fmt.Sprint(w.Number))
 	}
 	r.mu.Lock()
@@ -242,11 +242,11 @@ func (r *remote) unprofiled(gone []uint64, why error) {
 func (r *remote) gather(begun, ended *round) Profile {
 	out := Profile{Missing: slices.Concat(begun.missing, ended.missing)}
 	names := map[uint64]string{}
-	for _, w := range r.welcome.Workers {
+	for _, w := range r.view.Load().workers {
 		names[w.Number] = w.Name
 	}
 	numbers := map[uint64]map[uint32]int32{} // virtual devices, by worker and local device
-	for _, d := range r.welcome.Devices {
+	for _, d := range r.Devices() {
 		out.Devices = append(out.Devices, observe.Device{Number: int32(d.Number), Platform: r.welcome.Platform.GetName(),
 			Worker: cmp.Or(names[d.Worker], fmt.Sprint(d.Worker))})
 		if numbers[d.Worker] == nil {

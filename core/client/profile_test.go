@@ -157,8 +157,8 @@ func TestSpansAreOnTheClientsClock(t *testing.T) {
 		}
 	}
 
-	r := &remote{welcome: &wire.Welcome{
-		Devices: []*wire.Device{{Number: 0, Worker: 1, Local: 1}, {Number: 1, Worker: 2, Local: 0}}}}
+	r := new(remote)
+	r.view.Store(&view{devices: []*wire.Device{{Number: 0, Worker: 1, Local: 1}, {Number: 1, Worker: 2, Local: 0}}})
 	spans := func(local uint32, at uint64) *wire.Recorded {
 		return &wire.Recorded{Programs: []string{"f"}, Spans: []*wire.Executed{
 			{Number: 4, Gang: 7, Local: local, Submitted: at, Launched: 1, End: 5}}, Dropped: 2}

@@ -30,6 +30,8 @@ import (
 // operations are in flight as the controller allows, it blocks until some have ended.
 // Notify reports when the objects that an operation makes are ready or have failed.
 type Cluster interface {
+	// Devices returns the session's devices. Their number and kinds never change; the worker of one that was lost
+	// does when another worker takes its place.
 	Devices() []*wire.Device
 	Platform() *wire.Platform
 	// WorkerName returns the name of the worker with this process number, or the number

@@ -132,8 +132,8 @@ func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, 
 // devicesOf returns what an answer says.
 func (r *remote) devicesOf(m *wire.SliceAnswer) (devices []int, err error) {
 	for _, d := range m.Devices {
-		if int(d) >= len(r.welcome.Devices) {
-			return nil, status.New(status.Internal, "the controller granted device %d of %d", d, len(r.welcome.Devices))
+		if int(d) >= len(r.Devices()) {
+			return nil, status.New(status.Internal, "the controller granted device %d of %d", d, len(r.Devices()))
 		}
 		devices = append(devices, int(d))
 	}

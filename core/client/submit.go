@@ -182,9 +182,9 @@ func (r *remote) Put(s *PutSpec) error {
 			len(s.Devices))
 	}
 	for _, d := range s.Devices {
-		if int(d) >= len(r.welcome.Devices) {
+		if int(d) >= len(r.Devices()) {
 			return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
-				len(r.welcome.Devices)-1)
+				len(r.Devices())-1)
 		}
 	}
 	begun := r.recorder.Clock()
@@ -212,7 +212,7 @@ func (r *remote) Put(s *PutSpec) error {
 			r.lend(op, d, s.Lend(d), put, s.Returned)
 			continue
 		}
-		worker, key := r.welcome.Devices[d].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(d)}
+		worker, key := r.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
 		end := func(err error) { r.pushed(op, token, put, err) }
 		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
 		if size <= transport.PostSize {
@@ -296,7 +296,7 @@ func (r *remote) abort(op uint64, err error) {
 
 // lend tells a device's worker where a shard of a Put is in this process's memory.
 func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, returned func(device uint32)) {
-	worker, key := r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}
+	worker, key := r.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}
 	end := func(err error) {
 		r.broke(op, put, err)
 		returned(device)
@@ -310,9 +310,9 @@ func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, retur
 
 // CanLend implements Cluster.
 func (r *remote) CanLend(device uint32, data []byte) error {
-	if int(device) >= len(r.welcome.Devices) {
+	if int(device) >= len(r.Devices()) {
 		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
-			len(r.welcome.Devices)-1)
+			len(r.Devices())-1)
 	}
 	if len(data) == 0 {
 		return nil
@@ -329,7 +329,7 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 		return status.New(status.FailedPrecondition,
 			"the bytes begin %d after a multiple of %d; devices need arrays that begin at a multiple", odd, alignment)
 	}
-	return l.CanLend(r.welcome.Devices[device].Worker, data)
+	return l.CanLend(r.worker(device), data)
 }
 
 // alignment is the alignment, in bytes, of arrays that devices on the host use in place.
@@ -369,15 +369,15 @@ func (r *remote) Receive(object uint64, device uint32, size int64, arrived func(
 
 // Lends implements Cluster.
 func (r *remote) Lends(device uint32, size int64) bool {
-	return int(device) < len(r.welcome.Devices) && r.exchange.Lends(r.welcome.Devices[device].Worker, size)
+	return int(device) < len(r.Devices()) && r.exchange.Lends(r.worker(device), size)
 }
 
 // fetch copies a shard to into, or, if that is nil, into memory of the exchange.
 func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	arrived func(transport.Block, error)) error {
-	if int(device) >= len(r.welcome.Devices) {
+	if int(device) >= len(r.Devices()) {
 		return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", device,
-			len(r.welcome.Devices)-1)
+			len(r.Devices())-1)
 	}
 	begun := r.recorder.Clock()
 	f := new(fetching)
@@ -387,7 +387,7 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	if err != nil {
 		return err
 	}
-	r.exchange.Expect(r.welcome.Devices[device].Worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size,
+	r.exchange.Expect(r.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size,
 		into,
 		func(b transport.Block, err error) {
 			r.mu.Lock()

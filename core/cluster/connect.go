@@ -29,8 +29,9 @@ type ClientConfig struct {
 	Software  string
 	Alone     bool        // whether each operation is sent separately, even if several are queued
 	Pool      *shm.Pool   // memory for blocks; the session's own
-	Hurry     func() bool // see client.Config, as is Held
+	Hurry     func() bool // see client.Config, like the two below
 	Held      func(*wire.Held)
+	Moment    func(client.Moment)
 }
 
 // Connect begins a session on a cluster of processes.
@@ -69,7 +70,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 		User: userName(), Machine: machine}
 	sayWho(hello)
 	return client.Connect(ctx, client.Config{
-		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held,
+		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held, Moment: c.Moment,
 		Hello: hello,
 		Exchange: func(w *wire.Welcome) (transport.Exchange, error) {
 			return bulk.New(bulk.Config{

@@ -55,7 +55,7 @@ func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Plac
 	} else if st.alive(p.place) != nil {
 		return nil, nil
 	}
-	by, at = st.workers[on.slot], s.locate(on)
+	by, at = st.workers[on.slot], on.locate()
 	switch {
 	case by.protocol < wire.ProtocolContent:
 		return nil, nil

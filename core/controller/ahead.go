@@ -251,7 +251,7 @@ func (st *State) shareOf(s *session, message any) share {
 		bytes, _ = bytesOf(m.Array)
 	case *wire.Transfer:
 		bytes, _ = bytesOf(m.Array)
-	case *wire.Play:
+	case *wire.Play, *wire.Rebind: // puts behind it may be on what it brings
 		return share{unknown: true}
 	}
 	return share{bytes: min(bytes, ledger.MaxShardBytes)}

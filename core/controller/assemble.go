@@ -61,7 +61,7 @@ func (st *State) assemble(s *session, m *wire.Assemble) {
 	}
 	st.tell(s, p.place.workers)
 	st.gang++
-	own := ownPieces(s, p.place.rows, m)
+	own := ownPieces(p.place, m)
 	p.place.workers.each(func(slot int) {
 		st.deliverDispatch(st.workers[slot].to[:], st.gang, 0, s, wire.KindAssemble, true, encoded(own[slot]))
 	})
@@ -110,15 +110,15 @@ func (s *session) membersOf(id uint64) []uint64 {
 }
 
 // ownPieces returns an Assemble as workers are sent it, by slot.
-func ownPieces(s *session, rows []uint32, m *wire.Assemble) map[int]*wire.Assemble {
+func ownPieces(at *place, m *wire.Assemble) map[int]*wire.Assemble {
 	own := map[int]*wire.Assemble{}
 	row := 0
 	for _, piece := range m.Pieces {
-		for _, d := range rows[row : row+int(piece.Rows)] {
-			part := own[s.slots[d]]
+		for _, d := range at.rows[row : row+int(piece.Rows)] {
+			part := own[at.in.slots[d]]
 			if part == nil {
 				part = &wire.Assemble{Object: m.Object}
-				own[s.slots[d]] = part
+				own[at.in.slots[d]] = part
 			}
 			part.Devices = append(part.Devices, d)
 			if n := len(part.Pieces) - 1; n >= 0 && part.Pieces[n].Object == piece.Object {

@@ -96,6 +96,12 @@ func (s *set) union(o set) {
 // copyOf makes s what o is, in s's memory where there is room.
 func (s *set) copyOf(o set) { *s = append((*s)[:0], o...) }
 
+// all returns the numbers, ascending.
+func (s set) all() (numbers []int) {
+	s.each(func(i int) { numbers = append(numbers, i) })
+	return numbers
+}
+
 // each calls f in ascending order.
 func (s set) each(f func(i int)) {
 	for i, w := range s {

@@ -19,6 +19,7 @@ func (st *State) Check() error {
 		underWay: map[*session]int{}, untold: map[*session]int{},
 	}
 	a.gangs()
+	a.kept()
 	for _, g := range st.held {
 		if g.s.waiting != g {
 			a.say("session %d has a gang held that it does not wait for", g.s.id)
@@ -101,6 +102,35 @@ func (a *audit) gangs() {
 	}
 }
 
+// kept counts what gangs keep of workers that their sessions have done with.
+func (a *audit) kept() {
+	gangs := map[*kept]int{}
+	count := func(g *gang) {
+		if g != nil && g.keeps != nil {
+			gangs[g.keeps]++
+		}
+	}
+	for _, all := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {
+		for _, g := range all {
+			count(g)
+		}
+	}
+	for _, s := range a.st.sessions {
+		for e := s.line.first; e != nil; e = e.behind {
+			count(e.g)
+		}
+		count(s.waiting)
+	}
+	for k, n := range gangs {
+		if k.gangs != n {
+			a.say("%d gangs keep workers that have gone, %d by their count", n, k.gangs)
+		}
+		for _, w := range k.workers {
+			a.views[w.slot]++
+		}
+	}
+}
+
 func (a *audit) session(s *session) {
 	if s.conn != 0 && (a.st.conns[s.conn] == nil || a.st.conns[s.conn].s != s) {
 		a.say("session %d has connection %d, which is not its own", s.id, s.conn)
@@ -130,10 +160,10 @@ func (a *audit) session(s *session) {
 	a.graphs(s)
 	a.memory(s)
 	a.assembled(s)
-	seen := set{}
-	for _, slot := range s.slots {
-		if !seen.has(slot) {
-			seen.add(slot)
+	has := set{}
+	for _, slot := range append(slices.Clone(s.slots), s.newest().slots...) {
+		if !has.has(slot) {
+			has.add(slot)
 			a.views[slot]++
 		}
 	}
@@ -235,7 +265,7 @@ func (a *audit) use(s *session) {
 		if o.charge != 0 {
 			for i, d := range o.place.rows {
 				if !o.freed.has(int(d)) {
-					want.add(s.numbers[o.place.rows[i]])
+					want.add(o.place.in.numbers[o.place.rows[i]])
 				}
 			}
 		}

@@ -30,7 +30,8 @@ type resident struct {
 	workers set
 	slot    int // of the first of these
 	charge  ledger.ID
-	runs    int // that have been admitted, and have not ended
+	runs    int  // that have been admitted, and have not ended
+	lost    bool // one of the workers has gone: nothing is loaded there any more
 }
 
 // codeBytes returns the bytes that a program's code takes of each device.
@@ -122,11 +123,11 @@ func (st *State) letProgram(p *program) {
 // unloadUnused takes code out of the ledger if nothing uses it any more.
 func (st *State) unloadUnused(r *resident) {
 	c := r.of
-	if r.runs > 0 || c.loadedOn[r.slot] > 0 {
+	if r.runs > 0 || !r.lost && c.loadedOn[r.slot] > 0 {
 		return
 	}
 	used := false
-	r.workers.each(func(slot int) { used = used || c.loadedOn[slot] > 0 })
+	r.workers.each(func(slot int) { used = used || !r.lost && c.loadedOn[slot] > 0 })
 	if used {
 		return
 	}

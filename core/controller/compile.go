@@ -179,7 +179,7 @@ func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
 // key names what compiles to the same.
 func (st *State) key(s *session, m *wire.Compile, r *request, p *place) string {
 	h := sha256.New()
-	first := st.workers[s.slots[p.rows[0]]]
+	first := st.workers[p.slot]
 	put(h, []byte(m.Format))
 	put(h, r.text.Sha256)
 	put(h, r.options)
@@ -193,14 +193,14 @@ func (st *State) key(s *session, m *wire.Compile, r *request, p *place) string {
 		order := map[int]int{} // of workers, by slot
 		where := make([]byte, 0, 8*len(p.rows))
 		for _, d := range p.rows {
-			slot := s.slots[d]
+			slot := p.in.slots[d]
 			at, found := order[slot]
 			if !found {
 				at = len(order)
 				order[slot] = at
 			}
 			where = binary.LittleEndian.AppendUint32(where, uint32(at))
-			where = binary.LittleEndian.AppendUint32(where, uint32(s.view.Device(int(d)).Local))
+			where = binary.LittleEndian.AppendUint32(where, uint32(p.in.view.Device(int(d)).Local))
 		}
 		put(h, where)
 	}

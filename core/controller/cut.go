@@ -2,9 +2,10 @@ package controller
 
 import "github.com/openpathways/pathways/core/wire"
 
-// cut is a transfer taken apart: all that grows with its moves. It reads only what does not change as long as the
-// session lives, so Server has it made without its lock.
+// cut is a transfer taken apart by a binding: all that grows with its moves. It reads only what does not change, so
+// Server has it made without its lock.
 type cut struct {
+	in      *binding
 	err     error    // the transfer makes no sense
 	to      []uint32 // virtual devices, each once
 	at      *place   // theirs, where it was made beforehand; not the session's yet
@@ -22,14 +23,14 @@ type source struct {
 }
 
 // cutMoves takes a transfer apart.
-func cutMoves(s *session, m *wire.Transfer) *cut {
-	c := new(cut)
+func cutMoves(b *binding, m *wire.Transfer) *cut {
+	c := &cut{in: b}
 	known := map[uint64]int{} // of sources
 	var seen set
 	for i, move := range m.Moves {
-		if move == nil || int(move.To) >= len(s.slots) || int(move.From) >= len(s.slots) {
+		if move == nil || int(move.To) >= len(b.slots) || int(move.From) >= len(b.slots) {
 			c.err = invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
-				len(s.slots)-1)
+				len(b.slots)-1)
 			return c
 		}
 		if move.Index != 0 {
@@ -47,22 +48,22 @@ func cutMoves(s *session, m *wire.Transfer) *cut {
 			c.sources = append(c.sources, source{object: move.Source, move: i})
 		}
 		c.sources[at].on.add(int(move.From))
-		c.workers.add(s.slots[move.From])
-		c.workers.add(s.slots[move.To])
+		c.workers.add(b.slots[move.From])
+		c.workers.add(b.slots[move.To])
 	}
 	if c.workers.count() > 1 {
-		c.divide(s, m.Moves)
+		c.divide(m.Moves)
 	}
 	return c
 }
 
 // divide deals moves to the workers at their ends.
-func (c *cut) divide(s *session, moves []*wire.Move) {
+func (c *cut) divide(moves []*wire.Move) {
 	c.own = make([][]byte, 64*len(c.workers))
 	pairs := map[[2]int]bool{}
 	for i, m := range moves {
 		m.Index = uint32(i + 1)
-		from, to := s.slots[m.From], s.slots[m.To]
+		from, to := c.in.slots[m.From], c.in.slots[m.To]
 		c.own[from] = wire.AppendMove(c.own[from], m)
 		if from == to {
 			continue
@@ -83,10 +84,11 @@ func surveyTransfer(ev *Event, s *session, m *wire.Transfer) func() {
 	if len(m.Moves) < cutBeforehand {
 		return nil
 	}
+	b := s.binding
 	return func() {
-		c := cutMoves(s, m)
+		c := cutMoves(b, m)
 		if c.err == nil {
-			c.at, c.err = s.newPlace(c.to)
+			c.at, c.err = b.newPlace(s, c.to)
 		}
 		ev.cut = c
 	}

@@ -49,7 +49,7 @@ func (d *sketch) divide() {
 	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
 	p.nodes = make([]piece, len(m.Nodes))
 	pairs := map[[2]int]bool{}
-	cutter := &cutter{slots: d.s.slots}
+	cutter := &cutter{slots: d.in.slots}
 	others := len(p.head) // bytes of a worker that takes part in nothing
 	p.sizes = map[int]int{}
 	for i, n := range m.Nodes {

@@ -111,8 +111,8 @@ func (st *State) leavesDevices(g *gang) {
 	}
 	var on []int
 	for _, d := range g.place.rows {
-		if !g.waits.has(g.s.slots[d]) {
-			on = append(on, g.s.view.Device(int(d)).Number)
+		if !g.waits.has(g.place.in.slots[d]) {
+			on = append(on, g.place.in.view.Device(int(d)).Number)
 		}
 	}
 	if len(on) > 0 {

@@ -30,6 +30,7 @@ func (st *State) remove(s *session, id uint64) (was object, found bool) {
 	s.apart(id, o)
 	was = *o
 	delete(s.objects, id)
+	delete(s.lost, id)
 	*o = object{}
 	st.freeObj = append(st.freeObj, o)
 	return was, true

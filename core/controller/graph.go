@@ -13,7 +13,7 @@ import (
 //
 //	survey  looks up what its nodes name, in the Step's own time
 //	draw    checks it, makes its places and its parts for workers: all that grows with shards. It reads only what does
-//	        not change as long as the session lives, so that Server calls it without its lock
+//	        not change, so that Server calls it without its lock
 //	define  makes it one of the session's, with what was drawn
 //
 // Between the first and the last, the session's own messages wait behind this one.
@@ -22,7 +22,8 @@ import (
 // numbers in the graph.
 type graph struct {
 	id           uint64
-	err          error // why it cannot be played
+	err          error       // why it cannot be played
+	message      *wire.Graph // as the client sent it, for workers that take the place of others
 	inputs, made int
 	nodes        []node
 	all          *place     // of all nodes
@@ -56,6 +57,7 @@ type read struct {
 // sketch is a graph that is being drawn.
 type sketch struct {
 	s        *session
+	in       *binding
 	m        *wire.Graph
 	programs map[uint64]*program // that it names and the session has
 	named    map[uint64]int      // the first node that names each of them
@@ -72,7 +74,7 @@ func (st *State) surveyGraph(s *session, m *wire.Graph, size int) *sketch {
 	if !st.keepsGraph(s, m) || st.refusesGraph(s, m, size) != nil {
 		return nil
 	}
-	d := &sketch{s: s, m: m, programs: map[uint64]*program{}, named: map[uint64]int{}, places: map[string]*place{}}
+	d := &sketch{s: s, in: s.binding, m: m, programs: map[uint64]*program{}, named: map[uint64]int{}, places: map[string]*place{}}
 	for i, n := range m.Nodes {
 		if r := n.GetRun(); r != nil && d.programs[r.Program] == nil {
 			if p := s.programs[r.Program]; p != nil {
@@ -109,7 +111,7 @@ func (st *State) define(s *session, m *wire.Graph, ev *Event) {
 	}
 	g := &graph{id: m.Graph}
 	if g.err = st.refusesGraph(s, m, len(payload)); g.err == nil {
-		if d == nil {
+		if d == nil || d.in != s.binding {
 			if d = st.surveyGraph(s, m, len(payload)); d != nil {
 				d.draw()
 			}
@@ -128,11 +130,17 @@ func (st *State) define(s *session, m *wire.Graph, ev *Event) {
 	for _, p := range g.programs {
 		p.graphs++
 	}
+	st.announce(s, d, payload, ev.kept)
+}
+
+// announce has the workers of a graph know it. Payload is the client's message.
+func (st *State) announce(s *session, d *sketch, payload []byte, kept bool) {
+	g := &d.g
 	for _, i := range d.loads {
 		st.load(s, g.nodes[i].program, g.nodes[i].at)
 	}
 	st.tell(s, g.all.workers)
-	st.sendGraph(s, d, payload, ev.kept)
+	st.sendGraph(s, d, payload, kept)
 }
 
 // adopt makes what was drawn of a graph the session's.
@@ -142,6 +150,11 @@ func (st *State) adopt(s *session, d *sketch) error {
 			return unknownProgram(d.named[id], id)
 		}
 	}
+	return st.adoptPlaces(s, d)
+}
+
+// adoptPlaces makes the places that were made for a graph the session's.
+func (st *State) adoptPlaces(s *session, d *sketch) error {
 	had := map[*place]*place{} // places that the session has already, by those that were made
 	for _, key := range d.fresh {
 		p := d.places[key]
@@ -193,7 +206,7 @@ func unknownProgram(node int, program uint64) error {
 
 // draw does all that can be done beside Step.
 func (d *sketch) draw() {
-	d.g.id = d.m.Graph
+	d.g.id, d.g.message = d.m.Graph, d.m
 	if d.g.err = d.resolve(); d.g.err == nil {
 		d.divide()
 	}
@@ -299,7 +312,7 @@ func (d *sketch) place(rows []uint32) (*place, error) {
 	if p := d.places[key]; p != nil {
 		return p, nil
 	}
-	p, err := d.s.newPlace(rows)
+	p, err := d.in.newPlace(d.s, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -353,9 +366,9 @@ func (d *sketch) resolveTransfer(n *node, t *graphs.Transfer) (err error) {
 	var last *set // of the source of the move before
 	for i := range t.Moves {
 		move := &t.Moves[i]
-		if int(move.To) >= len(d.s.slots) || int(move.From) >= len(d.s.slots) {
+		if int(move.To) >= len(d.in.slots) || int(move.From) >= len(d.in.slots) {
 			return invalid("move %d names a device that is not in this session, which has devices 0 to %d", i,
-				len(d.s.slots)-1)
+				len(d.in.slots)-1)
 		}
 		if !made.has(int(move.To)) {
 			made.add(int(move.To))

@@ -95,6 +95,7 @@ type gang struct {
 	turn           uint64
 	before, behind *gang
 	retires        []ledger.ID // of a put: what of its array was freed before it has ended
+	keeps          *kept       // workers that have gone and whose places it still has
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
@@ -109,6 +110,9 @@ func (st *State) newGang(s *session, op uint64) *gang {
 
 func (st *State) recycle(g *gang) {
 	g.vacate()
+	if g.keeps != nil {
+		st.letGone(g.keeps)
+	}
 	*g = gang{waits: g.waits[:0]}
 	st.freeOps = append(st.freeOps, g)
 }
@@ -136,6 +140,8 @@ func (st *State) perform(s *session, q *queued) {
 		st.assemble(s, m)
 	case *wire.Forget:
 		st.forgetInTurn(s, m)
+	case *wire.Rebind:
+		st.rebind(s)
 	case *wire.Play:
 		st.play(s, m, q)
 	}
@@ -152,10 +158,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		err = q.err
 	}
 	if err == nil {
-		err = st.alive(at)
-	}
-	if err == nil {
-		err = st.readable(s, p, at, m)
+		err = lossFirst(st.alive(at), func() error { return st.readable(s, p, at, m) })
 	}
 	if e := st.create(s, m.FirstOutput, p.of.outputs, p.counted, at, err); e != nil {
 		st.end(s, m.Op, e)
@@ -287,6 +290,9 @@ func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	case o.donated:
 		return unusable(argument, id, "was donated to an earlier run and cannot be used again")
 	case o.place != at && !o.place.has.covers(devices):
+		if err := s.lost[id]; err != nil {
+			return err
+		}
 		return unusable(argument, id, "has no shard on some devices of the run; move it there first")
 	}
 	return nil

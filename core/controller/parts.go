@@ -22,7 +22,7 @@ func (st *State) dispatchParts(g *gang) {
 	switch m := g.message.(type) {
 	case *wire.Put:
 		head = encoded(&wire.Put{Op: m.Op, Object: m.Object, Array: m.Array})
-		own = st.ownDevices(g.s, m.Devices)
+		own = st.ownDevices(g.place.in, m.Devices)
 	case *wire.Transfer:
 		head = encoded(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array})
 		st.introducePairs(g.cut.pairs)
@@ -54,10 +54,10 @@ func encoded(m proto.Message) []byte {
 }
 
 // ownDevices returns the fields of a Put that name devices, by the slots of their workers.
-func (st *State) ownDevices(s *session, devices []uint32) [][]byte {
+func (st *State) ownDevices(b *binding, devices []uint32) [][]byte {
 	by := make([][]uint32, len(st.workers))
 	for _, d := range devices {
-		by[s.slots[d]] = append(by[s.slots[d]], d)
+		by[b.slots[d]] = append(by[b.slots[d]], d)
 	}
 	own := make([][]byte, len(by))
 	for slot, mine := range by {

@@ -173,10 +173,12 @@ func (st *State) performNode(s *session, p *play, i int) {
 
 // nodeReadable returns why a node cannot be performed.
 func (st *State) nodeReadable(p *play, i int) error {
+	return lossFirst(st.alive(p.g.nodes[i].over), func() error { return st.nodeReads(p, i) })
+}
+
+// nodeReads returns why what a node reads is not there.
+func (st *State) nodeReads(p *play, i int) error {
 	s, n := p.s, &p.g.nodes[i]
-	if err := st.alive(n.over); err != nil {
-		return err
-	}
 	for k := range n.reads {
 		r := &n.reads[k]
 		id := p.object(r.object)

@@ -105,12 +105,12 @@ func (st *State) begin(c *compiled) {
 			err = st.canSend(c, w)
 		}
 		if err == nil {
-			c.madeFor = w.s.locate(w.place)
+			c.madeFor = w.place.locate()
 			for i := range c.waiting {
 				c.waiting[i].told = false
 			}
 			st.compile++
-			st.startCompile(c, st.compile, w, st.workers[w.s.slots[w.place.rows[0]]], c.madeFor)
+			st.startCompile(c, st.compile, w, st.workers[w.place.slot], c.madeFor)
 			return
 		}
 		c.waiting = c.waiting[1:]
@@ -136,7 +136,7 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 
 // canSend is an error where a waiter's client cannot send its program's text to the worker.
 func (st *State) canSend(c *compiled, w waiter) error {
-	switch by := st.workers[w.s.slots[w.place.rows[0]]]; {
+	switch by := st.workers[w.place.slot]; {
 	case len(c.code) > 0 || c.text.Size == 0:
 	case by.protocol < wire.ProtocolContent:
 		return tooOld(by)
@@ -188,12 +188,12 @@ func (st *State) notCompiled(w waiter, err error) {
 }
 
 // locate returns the devices of a place. Nobody changes them.
-func (s *session) locate(p *place) []*wire.Place {
+func (p *place) locate() []*wire.Place {
 	if p.devicesAt == nil {
 		all := make([]wire.Place, len(p.rows))
 		p.devicesAt = make([]*wire.Place, len(p.rows))
 		for i, d := range p.rows {
-			at := s.view.Device(int(d))
+			at := p.in.view.Device(int(d))
 			all[i].Worker, all[i].Local = at.Worker, uint32(at.Local)
 			p.devicesAt[i] = &all[i]
 		}
@@ -355,18 +355,26 @@ func (st *State) load(s *session, p *program, at *place) {
 	if p.loaded.covers(at.workers) {
 		return
 	}
-	st.tell(s, at.workers)
-	p.of.loads(p, at.workers)
+	var fresh set // a graph may be defined on workers that have gone
 	at.workers.each(func(slot int) {
-		if !p.loaded.has(slot) && st.workers[slot].protocol >= wire.ProtocolLoaded {
-			p.loading.add(slot)
+		if w := st.workers[slot]; !p.loaded.has(slot) && w.gone == nil {
+			fresh.add(slot)
+			if w.protocol >= wire.ProtocolLoaded {
+				p.loading.add(slot)
+			}
 		}
 	})
-	p.loaded.union(at.workers)
+	to := st.connsOf(fresh)
+	if len(to) == 0 {
+		return
+	}
+	st.tell(s, fresh)
+	p.of.loads(p, fresh)
+	p.loaded.union(fresh)
 	if p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED {
 		st.introduce(at.workers)
 	}
-	loadable, where := p.of.loadable, s.locate(at)
+	loadable, where := p.of.loadable, at.locate()
 	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
 		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code,
@@ -374,7 +382,7 @@ func (st *State) load(s *session, p *program, at *place) {
 			Handlers: loadable.Handlers, Unbounded: loadable.Unbounded, Artifact: loadable.Artifact, Kept: loadable.Kept,
 			Other: true}
 	}
-	st.send(at.conns, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
+	st.send(to, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
 		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated,
 		Tells: true})
 }

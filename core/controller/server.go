@@ -111,7 +111,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: term, Key: random[8:],
 		Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
 		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
-		Limits: c.Limits, Tenants: c.Tenants, KeepTraces: c.KeepTraces})
+		Unix: s.begun.UnixNano(), Limits: c.Limits, Tenants: c.Tenants, KeepTraces: c.KeepTraces})
 	s.state.Weigh(stepWeight)
 	s.running.Add(1)
 	go s.tick(c.Heartbeat)
@@ -363,6 +363,8 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Forget)
 	case wire.KindAbort:
 		m = new(wire.Abort)
+	case wire.KindRebind:
+		m = new(wire.Rebind)
 	case wire.KindHostCall:
 		m = new(wire.HostCall)
 	case wire.KindProfile:

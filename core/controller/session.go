@@ -27,17 +27,17 @@ type session struct {
 	profiles int // that have begun, and not ended
 	address  [1]uint64
 
-	tenant  *tenancy
-	view    *placement.View
-	slots   []int             // of the workers, by virtual device
-	numbers []int             // in the ledger, by virtual device
-	workers set               // slots
-	islands []*island         // by virtual device
-	seen    placement.Numbers // the same as numbers; nil until needed
-	told    set               // slots of workers that know of the session
-	spans   []*wire.Span      // of the view
-	places  map[string]*place
-	single  []*place // by virtual device; nil until needed
+	tenant *tenancy
+	*binding
+	offered  *binding          // that its client was told of, until it answers
+	answered bool              // and the answer is in the queue
+	rebinds  bool              // its client takes offers
+	spot     spot              // of its client
+	lost     map[uint64]error  // by object: why some of its shards are lost; those left are on the object's place
+	seen     placement.Numbers // the same as numbers; nil until needed
+	told     set               // slots of workers that know of the session
+	places   map[string]*place
+	single   []*place // by virtual device; nil until needed
 
 	readers gangs  // under way, all but puts
 	putters gangs  // puts under way
@@ -101,6 +101,7 @@ type object struct {
 // is one of it in a session.
 type place struct {
 	s       *session
+	in      *binding
 	gangs   int      // that were performed there and have not ended
 	listed  int      // where session.busy has it, if there are any
 	rows    []uint32 // virtual devices; the same may be there once
@@ -117,6 +118,7 @@ type place struct {
 	// The devices as messages name them; nil until needed, see locate.
 	devicesAt []*wire.Place
 	err       error  // a worker has gone, or a device is in an exclusive slice of another session
+	past      error  // something else is behind its devices now
 	checked   uint64 // State.reach when err was looked for
 }
 
@@ -134,7 +136,8 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	st.session++
 	st.process++
 	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
-		tenant: owner, view: view, begun: st.now,
+		tenant: owner, binding: st.bind(view, nil), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
+		begun:   st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
@@ -187,7 +190,7 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	return view, nil
 }
 
-// showDevices tells a session's client of its devices and of their workers, and keeps where each device is.
+// showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	there := make([]*worker, 0, len(st.workers))
 	for _, w := range st.workers {
@@ -195,30 +198,20 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 			there = append(there, w)
 		}
 	}
-	s.spans = spans(s.view.Spans())
 	m.Assembles = true
 	at := make([]*worker, len(s.spans))
+	var seen set
 	for i, span := range s.spans {
 		w := st.processes[span.Worker]
 		at[i] = w
-		if s.workers.has(w.slot) {
+		if seen.has(w.slot) {
 			continue
 		}
-		s.workers.add(w.slot)
+		seen.add(w.slot)
 		w.views++
 		m.Assembles = m.Assembles && w.protocol >= wire.ProtocolObjects
 		m.Workers = append(m.Workers, w.process)
 		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
-	}
-	n := s.view.Len()
-	s.slots, s.numbers, s.islands = make([]int, 0, n), make([]int, 0, n), make([]*island, 0, n)
-	for i, span := range s.spans {
-		w := at[i]
-		for k := range int(span.Count) {
-			s.slots = append(s.slots, w.slot)
-			s.numbers = append(s.numbers, w.base+int(span.Local)+k)
-			s.islands = append(s.islands, w.island)
-		}
 	}
 	view, spans := s.view, s.spans
 	return func() { describeDevices(m, view, spans, at, there) }
@@ -239,12 +232,18 @@ func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, 
 		w := at[i]
 		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
 			d := len(m.Devices)
-			limit, share := memoryOf(local, onHost[w.process.Host])
-			m.Devices = append(m.Devices, &wire.Device{Number: uint32(d), Worker: span.Worker, Local: local.Local,
-				Slice: uint32(view.Device(d).Island.Index), Kind: local.Kind, Memories: local.Memories,
-				DefaultMemory: local.DefaultMemory, MemoryLimit: limit, MemoryShare: share, HostMemory: local.HostMemory > 0})
+			m.Devices = append(m.Devices, describeDevice(d, span.Worker, uint32(view.Device(d).Island.Index), local,
+				onHost[w.process.Host]))
 		}
 	}
+}
+
+// describeDevice returns a device as a client sees it. OnHost is memoryOf's.
+func describeDevice(d int, process uint64, slice uint32, local *wire.LocalDevice, onHost int64) *wire.Device {
+	limit, share := memoryOf(local, onHost)
+	return &wire.Device{Number: uint32(d), Worker: process, Local: local.Local, Slice: slice, Kind: local.Kind,
+		Memories: local.Memories, DefaultMemory: local.DefaultMemory, MemoryLimit: limit, MemoryShare: share,
+		HostMemory: local.HostMemory > 0}
 }
 
 // memoryOf returns the bytes that arrays may take on a device, and those that they
@@ -286,7 +285,7 @@ func (st *State) drop(s *session, why error) {
 	for _, r := range st.layout.ReleaseAll(s.id) {
 		delete(st.asked, r)
 	}
-	st.layout.Retire(s.view)
+	st.layout.Retire(s.newest().view)
 	st.released()
 	st.dropLine(s, why)
 	for _, is := range st.islands {
@@ -314,11 +313,7 @@ func (st *State) drop(s *session, why error) {
 		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	s.workers.each(func(slot int) {
-		w := st.workers[slot]
-		w.views--
-		st.release(w)
-	})
+	st.leaveBindings(s)
 	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
 	} else {
@@ -379,7 +374,7 @@ func (st *State) place(s *session, rows []uint32) (*place, error) {
 	if p := s.places[string(key)]; p != nil {
 		return p, nil
 	}
-	p, err := s.newPlace(rows)
+	p, err := s.newPlace(s, rows)
 	if err == nil {
 		err = st.keepPlace(s, p, string(key))
 	}
@@ -409,52 +404,6 @@ func appendRows(key []byte, rows []uint32) []byte {
 	return key
 }
 
-func (s *session) notDevices(n int) error {
-	return status.New(status.InvalidArgument,
-		"%d devices are named; this session has %d, and each may be named once", n, len(s.slots))
-}
-
-// newPlace makes a place of virtual devices, for keepPlace. It reads only what a session keeps as long as it lives, so
-// it may run beside Step.
-//
-// Errors: INVALID_ARGUMENT.
-func (s *session) newPlace(rows []uint32) (*place, error) {
-	if len(rows) == 0 || len(rows) > len(s.slots) {
-		return nil, s.notDevices(len(rows))
-	}
-	p := &place{s: s, rows: slices.Clone(rows), numbers: make([]int, 0, len(rows))}
-	ranks := make([]int, 0, len(rows))
-	for i, d := range rows {
-		if int(d) >= len(s.slots) {
-			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
-				len(s.slots)-1)
-		}
-		if p.has.has(int(d)) {
-			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
-		}
-		p.has.add(int(d))
-		p.workers.add(s.slots[d])
-		if i == 0 {
-			p.island = s.islands[d]
-		} else if p.island != s.islands[d] {
-			p.island = nil
-		}
-		ranks = append(ranks, s.view.Device(int(d)).Number)
-		p.numbers = append(p.numbers, s.numbers[d])
-	}
-	p.slot = s.slots[rows[0]]
-	slices.Sort(p.numbers)
-	for _, d := range p.numbers { // FNV-1a
-		p.hash = (p.hash ^ uint64(d)) * 0x100000001b3
-	}
-	if p.island != nil {
-		p.devices = schedule.Devices(ranks...)
-	}
-	var err error
-	p.sorted, err = ledger.Sort(p.numbers)
-	return p, err
-}
-
 // keepPlace makes a place one of the session's, under its key.
 func (st *State) keepPlace(s *session, p *place, key string) (err error) {
 	if p.memory, err = st.ledger.PlaceSorted(ledger.Owner(s.id), p.sorted); err != nil {
@@ -479,7 +428,9 @@ func (st *State) alive(p *place) error {
 	if p.checked == st.reach {
 		return p.err
 	}
-	p.checked, p.err = st.reach, nil
+	if p.checked, p.err = st.reach, p.past; p.err != nil {
+		return p.err
+	}
 	p.workers.each(func(slot int) {
 		if w := st.workers[slot]; p.err == nil && w.gone != nil {
 			p.err = w.gone
@@ -546,6 +497,8 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		return st.assembleLater(s, ev, m)
 	case *wire.Forget:
 		return st.forgetLater(s, ev, m)
+	case *wire.Rebind:
+		return st.rebindLater(s, ev, m)
 	default:
 		return status.New(status.InvalidArgument, "a client sent a message of kind %d, which is not a client's to send",
 			ev.Wire)

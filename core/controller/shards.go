@@ -26,7 +26,7 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 			}
 			o.freed.add(int(d))
 			fresh = append(fresh, d)
-			slot := s.slots[d]
+			slot := o.place.in.slots[d]
 			list := by[slot]
 			if n := len(list) - 1; n < 0 || list[n].Object != rows.Object {
 				list = append(list, &wire.Rows{Object: rows.Object})

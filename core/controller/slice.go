@@ -27,7 +27,7 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 		return
 	}
 	owner, class := s.owns()
-	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.view, Owner: owner, Class: class,
+	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
 		Priority: int(m.Priority), Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
 		Want: placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
 	for _, n := range m.Topology[:min(len(m.Topology), placement.MaxDimensions+1)] { // one more, which Ask refuses
@@ -231,8 +231,8 @@ func (st *State) released() {
 // a request for an exclusive slice keeps free devices from sessions that have begun since.
 func (st *State) excluded(p *place) error {
 	name := func(i int) (row int, device string) {
-		row = slices.Index(p.s.numbers, p.numbers[i])
-		return row, fmt.Sprintf("%s/%d", st.workers[p.s.slots[row]].name, p.s.view.Device(row).Local)
+		row = slices.Index(p.in.numbers, p.numbers[i])
+		return row, fmt.Sprintf("%s/%d", st.workers[p.in.slots[row]].name, p.in.view.Device(row).Local)
 	}
 	if st.layout.HasExclusive() {
 		if slice, i := st.layout.Excluded(p.s.id, p.numbers); slice != nil {
@@ -242,7 +242,7 @@ func (st *State) excluded(p *place) error {
 				st.ownerOf(slice.Session))
 		}
 	}
-	if p.s.view.Sized() { // its devices are not among those that requests keep
+	if p.in.view.Sized() { // its devices are not among those that requests keep
 		return nil
 	}
 	if r, i := st.layout.Keeper(p.s.id, p.s.begun, p.numbers); r != nil {

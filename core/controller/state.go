@@ -87,6 +87,7 @@ type Config struct {
 	// StuckAfter is the nanoseconds for which a gang may stand still before it is aborted; 0: for as long as it does.
 	StuckAfter int64
 	MemoryWait int64 // nanoseconds that a gang waits for memory that others have; 0 is not at all
+	Unix       int64 // nanoseconds since 1970 at time 0 of the events, for people; 0 is not known
 	// Tenants are those that the file of tenants names; nil: there is none, and each session is a tenant of its own.
 	Tenants *tenant.Table
 	Limits  Limits

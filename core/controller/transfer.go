@@ -69,8 +69,8 @@ func (st *State) make(s *session, op, id uint64, bytes int64, memory string, at 
 
 func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 	c := q.cut
-	if c == nil {
-		c = cutMoves(s, m)
+	if c == nil || c.in != s.binding {
+		c = cutMoves(s.binding, m)
 	}
 	if c.err != nil {
 		st.end(s, m.Op, c.err)
@@ -129,6 +129,9 @@ func (st *State) movable(s *session, m *wire.Transfer, from *source) error {
 	case o.of != nil:
 		return o.asMember(from.object)
 	case !o.place.has.covers(from.on):
+		if err := s.lost[from.object]; err != nil {
+			return err
+		}
 		i := slices.IndexFunc(m.Moves, func(v *wire.Move) bool {
 			return v.Source == from.object && !o.place.has.has(int(v.From))
 		})
@@ -169,6 +172,9 @@ func (st *State) fetchable(s *session, m *wire.Fetch, at *place) error {
 	case o.of != nil:
 		return o.asMember(m.Object)
 	case !o.place.has.has(int(m.Device)):
+		if err := s.lost[m.Object]; err != nil {
+			return err
+		}
 		return invalid("array %d has no shard on device %d", m.Object, m.Device)
 	case o.put != 0:
 		st.awaitPut(o)

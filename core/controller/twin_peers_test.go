@@ -38,7 +38,8 @@ func (w *twin) joinClient() {
 		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{},
 		where: map[uint64][]uint32{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns)}})
+		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns),
+		ProtocolMax: rapid.SampledFrom([]uint32{wire.ProtocolMax, wire.ProtocolRebind - 1}).Draw(w.t, "protocol")}})
 }
 
 func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
@@ -93,7 +94,15 @@ func (w *twin) submits(c *twinClient) {
 	if len(c.programs) == 0 && what == "run" && len(c.waiting) == 0 {
 		what = "compile"
 	}
+	if c.offered != 0 && rapid.Bool().Draw(t, "answers") {
+		what = "rebind"
+	}
 	switch what {
+	case "rebind":
+		c.rebinding = true
+		m := &wire.Rebind{Epoch: c.offered}
+		c.offered = 0
+		w.say(c.conn, wire.KindRebind, m)
 	case "compile":
 		rows := devices()
 		ids := make([]int, len(rows))

@@ -59,6 +59,9 @@ type twinClient struct {
 	failing  map[uint64]bool     // operations that name what is not there
 	live     []uint64            // objects that were made and not freed
 	where    map[uint64][]uint32 // devices of objects
+	// The epoch of an offer to be answered, 0 where there is none; and whether the answer is in the queue.
+	offered   uint64
+	rebinding bool
 }
 
 func (w *twin) step(ev Event) {
@@ -210,6 +213,13 @@ func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64, o
 
 func (w *twin) clientSees(c *twinClient, a Action) {
 	switch a.Wire {
+	case wire.KindRebind:
+		m := new(wire.Rebind)
+		w.into(a, m)
+		if c.offered != 0 || len(m.Devices) == 0 || len(m.Workers) == 0 {
+			w.t.Fatalf("session %d is made the offer %v", c.session, m)
+		}
+		c.offered = m.Epoch
 	case wire.KindCompleted:
 		m := new(wire.Completed)
 		w.into(a, m)

@@ -32,10 +32,10 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 	case wire.KindSession:
 		m := new(wire.Session)
 		w.into(a, m)
-		if worker.known[m.Session] {
+		if c := w.clientOf(m.Session); worker.known[m.Session] && (c == nil || !c.rebinding) {
 			w.t.Fatalf("a worker is told of session %d twice", m.Session)
 		}
-		worker.known[m.Session] = true
+		worker.known[m.Session], worker.devices[m.Session] = true, nil
 		for _, span := range m.Devices {
 			for range span.Count {
 				worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
@@ -105,7 +105,8 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		m := new(wire.Graph)
 		w.into(a, m)
 		key := [2]uint64{uint64(m.Session), m.Graph}
-		if !worker.known[m.Session] || worker.graphs[key] != nil {
+		c := w.clientOf(m.Session)
+		if !worker.known[m.Session] || worker.graphs[key] != nil && (c == nil || !c.rebinding) {
 			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
 		}
 		worker.graphs[key] = m
@@ -154,9 +155,15 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			}
 			delete(worker.graphs, key)
 		}
+		c := w.clientOf(m.Session)
 		for key, g := range worker.graphs {
 			for _, n := range g.Nodes {
-				if n.Run != nil && key[0] == uint64(m.Session) && slices.Contains(m.Programs, n.Run.Program) {
+				if n.Run == nil || key[0] != uint64(m.Session) || !slices.Contains(m.Programs, n.Run.Program) {
+					continue
+				}
+				if c != nil && c.rebinding { // it comes again, and is not played before
+					delete(worker.graphs, key)
+				} else {
 					w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
 				}
 			}

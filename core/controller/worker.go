@@ -27,6 +27,7 @@ type worker struct {
 	// protocol is the newest that it speaks.
 	protocol uint32
 	gone     error // why it is not there any more
+	why      error // the same, without what a user can do
 	views    int   // sessions that have devices of it; the slot is free when they and it have gone
 	users    int   // sessions that it was told of: they have begun to use it
 	knows    set   // slots of workers that it was told of, and that were told of it
@@ -96,6 +97,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	if w.name != h.Name {
 		st.warn(w.about(wire.EventJoined), "two workers are named "+h.Name+": the second is called "+w.name, nil)
 	}
+	st.offerAll()
 	return nil
 }
 
@@ -126,9 +128,9 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	if o.Platform == nil {
 		o.Platform = new(wire.Platform)
 	}
-	kinds := make([]string, len(o.Devices))
+	kinds, memories := make([]string, len(o.Devices)), make([]string, len(o.Devices))
 	for i, d := range o.Devices {
-		kinds[i] = d.Kind
+		kinds[i], memories[i] = d.Kind, fmt.Sprint(d.Memories, d.DefaultMemory)
 	}
 	st.process++
 	name := st.apart(h.Name, st.process)
@@ -139,7 +141,8 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 	}
 	placed, err := st.layout.Join(placement.Offer{
 		Worker: st.process, Name: name, Island: o.Island, Platform: o.Platform.Name,
-		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds, First: w.base})
+		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds, Memories: memories,
+		First: w.base})
 	if err != nil {
 		st.unnumber(w)
 		return nil, nil, err
@@ -201,8 +204,8 @@ func (st *State) board(host, own string) *wire.Board {
 func quoted(s string) string { return `"` + s + `"` }
 
 // afterLoss is what a user can do who meets a worker's loss.
-const afterLoss = "arrays on its devices are lost, others are not; call pathways.shutdown() and pathways.init() to " +
-	"go on with the devices that are there then"
+const afterLoss = "arrays on its devices are lost, others are not; pathways.events() tells when another worker takes " +
+	"its place, and this script can then make them again and go on"
 
 // errStopped is the end of a worker that was told to stop, and said so.
 var errStopped = status.New(status.Unavailable, "it was stopped")
@@ -213,6 +216,7 @@ func Stopped(name string) error {
 }
 
 func (st *State) workerLost(w *worker, err error) {
+	w.why = err
 	if errors.Is(err, errStopped) {
 		w.gone = Stopped(w.name)
 		st.note(w.about(wire.EventLeft), "worker "+w.name+" left", nil)
@@ -274,8 +278,14 @@ func (st *State) workerLost(w *worker, err error) {
 			}
 		}
 	}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s.workers.has(w.slot) {
+			st.loseWorker(s, w)
+		}
+	}
 	st.artifactsWithout(w)
 	st.release(w)
+	st.offerAll()
 }
 
 // release frees the slot of a worker that has gone and that no session needs.

@@ -4,9 +4,10 @@
 // A worker adds devices to an island. A session sees the devices of all islands
 // as one list of virtual devices 0, 1, 2 …: islands in the order in which they
 // joined, within an island the workers by name (worker-2 before worker-10), within a
-// worker its devices in their local order. The list is a View. It is fixed when the
-// session begins: workers that join or leave later do not change it. A session that
-// asks for a number of devices sees that many.
+// worker its devices in their local order. The list is a View. Its length is fixed when
+// the session begins, and so are its devices, except those of workers that leave: other
+// workers may take their places, see Rebind. A session that asks for a number of devices
+// sees that many.
 //
 // # What it guarantees
 //
@@ -51,6 +52,7 @@ type Offer struct {
 	Versions map[string]string
 	Devices  int
 	Kinds    []string // of the devices, by local number; "" beyond its end
+	Memories []string // of the devices, by local number: what memories each has
 	// First is the number of its first device in the whole cluster, where the caller numbers all devices: workers that
 	// are there at one time have different numbers.
 	First int
@@ -126,7 +128,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		m.islands = append(m.islands, is)
 	}
 	o.Versions = maps.Clone(o.Versions)
-	o.Kinds = slices.Clone(o.Kinds)
+	o.Kinds, o.Memories = slices.Clone(o.Kinds), slices.Clone(o.Memories)
 	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
 	if more := o.First + o.Devices - len(m.loads); more > 0 {
 		m.loads = append(m.loads, make([]load, more)...)

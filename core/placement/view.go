@@ -6,11 +6,12 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// View is a session's list of devices: it numbers them from 0.
+// View is a session's list of devices: it numbers them from 0. It does not change; see Rebind.
 type View struct {
 	runs  []run
 	at    []int32 // the index of its run, by virtual device
 	sized bool    // made by ViewOf: the session asked for this number of devices
+	epoch uint64  // views that the session had before
 }
 
 // run is consecutive devices of one worker.

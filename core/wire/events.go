@@ -5,6 +5,7 @@ const (
 	EventJoined   = "joined"   // a worker has joined
 	EventLeft     = "left"     // a worker was stopped
 	EventLost     = "lost"     // a worker is lost
+	EventRebound  = "rebound"  // workers have taken the places of those that a session had lost
 	EventRefused  = "refused"  // a process may not connect
 	EventDropped  = "dropped"  // a connection broke the protocol
 	EventApart    = "apart"    // a worker cannot reach another process

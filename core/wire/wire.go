@@ -34,9 +34,10 @@ import (
 //	10 2026-11-23  workers say when they have loaded a program
 //	11 2026-11-24  blocks are written into arrays of their receiver
 //	12 2026-11-24  links of clients and workers to the controller outlive their connections
+//	13 2026-11-24  other workers take the places of those that a session has lost
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 12
+	ProtocolMax     = 13
 	ProtocolLend    = 2  // the first that lends
 	ProtocolBurst   = 3  // the first with bursts
 	ProtocolProfile = 4  // the first with profiles
@@ -48,6 +49,7 @@ const (
 	ProtocolLoaded  = 10 // the first with Loaded
 	ProtocolPlace   = 11 // the first whose blocks are written into arrays of their receiver
 	ProtocolLink    = 12 // the first with Welcome.link
+	ProtocolRebind  = 13 // the first with Rebind
 )
 
 // Kind is what a frame holds.
@@ -91,6 +93,7 @@ const (
 	KindHostCall  Kind = 36
 	KindPlayed    Kind = 37
 	KindHeld      Kind = 38
+	KindRebind    Kind = 39
 
 	KindAsk    Kind = 40
 	KindReport Kind = 41

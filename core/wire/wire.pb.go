@@ -610,7 +610,7 @@ type Welcome struct {
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`                             // of ROLE_CLIENT
 	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`                              // names the controller's incarnation
 	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                  // for the dialler's Hellos to peers
-	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                              // of ROLE_CLIENT: the virtual devices; fixed for the session
+	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                              // of ROLE_CLIENT: the virtual devices; their number is fixed, what is behind them not
 	Workers       []*Process             `protobuf:"bytes,9,rep,name=workers,proto3" json:"workers,omitempty"`                              // of ROLE_CLIENT: where the devices are
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                           // of ROLE_CLIENT
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                              // of ROLE_CLIENT: operations that may be under way at once
@@ -5805,8 +5805,8 @@ func (x *Peers) GetWhy() *Status {
 }
 
 // Controller to worker, before anything else of a session: what is behind its
-// virtual devices, which may differ from those of other sessions. It stays as it
-// is for the session's life.
+// virtual devices, which may differ from those of other sessions. Sent again when
+// something else is behind some of them, see Rebind.
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -5867,6 +5867,69 @@ func (x *Session) GetDevices() []*Span {
 	return nil
 }
 
+// Controller to client: other workers can take the places of those that the session has lost, or waits for. The client
+// answers with the epoch alone, and its answer has its place among the session's operations: those before it are on
+// what was behind the devices before, and those after it on what is behind them from then on. There is one at a time.
+type Rebind struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`    // of the session's devices from then on: 1 is that of the Welcome
+	Workers       []*Process             `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"` // that come
+	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // those behind which is something else
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rebind) Reset() {
+	*x = Rebind{}
+	mi := &file_wire_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rebind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rebind) ProtoMessage() {}
+
+func (x *Rebind) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
+func (*Rebind) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *Rebind) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Rebind) GetWorkers() []*Process {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *Rebind) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // Devices of one worker in a row.
 type Span struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5879,7 +5942,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5891,7 +5954,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5904,7 +5967,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -5939,7 +6002,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5951,7 +6014,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5964,7 +6027,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -5993,7 +6056,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6005,7 +6068,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6018,7 +6081,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -6050,7 +6113,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6062,7 +6125,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6075,7 +6138,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -6123,7 +6186,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6135,7 +6198,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6148,7 +6211,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -6212,7 +6275,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6224,7 +6287,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6237,7 +6300,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -6286,7 +6349,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6298,7 +6361,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6311,7 +6374,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -6394,7 +6457,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6406,7 +6469,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6419,7 +6482,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -6483,7 +6546,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6495,7 +6558,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6508,7 +6571,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -6547,7 +6610,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6559,7 +6622,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6572,7 +6635,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -6625,7 +6688,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6637,7 +6700,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6650,7 +6713,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Look) GetIsland() string {
@@ -6703,7 +6766,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6715,7 +6778,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6728,7 +6791,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -6787,7 +6850,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6799,7 +6862,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6812,7 +6875,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Ask) GetStop() bool {
@@ -6869,7 +6932,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6881,7 +6944,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6894,7 +6957,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Trace) GetName() string {
@@ -6945,7 +7008,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6957,7 +7020,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6970,7 +7033,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Report) GetCluster() string {
@@ -7116,7 +7179,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7128,7 +7191,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7141,7 +7204,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79, 0}
+	return file_wire_proto_rawDescGZIP(), []int{80, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -7206,7 +7269,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7218,7 +7281,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7231,7 +7294,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81, 0}
+	return file_wire_proto_rawDescGZIP(), []int{82, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -7279,7 +7342,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7291,7 +7354,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7304,7 +7367,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81, 1}
+	return file_wire_proto_rawDescGZIP(), []int{82, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -7340,7 +7403,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7352,7 +7415,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7365,7 +7428,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 0}
+	return file_wire_proto_rawDescGZIP(), []int{85, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -7449,7 +7512,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7461,7 +7524,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7474,7 +7537,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 1}
+	return file_wire_proto_rawDescGZIP(), []int{85, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -7518,7 +7581,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7530,7 +7593,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7543,7 +7606,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 2}
+	return file_wire_proto_rawDescGZIP(), []int{85, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -7638,7 +7701,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7650,7 +7713,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7663,7 +7726,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 3}
+	return file_wire_proto_rawDescGZIP(), []int{85, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -7722,7 +7785,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7734,7 +7797,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7747,7 +7810,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 4}
+	return file_wire_proto_rawDescGZIP(), []int{85, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -7801,7 +7864,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7813,7 +7876,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7826,7 +7889,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 5}
+	return file_wire_proto_rawDescGZIP(), []int{85, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -7901,7 +7964,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7913,7 +7976,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7926,7 +7989,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 6}
+	return file_wire_proto_rawDescGZIP(), []int{85, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -8062,7 +8125,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8074,7 +8137,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8087,7 +8150,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 7}
+	return file_wire_proto_rawDescGZIP(), []int{85, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -8240,7 +8303,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8252,7 +8315,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8265,7 +8328,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 8}
+	return file_wire_proto_rawDescGZIP(), []int{85, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -8354,7 +8417,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8366,7 +8429,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8379,7 +8442,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 9}
+	return file_wire_proto_rawDescGZIP(), []int{85, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -8442,7 +8505,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8454,7 +8517,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8467,7 +8530,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 10}
+	return file_wire_proto_rawDescGZIP(), []int{85, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -8511,7 +8574,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8523,7 +8586,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8536,7 +8599,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 11}
+	return file_wire_proto_rawDescGZIP(), []int{85, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -8633,7 +8696,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8645,7 +8708,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8658,7 +8721,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 12}
+	return file_wire_proto_rawDescGZIP(), []int{85, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -8728,7 +8791,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8740,7 +8803,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8753,7 +8816,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 13}
+	return file_wire_proto_rawDescGZIP(), []int{85, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -8783,7 +8846,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8795,7 +8858,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8808,7 +8871,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84, 14}
+	return file_wire_proto_rawDescGZIP(), []int{85, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -9369,7 +9432,11 @@ const file_wire_proto_rawDesc = "" +
 	"\aSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
 	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +
-	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\"J\n" +
+	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\"\x81\x01\n" +
+	"\x06Rebind\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x120\n" +
+	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"J\n" +
 	"\x04Span\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
@@ -9669,7 +9736,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 108)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -9744,49 +9811,50 @@ var file_wire_proto_goTypes = []any{
 	(*Abort)(nil),                // 70: pathways.wire.Abort
 	(*Peers)(nil),                // 71: pathways.wire.Peers
 	(*Session)(nil),              // 72: pathways.wire.Session
-	(*Span)(nil),                 // 73: pathways.wire.Span
-	(*Drop)(nil),                 // 74: pathways.wire.Drop
-	(*Goodbye)(nil),              // 75: pathways.wire.Goodbye
-	(*Profile)(nil),              // 76: pathways.wire.Profile
-	(*Profiled)(nil),             // 77: pathways.wire.Profiled
-	(*Recorded)(nil),             // 78: pathways.wire.Recorded
-	(*Happened)(nil),             // 79: pathways.wire.Happened
-	(*Executed)(nil),             // 80: pathways.wire.Executed
-	(*Watch)(nil),                // 81: pathways.wire.Watch
-	(*Doing)(nil),                // 82: pathways.wire.Doing
-	(*Look)(nil),                 // 83: pathways.wire.Look
-	(*Timeline)(nil),             // 84: pathways.wire.Timeline
-	(*Ask)(nil),                  // 85: pathways.wire.Ask
-	(*Trace)(nil),                // 86: pathways.wire.Trace
-	(*Report)(nil),               // 87: pathways.wire.Report
-	nil,                          // 88: pathways.wire.Hello.VersionsEntry
-	nil,                          // 89: pathways.wire.Platform.StringsEntry
-	nil,                          // 90: pathways.wire.Platform.IntsEntry
-	nil,                          // 91: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 92: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 93: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 94: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 95: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 96: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 97: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 98: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 99: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 100: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 101: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 102: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 103: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 104: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 105: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 106: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 107: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 108: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 109: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 110: pathways.wire.Report.Supervised
+	(*Rebind)(nil),               // 73: pathways.wire.Rebind
+	(*Span)(nil),                 // 74: pathways.wire.Span
+	(*Drop)(nil),                 // 75: pathways.wire.Drop
+	(*Goodbye)(nil),              // 76: pathways.wire.Goodbye
+	(*Profile)(nil),              // 77: pathways.wire.Profile
+	(*Profiled)(nil),             // 78: pathways.wire.Profiled
+	(*Recorded)(nil),             // 79: pathways.wire.Recorded
+	(*Happened)(nil),             // 80: pathways.wire.Happened
+	(*Executed)(nil),             // 81: pathways.wire.Executed
+	(*Watch)(nil),                // 82: pathways.wire.Watch
+	(*Doing)(nil),                // 83: pathways.wire.Doing
+	(*Look)(nil),                 // 84: pathways.wire.Look
+	(*Timeline)(nil),             // 85: pathways.wire.Timeline
+	(*Ask)(nil),                  // 86: pathways.wire.Ask
+	(*Trace)(nil),                // 87: pathways.wire.Trace
+	(*Report)(nil),               // 88: pathways.wire.Report
+	nil,                          // 89: pathways.wire.Hello.VersionsEntry
+	nil,                          // 90: pathways.wire.Platform.StringsEntry
+	nil,                          // 91: pathways.wire.Platform.IntsEntry
+	nil,                          // 92: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 93: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 94: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 95: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 96: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 97: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 98: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 99: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 100: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 101: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 102: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 103: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 104: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 105: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 106: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 107: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 108: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 109: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 110: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 111: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	88,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	89,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -9796,13 +9864,13 @@ var file_wire_proto_depIdxs = []int32{
 	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
 	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	89,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	90,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	90,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	91,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	91,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	92,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	92,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	93,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -9825,7 +9893,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	104, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	105, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -9855,42 +9923,44 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 68: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 69: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 70: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	73,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	9,   // 72: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 73: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 74: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	80,  // 75: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	79,  // 76: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	93,  // 77: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	94,  // 78: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	95,  // 79: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	97,  // 80: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	102, // 81: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	108, // 82: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	100, // 83: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	103, // 84: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	107, // 85: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	109, // 86: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 87: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	82,  // 88: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	98,  // 89: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 90: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 91: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 92: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	101, // 93: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	99,  // 94: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	106, // 95: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	104, // 96: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	99,  // 97: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	105, // 98: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	73,  // 99: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	105, // 100: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	110, // 101: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	102, // [102:102] is the sub-list for method output_type
-	102, // [102:102] is the sub-list for method input_type
-	102, // [102:102] is the sub-list for extension type_name
-	102, // [102:102] is the sub-list for extension extendee
-	0,   // [0:102] is the sub-list for field type_name
+	74,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 72: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 73: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	9,   // 74: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 75: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 76: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	81,  // 77: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	80,  // 78: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	94,  // 79: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	95,  // 80: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	96,  // 81: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	98,  // 82: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	103, // 83: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	109, // 84: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	101, // 85: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	104, // 86: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	108, // 87: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	110, // 88: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 89: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	83,  // 90: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	99,  // 91: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 92: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 93: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 94: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	102, // 95: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	100, // 96: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	107, // 97: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	105, // 98: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	100, // 99: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	106, // 100: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	74,  // 101: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	106, // 102: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	111, // 103: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	104, // [104:104] is the sub-list for method output_type
+	104, // [104:104] is the sub-list for method input_type
+	104, // [104:104] is the sub-list for extension type_name
+	104, // [104:104] is the sub-list for extension extendee
+	0,   // [0:104] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -9904,7 +9974,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   108,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -31,8 +31,8 @@ func (w *Worker) evict(r *Running) {
 	where := devices(r.Devices)
 	why := status.New(status.DataLoss,
 		"worker %s restarted, and the arrays on it are lost: %s of %s, which has ended, has run on %s for %v and "+
-			"cannot be ended in another way (--evict-after is %v). Begin a new session, by pathways.shutdown() and "+
-			"pathways.init(), and make the arrays again",
+			"cannot be ended in another way (--evict-after is %v); pathways.events() tells when a worker takes its place, and "+
+			"the arrays can then be made again",
 		w.config.Name, r, owner(r.Session, r.Client), where, r.Since.Round(time.Second), w.config.EvictAfter)
 	w.log.Error("this worker restarts", "worker", w.config.Name, "reason", why)
 	w.goodbye(why)

@@ -74,7 +74,7 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 						t.Errorf("the worker restarts after %v, want %v", took, c.evicted)
 					}
 					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3",
-						"session 1, notebook of ada on node1", "device 0", "--evict-after is 1m0s", "pathways.init()"} {
+						"session 1, notebook of ada on node1", "device 0", "--evict-after is 1m0s", "pathways.events()"} {
 						if status.CodeOf(why) != status.DataLoss || !strings.Contains(why.Error(), part) {
 							t.Errorf("%v: it does not say %q", why, part)
 						}

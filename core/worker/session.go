@@ -22,8 +22,12 @@ type place struct {
 	local  int
 }
 
+// session takes note of what is behind a session's devices, also where that has changed.
 func (w *Worker) session(m *wire.Session) {
 	s := new(session)
+	if was := w.sessions[m.Session]; was != nil {
+		s.assembled = was.assembled // of devices here, which stay what they are
+	}
 	for _, span := range m.Devices {
 		const most = 1 << 20 // devices, so that bad numbers take no memory
 		for k := range min(span.Count, most) {

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from pathways import _arrow
     from pathways._doctor import Report
+    from pathways._events import Event, Events
     from pathways._pipeline import Pipeline
     from pathways._slices import VirtualDeviceSet
     from pathways._status import Status
@@ -56,9 +57,11 @@ __all__ = [
     "__version__",
     "devices",
     "doctor",
+    "events",
     "from_arrow",
     "init",
     "make_virtual_device_set",
+    "on_event",
     "pipeline",
     "program",
     "reshard",
@@ -314,6 +317,38 @@ def pipeline(
     from pathways._pipeline import Pipeline
 
     return Pipeline(stages, microbatches, schedule, loss)
+
+
+def events() -> Events:
+    """Returns an iterator over what happens to the session on a cluster from now on: workers that are lost, those that
+    take their places, and breaks of the connection to the controller. Take it before the work that may be hit.
+
+        events = pathways.events()
+        try:
+            y = step(x)
+            y.block_until_ready()
+        except (jax.errors.JaxRuntimeError, ValueError):
+            events.wait("rebound", timeout=60)  # the devices can be used again
+            x = jax.device_put(saved, sharding)
+
+    Each event has kind ("lost", "came", "rebound", "disconnected", "resumed", "ended"), worker, devices, reason, time.
+    Iterating blocks until something happens, and ends behind "ended". A terminal shows a line for each event.
+    """
+    from pathways._events import Events
+
+    return Events()
+
+
+def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
+    """Calls a function with each event from now on, see `events()`, on a thread of its own. What it raises is a
+    warning.
+
+    Returns:
+      a function that ends this.
+    """
+    from pathways import _events
+
+    return _events.on_event(call)
 
 
 def stats() -> dict[str, Any]:

@@ -62,6 +62,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
             ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
             ("pathways_lost", ctypes.c_void_p, []),
+            ("pathways_moments", ctypes.c_void_p, [ctypes.c_uint64, ctypes.c_int64]),
             ("pathways_info", ctypes.c_void_p, []),
             ("pathways_stats", ctypes.c_void_p, []),
             ("pathways_status", ctypes.c_void_p, []),
@@ -132,6 +133,12 @@ def set_cluster(address: str | None, versions: dict[str, str]) -> None:
 def check_session() -> None:
     """Raises the error of the session on a cluster, if it is lost."""
     check(load().pathways_lost())
+
+
+def moments(after: int, timeout_ms: int) -> dict[str, Any]:
+    """Returns what has happened to sessions after the moment of a number: last, moments. It waits up to the timeout."""
+    library = load()
+    return json.loads(_text(library, library.pathways_moments(after, timeout_ms)) or "{}")
 
 
 def info() -> dict[str, Any]:

@@ -1,0 +1,31 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/client"
+)
+
+func TestMomentsAreKeptAndAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h happenings
+		if list, last := h.after(0, time.Second); len(list) != 0 || last != 0 {
+			t.Fatalf("before anything has happened: %v, %d", list, last)
+		}
+		time.AfterFunc(time.Minute, func() { h.add(client.Moment{Kind: client.MomentLost, Worker: "w"}) })
+		begun := time.Now()
+		list, last := h.after(0, time.Hour)
+		if took := time.Since(begun); took != time.Minute || len(list) != 1 || list[0].Worker != "w" || last != 1 {
+			t.Fatalf("after %v: %v, %d", took, list, last)
+		}
+		for range 2 * keepsMoments {
+			h.add(client.Moment{Kind: client.MomentResumed})
+		}
+		list, last = h.after(last, time.Hour)
+		if n := len(list); n > keepsMoments || n < keepsMoments/2 || list[n-1].Number != last || last != 2*keepsMoments+1 {
+			t.Fatalf("%d are kept, up to %d", n, last)
+		}
+	})
+}

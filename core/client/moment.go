@@ -1,0 +1,78 @@
+package client
+
+import (
+	"slices"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// Moment is something that has happened to what a session uses.
+type Moment struct {
+	Kind    string    `json:"kind"` // one of those below
+	At      time.Time `json:"at"`
+	Worker  string    `json:"worker,omitempty"`  // its name; "" where it is about the controller
+	Devices []uint32  `json:"devices,omitempty"` // of the session that it is about
+	Reason  string    `json:"reason,omitempty"`  // "CODE: text"
+}
+
+// Kinds of moments.
+const (
+	MomentLost         = "lost"         // a worker: what the session had on its devices is lost
+	MomentCame         = "came"         // a worker that takes the place of one that was lost
+	MomentRebound      = "rebound"      // the devices are its from now on, for all that is submitted
+	MomentDisconnected = "disconnected" // there is no connection to the controller; the session is kept for the lease
+	MomentResumed      = "resumed"      // there is one again, and nothing was lost
+	MomentEnded        = "ended"        // the session is lost
+)
+
+// moment tells Config.Moment. It may be called from any goroutine.
+func (r *remote) moment(kind, worker string, devices []uint32, why error) {
+	if r.moments == nil {
+		return
+	}
+	m := Moment{Kind: kind, At: time.Now(), Worker: worker, Devices: devices}
+	if why != nil {
+		m.Reason = status.CodeOf(why).String() + ": " + why.Error()
+	}
+	r.moments(m)
+}
+
+// momentsOf tells of devices, for each of their workers once.
+func (r *remote) momentsOf(kind string, v *view, isOne func(*wire.Device) bool, why error) {
+	for _, w := range v.workers {
+		var devices []uint32
+		for _, d := range v.devices {
+			if d.Worker == w.GetNumber() && isOne(d) {
+				devices = append(devices, d.Number)
+			}
+		}
+		if len(devices) > 0 {
+			r.moment(kind, w.GetName(), devices, why)
+		}
+	}
+}
+
+// isAny is for momentsOf.
+func isAny(*wire.Device) bool { return true }
+
+// gone tells of workers that are lost.
+func (r *remote) gone(processes []uint64, why error) {
+	r.momentsOf(MomentLost, r.view.Load(), func(d *wire.Device) bool { return slices.Contains(processes, d.Worker) }, why)
+}
+
+// watch tells of the connection to the controller where the session outlives it.
+func (r *remote) watch() {
+	if w, ok := r.conn.(transport.Watched); ok {
+		w.Watch(func(why error) {
+			if why != nil {
+				r.moment(MomentDisconnected, "", nil, status.New(status.Unavailable, "the connection to the controller at %s broke: %w",
+					r.conn.Peer(), why))
+			} else {
+				r.moment(MomentResumed, "", nil, nil)
+			}
+		})
+	}
+}

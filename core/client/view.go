@@ -1,0 +1,69 @@
+package client
+
+import (
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A session's devices outlive their workers. When another worker can take the place of one that was lost, the
+// controller offers it, and the answer has its place among the session's operations: see core/controller/rebind.go.
+// What is submitted after that exchanges its bytes with the new worker. That both change at the same point is why
+// rebind holds order.
+
+// view is what is behind the session's devices. It does not change.
+type view struct {
+	devices []*wire.Device
+	workers []*wire.Process // of the devices, also those that are lost
+}
+
+// Devices implements Cluster.
+func (r *remote) Devices() []*wire.Device { return r.view.Load().devices }
+
+// worker returns the process of the worker that a device is of.
+func (r *remote) worker(device uint32) uint64 { return r.view.Load().devices[device].Worker }
+
+// WorkerName implements Cluster.
+func (r *remote) WorkerName(process uint64) string {
+	for _, w := range r.view.Load().workers {
+		if w.Number == process && w.Name != "" {
+			return w.Name
+		}
+	}
+	return strconv.FormatUint(process, 10)
+}
+
+// rebind accepts an offer of the controller.
+func (r *remote) rebind(m *wire.Rebind) {
+	answer, err := proto.Marshal(&wire.Rebind{Epoch: m.Epoch})
+	if err != nil {
+		panic(err) // a message of ours always encodes
+	}
+	r.order.Lock()
+	defer r.order.Unlock()
+	if r.Lost() != nil {
+		return
+	}
+	r.sendPut(false) // its rows are on their way to where they were
+	was := r.view.Load()
+	next := &view{devices: slices.Clone(was.devices), workers: append(slices.Clone(was.workers), m.Workers...)}
+	for _, d := range m.Devices {
+		if int(d.GetNumber()) < len(next.devices) {
+			next.devices[d.GetNumber()] = d
+		}
+	}
+	has := map[uint64]bool{}
+	for _, d := range next.devices {
+		has[d.Worker] = true
+	}
+	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
+	r.view.Store(next)
+	if r.conn.Send(wire.KindRebind, answer) != nil {
+		return // the reader ends the session
+	}
+	bound := &view{devices: m.Devices, workers: m.Workers}
+	r.momentsOf(MomentRebound, bound, isAny, nil)
+}

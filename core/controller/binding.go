@@ -1,0 +1,89 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/schedule"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// binding is what is behind a session's devices in one epoch. It does not change, so what was placed by it means the
+// same until it has ended. See rebind.go.
+type binding struct {
+	view    *placement.View
+	spans   []*wire.Span // of the view
+	slots   []int        // of the workers, by virtual device
+	numbers []int        // in the ledger, by virtual device
+	islands []*island    // by virtual device
+	workers set          // slots
+}
+
+// bind returns the binding of a view. Before is the binding of the epoch before, which knows of workers that have gone;
+// nil of the first, in which there are none.
+func (st *State) bind(view *placement.View, before *binding) *binding {
+	n := view.Len()
+	b := &binding{view: view, spans: spans(view.Spans()), slots: make([]int, 0, n), numbers: make([]int, 0, n),
+		islands: make([]*island, 0, n)}
+	for _, span := range b.spans {
+		w := st.processes[span.Worker]
+		if w == nil {
+			w = st.workers[before.slots[len(b.slots)]]
+		}
+		b.workers.add(w.slot)
+		for k := range int(span.Count) {
+			b.slots = append(b.slots, w.slot)
+			b.numbers = append(b.numbers, w.base+int(span.Local)+k)
+			b.islands = append(b.islands, w.island)
+		}
+	}
+	return b
+}
+
+// newPlace makes a place of virtual devices, for keepPlace. It reads only what does not change, so it may run beside
+// Step.
+//
+// Errors: INVALID_ARGUMENT.
+func (b *binding) newPlace(s *session, rows []uint32) (*place, error) {
+	if len(rows) == 0 || len(rows) > len(b.slots) {
+		return nil, b.notDevices(len(rows))
+	}
+	p := &place{s: s, in: b, rows: slices.Clone(rows), numbers: make([]int, 0, len(rows))}
+	ranks := make([]int, 0, len(rows))
+	for i, d := range rows {
+		if int(d) >= len(b.slots) {
+			return nil, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
+				len(b.slots)-1)
+		}
+		if p.has.has(int(d)) {
+			return nil, status.New(status.InvalidArgument, "device %d is named twice", d)
+		}
+		p.has.add(int(d))
+		p.workers.add(b.slots[d])
+		if i == 0 {
+			p.island = b.islands[d]
+		} else if p.island != b.islands[d] {
+			p.island = nil
+		}
+		ranks = append(ranks, b.view.Device(int(d)).Number)
+		p.numbers = append(p.numbers, b.numbers[d])
+	}
+	p.slot = b.slots[rows[0]]
+	slices.Sort(p.numbers)
+	for _, d := range p.numbers { // FNV-1a
+		p.hash = (p.hash ^ uint64(d)) * 0x100000001b3
+	}
+	if p.island != nil {
+		p.devices = schedule.Devices(ranks...)
+	}
+	var err error
+	p.sorted, err = ledger.Sort(p.numbers)
+	return p, err
+}
+
+func (b *binding) notDevices(n int) error {
+	return status.New(status.InvalidArgument,
+		"%d devices are named; this session has %d, and each may be named once", n, len(b.slots))
+}

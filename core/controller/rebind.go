@@ -1,0 +1,310 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A session's devices outlive their workers: when a worker is lost, another one takes its place behind the same devices
+// as soon as there is one, and the session goes on. placement.Rebind decides which worker that is.
+//
+// # The moment
+//
+// What is behind a device changes between two operations of the session. The controller cannot say between which: the
+// client sends ahead, and sends bytes of puts to the worker that it knows. So the controller makes an offer, the client
+// takes note of it between two of its operations, and its answer, in its place among them, is the moment. What the
+// client has sent before names the old worker, wherever it is taken up, and fails as it would have without the offer.
+// What it sends after that names the new one. An offer stands until it is answered, also where its workers are lost
+// meanwhile: then these are what is missing next.
+//
+// # What follows the devices
+//
+// Places of a binding do not change. A new binding makes new ones for what uses the devices that it is about: for
+// programs, which their workers load again with their next run, and for graphs, which are sent again. Arrays do not
+// follow; they have lost their shards with their worker (loss.go). Old places stay with operations that were performed
+// by them and have not ended, and so do the slots and the numbers of workers that have gone (kept).
+
+// kept is what operations under way, or in line, keep of workers that have gone and that their session has done with.
+type kept struct {
+	workers []*worker
+	gangs   int
+}
+
+// newest returns the binding that is to be, or else the one that is.
+func (s *session) newest() *binding {
+	if s.offered != nil {
+		return s.offered
+	}
+	return s.binding
+}
+
+// offerAll makes offers to all sessions that miss devices.
+func (st *State) offerAll() {
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		st.offer(st.sessions[id])
+	}
+}
+
+// offer makes a session an offer, if it misses devices and there are workers for some of them.
+func (st *State) offer(s *session) {
+	if !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || !st.misses(s) {
+		return
+	}
+	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
+		w := st.processes[process]
+		return w != nil && w.protocol >= wire.ProtocolRebind && s.spot.reaches(w.spot, w.offer.Addresses)
+	})
+	if next == nil {
+		return
+	}
+	b := st.bind(next, s.binding)
+	s.offered, s.answered = b, false
+	m := &wire.Rebind{Epoch: next.Epoch()}
+	told := map[*worker]bool{}
+	for d, slot := range b.slots {
+		if slot == s.slots[d] {
+			continue
+		}
+		w := st.workers[slot]
+		if !told[w] {
+			told[w] = true
+			w.views++
+			m.Workers = append(m.Workers, w.process)
+		}
+		m.Devices = append(m.Devices, st.deviceOf(b, d))
+	}
+	st.send(s.to(), wire.KindRebind, m)
+}
+
+// misses reports whether a worker of a session has gone.
+func (st *State) misses(s *session) (is bool) {
+	s.workers.each(func(slot int) { is = is || st.workers[slot].gone != nil })
+	return is
+}
+
+// deviceOf returns a device as a client sees it.
+func (st *State) deviceOf(b *binding, d int) *wire.Device {
+	w, at := st.workers[b.slots[d]], b.view.Device(d)
+	onHost := int64(0)
+	for _, o := range st.workers {
+		if o != nil && o.gone == nil && o.process.Host == w.process.Host {
+			for _, local := range o.offer.Devices {
+				if local.HostMemory > 0 {
+					onHost++
+				}
+			}
+		}
+	}
+	return describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local], onHost)
+}
+
+// rebindLater takes a client's answer to an offer.
+func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
+	if s.offered == nil || s.answered || m.Epoch != s.offered.view.Epoch() {
+		return status.New(status.InvalidArgument, "the client answers an offer of epoch %d, which was not made", m.Epoch)
+	}
+	s.answered = true
+	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message}, nil)
+	return nil
+}
+
+// rebind is the moment from which on other workers are behind some of a session's devices.
+func (st *State) rebind(s *session) {
+	old, next := s.binding, s.offered
+	s.binding, s.offered, s.seen = next, nil, nil
+	var changed set
+	var gone set // slots
+	for d, slot := range next.slots {
+		if slot != old.slots[d] {
+			changed.add(d)
+			gone.add(old.slots[d])
+		}
+	}
+	gone.without(next.workers)
+	st.keepGone(s, gone)
+	st.pastPlaces(s, changed)
+	var names []string
+	next.workers.each(func(slot int) {
+		if w := st.workers[slot]; !old.workers.has(slot) {
+			names = append(names, w.name)
+		}
+	})
+	st.reach++
+	st.send(st.connsOf(s.told), wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
+	st.replacePrograms(s, changed)
+	st.replaceGraphs(s, changed)
+	st.note(s.about(wire.EventRebound), fmt.Sprintf("%s has %s now on %s", s.owner(),
+		status.Count(changed.count(), "device"), listed(names)), nil)
+	st.serve = true
+	st.stir()
+	st.offer(s)
+}
+
+// keepGone lets go of workers that have gone and that a session has done with, as soon as no operation has them.
+func (st *State) keepGone(s *session, gone set) {
+	k := new(kept)
+	gone.each(func(slot int) {
+		w := st.workers[slot]
+		if s.told.has(slot) {
+			s.told.remove(slot)
+			w.users--
+		}
+		k.workers = append(k.workers, w)
+	})
+	keep := func(g *gang) {
+		if g == nil || g.s != s || !g.to.meets(gone) && (g.place == nil || !g.place.workers.meets(gone)) {
+			return
+		}
+		if g.keeps != nil { // since an earlier time: what it kept then is kept with this
+			k.workers = append(k.workers, g.keeps.workers...)
+			g.keeps.workers = nil
+			st.letGone(g.keeps)
+		}
+		g.keeps = k
+		k.gangs++
+	}
+	for _, g := range st.gangs {
+		keep(g)
+	}
+	for e := s.line.first; e != nil; e = e.behind {
+		keep(e.g)
+	}
+	keep(s.waiting)
+	k.gangs++
+	st.letGone(k)
+}
+
+// letGone is the end of an operation that kept workers which have gone.
+func (st *State) letGone(k *kept) {
+	if k.gangs--; k.gangs > 0 {
+		return
+	}
+	for _, w := range k.workers {
+		w.views--
+		st.release(w)
+	}
+	k.workers = nil
+}
+
+// leaveBindings ends a session's use of its workers.
+func (st *State) leaveBindings(s *session) {
+	all := slices.Clone(s.workers)
+	all.union(s.newest().workers)
+	all.each(func(slot int) {
+		w := st.workers[slot]
+		w.views--
+		st.release(w)
+	})
+}
+
+// errPast is the error of what names a place behind whose devices something else is now.
+var errPast = status.New(status.Unavailable,
+	"it was sent before another worker took the place of one that was lost; do it again")
+
+// pastPlaces puts an end to the session's places that have some of these devices.
+func (st *State) pastPlaces(s *session, changed set) {
+	for key, p := range s.places {
+		if p.has.meets(changed) {
+			p.past = errPast
+			delete(s.places, key)
+		}
+	}
+	changed.each(func(d int) {
+		if p := s.single[d]; p != nil {
+			p.past = errPast
+			s.single[d] = nil
+		}
+	})
+}
+
+// replace returns a place of the same devices as they are now.
+func (st *State) replace(s *session, p *place, changed set) *place {
+	if p == nil || !p.has.meets(changed) {
+		return p
+	}
+	p.past = errPast
+	next, err := st.place(s, p.rows)
+	if err != nil {
+		return p // there are no more numbers for places: what uses it fails
+	}
+	return next
+}
+
+// replacePrograms has programs run on what is behind their devices now. Those of several workers are loaded again on
+// all of them, since each knows where the others are.
+func (st *State) replacePrograms(s *session, changed set) {
+	for _, c := range s.compiling {
+		for i := range c.waiting {
+			if w := &c.waiting[i]; w.s == s {
+				w.place = st.replace(s, w.place, changed)
+			}
+		}
+	}
+	var to set
+	forget := &wire.Forget{Session: s.id}
+	seen := map[*program]bool{}
+	for p := range s.allPrograms() {
+		if seen[p] || !p.place.has.meets(changed) {
+			continue
+		}
+		seen[p] = true
+		p.place = st.replace(s, p.place, changed)
+		if len(p.place.rows) == 1 {
+			continue // what other workers have loaded of it stays right
+		}
+		to.union(p.loaded)
+		forget.Programs = append(forget.Programs, p.id)
+		for _, slot := range p.loaded.all() {
+			st.unloaded(p, slot)
+		}
+	}
+	slices.Sort(forget.Programs)
+	if len(forget.Programs) > 0 {
+		st.send(st.connsOf(to), wire.KindForget, forget)
+	}
+}
+
+// replaceGraphs sends graphs again whose nodes have other workers now.
+func (st *State) replaceGraphs(s *session, changed set) {
+	for _, id := range slices.Sorted(maps.Keys(s.graphs)) {
+		g := s.graphs[id]
+		if g.err != nil || !g.all.has.meets(changed) {
+			continue
+		}
+		d := &sketch{s: s, in: s.binding, m: g.message, programs: map[uint64]*program{}, named: map[uint64]int{},
+			places: map[string]*place{}}
+		for _, p := range g.programs {
+			d.programs[p.id] = p
+		}
+		d.draw()
+		next := &d.g
+		if next.err == nil {
+			next.err = st.adoptPlaces(s, d)
+		}
+		if next.err != nil { // it could be drawn before, so it lacks numbers for places
+			g.err = next.err
+			continue
+		}
+		s.graphs[id] = next
+		st.announce(s, d, encoded(g.message), true)
+	}
+}
+
+// listed joins names for people.
+func listed(names []string) string {
+	switch n := len(names); {
+	case n == 0:
+		return "no worker"
+	case n == 1:
+		return "worker " + names[0]
+	case n <= 3:
+		return "workers " + strings.Join(names, ", ")
+	default:
+		return fmt.Sprintf("%d workers", n)
+	}
+}

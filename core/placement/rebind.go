@@ -1,0 +1,119 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// # Views have epochs
+//
+// The number of a session's devices never changes, and a View does not change either. What is behind some of the
+// devices changes when their worker has left and another one takes its place: then the session gets the View of the
+// next epoch, in which all other devices are as they were.
+//
+// A worker takes the place of another as a whole, device by device in their local order, so what was compiled for
+// consecutive devices of one worker still is for such. It has to be like the other: of the same island, with the same
+// fingerprint, number of devices, kinds and memories. It must not have devices in the view already, and none of its
+// devices may be kept for others. Of several, one with the name of the lost worker comes first, since that is the same
+// worker started again; then one that the fewest slices and views of a fixed size have.
+
+// Epoch returns which view of its session this is: 1, 2, 3 …
+func (v *View) Epoch() uint64 { return v.epoch + 1 }
+
+// Misses reports whether the worker of some device of the view has left.
+func (v *View) Misses() bool {
+	return slices.ContainsFunc(v.runs, func(r run) bool { return r.worker.gone })
+}
+
+// Rebind returns the session's view of the next epoch, nil if no worker can take the place of one that has left. The
+// session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
+// The caller may exclude workers by usable.
+func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *View {
+	replaced, taken := map[*Worker]*Worker{}, map[*Worker]bool{}
+	for _, r := range v.runs {
+		taken[r.worker] = true
+	}
+	var next *View
+	for i, r := range v.runs {
+		if !r.worker.gone {
+			continue
+		}
+		by, looked := replaced[r.worker]
+		if !looked {
+			by = m.replacement(r.worker, func(w *Worker) bool { return !taken[w] && usable(w.Offer.Worker) })
+			replaced[r.worker], taken[by] = by, by != nil
+		}
+		if by == nil {
+			continue
+		}
+		if next == nil {
+			next = &View{runs: slices.Clone(v.runs), at: v.at, sized: v.sized, epoch: v.epoch + 1}
+		}
+		next.runs[i].worker = by
+	}
+	if next == nil {
+		return nil
+	}
+	m.move(session, v, next)
+	return next
+}
+
+// replacement returns the worker that takes the place of one which has left; nil if there is none.
+func (m *Map) replacement(lost *Worker, usable func(*Worker) bool) (best *Worker) {
+	use := func(w *Worker) (n int32) {
+		for local := range w.Devices {
+			l := &m.loads[w.First+local]
+			n += l.granted + l.viewed
+		}
+		return n
+	}
+	other := func(w *Worker) int {
+		if w.Name == lost.Name {
+			return 0
+		}
+		return 1
+	}
+	for _, w := range lost.Island.members {
+		if !w.isLike(lost) || !usable(w) || m.isKept(w) {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(other(w), other(best)), cmp.Compare(use(w), use(best))) < 0 {
+			best = w
+		}
+	}
+	return best
+}
+
+// isLike reports whether a worker of the same island can do what another one did.
+func (w *Worker) isLike(o *Worker) bool {
+	return w.Fingerprint == o.Fingerprint && w.Platform == o.Platform && w.Devices == o.Devices &&
+		slices.Equal(w.Kinds, o.Kinds) && slices.Equal(w.Memories, o.Memories)
+}
+
+// isKept reports whether some device of a worker is in an exclusive slice, or kept for a request for one.
+func (m *Map) isKept(w *Worker) bool {
+	for number := w.First; number < w.First+w.Devices; number++ {
+		if m.loads[number].exclusive != nil || m.queue.reserved.Has(number) {
+			return true
+		}
+	}
+	return false
+}
+
+// move makes another view that of a session.
+func (m *Map) move(session uint32, from, to *View) {
+	if mine := m.holders[session]; mine != nil {
+		for _, s := range mine.slices {
+			m.count(s, -1)
+			s.View = to
+			m.count(s, +1)
+		}
+		for _, r := range mine.requests {
+			r.View = to
+		}
+	}
+	if to.sized {
+		m.countView(from, -1)
+		m.countView(to, +1)
+	}
+}

@@ -1,0 +1,169 @@
+package placement
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func anyWorker(uint64) bool { return true }
+
+func TestReplacementIsLikeTheLostWorker(t *testing.T) {
+	lost := Offer{Worker: 2, Name: "b", Devices: 2, Kinds: []string{"k", "k"}, Memories: []string{"m", "m"}, First: 8}
+	for _, c := range []struct {
+		name   string
+		change func(*Offer)
+		takes  bool
+	}{
+		{"the same again", func(*Offer) {}, true},
+		{"another name", func(o *Offer) { o.Name = "z" }, true},
+		{"another island", func(o *Offer) { o.Island = "x" }, false},
+		{"fewer devices", func(o *Offer) { o.Devices = 1 }, false},
+		{"another kind", func(o *Offer) { o.Kinds = []string{"k", "l"} }, false},
+		{"other memories", func(o *Offer) { o.Memories = []string{"m", "m, host"} }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var m Map
+			join(t, &m, Offer{Worker: 1, Name: "a", Devices: 2, Kinds: []string{"k", "k"}})
+			join(t, &m, lost)
+			v := m.View()
+			if v.Misses() || m.Rebind(1, v, anyWorker) != nil {
+				t.Fatal("a view of workers that are all there is bound anew")
+			}
+			m.Leave(2)
+			if !v.Misses() {
+				t.Fatal("the view does not miss the worker that has left")
+			}
+			o := lost
+			o.Worker, o.First = 3, 16
+			c.change(&o)
+			join(t, &m, o)
+			next := m.Rebind(1, v, anyWorker)
+			if (next != nil) != c.takes {
+				t.Fatalf("it takes the place: %v, want %v", next != nil, c.takes)
+			}
+			if next == nil {
+				return
+			}
+			if got := list(next); got != "1.0/0 1.1/0 3.0/0 3.1/0" || next.Epoch() != 2 || next.Misses() {
+				t.Errorf("the view of epoch %d is %q", next.Epoch(), got)
+			}
+			if got := list(v); got != "1.0/0 1.1/0 2.0/0 2.1/0" {
+				t.Errorf("the view before has changed to %q", got)
+			}
+		})
+	}
+}
+
+// The worker of the same name comes first, then the one that the fewest have; devices that are kept are not taken.
+func TestReplacementIsTheSameWorkerOrTheLeastUsed(t *testing.T) {
+	var m Map
+	for n := range uint64(4) {
+		join(t, &m, offer(n+1, "", 1))
+	}
+	v, err := m.ViewOf(1)
+	if err != nil || list(v) != "1.0/0" {
+		t.Fatalf("the view is %q, %v", list(v), err)
+	}
+	other, err := m.ViewOf(1) // has worker 2
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{Session: 7, Number: 1, View: m.View(), Owner: "o", Want: Want{Devices: 1, Exclusive: true}}
+	if err := m.Ask(r); err != nil {
+		t.Fatal(err)
+	}
+	m.Serve(0, nil, 10)
+	exclusive, _ := r.Result()
+	kept := exclusive.View.Device(exclusive.Devices[0]).Worker
+	m.Leave(1)
+	next := m.Rebind(1, v, anyWorker)
+	if next == nil || next.Device(0).Worker == 2 || next.Device(0).Worker == kept {
+		t.Fatalf("the place of worker 1 is taken by %q; worker 2 is in use, and worker %d kept", list(next), kept)
+	}
+	m.Leave(next.Device(0).Worker)
+	m.Release(7, 1)
+	again := offer(9, "", 1)
+	again.Name = fmt.Sprintf("w%d", next.Device(0).Worker)
+	join(t, &m, again)
+	if last := m.Rebind(1, next, anyWorker); last == nil || last.Device(0).Worker != 9 || last.Epoch() != 3 {
+		t.Errorf("the place is taken by %v, want the worker of the same name", last)
+	} else {
+		m.Retire(last)
+	}
+	m.Retire(other)
+}
+
+// Whatever joins and leaves, a view that is bound anew differs from the one before only in devices whose workers had
+// left; no worker is in it twice; and what counts uses ends at nothing.
+func TestRebindProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m Map
+		number := uint64(0)
+		join := func() {
+			number++
+			o := offer(number, rapid.SampledFrom([]string{"", "x"}).Draw(t, "island"), rapid.IntRange(1, 2).Draw(t, "devices"))
+			o.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+			if _, err := m.Join(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		join()
+		views := map[uint32]*View{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				join()
+			case 1:
+				m.Leave(rapid.Uint64Range(1, number).Draw(t, "worker"))
+			case 2:
+				if all := m.View(); all.Len() > 0 {
+					v, err := m.ViewOf(rapid.IntRange(1, all.Len()).Draw(t, "of"))
+					if err != nil {
+						continue // too many are in exclusive slices
+					}
+					s := uint32(len(views) + 1)
+					views[s] = v
+					r := &Request{Session: s, Number: 1, View: v, Owner: "o", Want: Want{Devices: 1,
+						Exclusive: rapid.Bool().Draw(t, "exclusive")}}
+					if m.Ask(r) == nil {
+						m.Serve(0, nil, 10)
+					}
+				}
+			}
+			for s, v := range views {
+				next := m.Rebind(s, v, anyWorker)
+				if next == nil {
+					continue
+				}
+				seen := map[Device]bool{}
+				for d := range v.Len() {
+					was, is := v.Device(d), next.Device(d)
+					if w := m.workers[was.Worker]; w != nil && was != is {
+						t.Fatalf("device %d is there, and was bound anew", d)
+					}
+					if is.Island != was.Island || is.Local != was.Local || seen[is] {
+						t.Fatalf("device %d was %+v and is %+v", d, was, is)
+					}
+					seen[is] = true
+				}
+				if next.Epoch() != v.Epoch()+1 || next.Sized() != v.Sized() {
+					t.Fatalf("epoch %d follows %d", next.Epoch(), v.Epoch())
+				}
+				views[s] = next
+			}
+		}
+		for s, v := range views {
+			m.ReleaseAll(s)
+			m.Retire(v)
+		}
+		for _, w := range m.workers {
+			for n := w.First; n < w.First+w.Devices; n++ {
+				if l := m.loads[n]; l.granted != 0 || l.viewed != 0 || l.exclusive != nil {
+					t.Fatalf("device %d is still counted: %+v", n, l)
+				}
+			}
+		}
+	})
+}
