@@ -146,8 +146,12 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 		return nil, short("a client")
 	}
 	memories := 0 // of the devices before; numbers them as one process's
+	tasks := map[uint64]int{}
 	for i, d := range devices {
-		if !s.describeDevice(c, i, d, memories) {
+		if _, known := tasks[d.Worker]; !known {
+			tasks[d.Worker] = len(tasks)
+		}
+		if !s.describeDevice(c, i, d, tasks[d.Worker], memories) {
 			C.pr_client_free(c)
 			return nil, short("a client's devices")
 		}
@@ -164,9 +168,9 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 	return c, nil
 }
 
-// describeDevice makes the C side of a device, whose memories are numbered from first. It returns false if memory is
-// short.
-func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first int) bool {
+// describeDevice makes the C side of a device, whose memories are numbered from first. Task numbers the session's workers
+// from 0, in the order of their devices. It returns false if memory is short.
+func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, first int) bool {
 	kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
 	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local),
 		C.size_t(len(d.Memories)), C.size_t(d.DefaultMemory),
@@ -174,6 +178,11 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 	C.free(unsafe.Pointer(kind))
 	C.free(unsafe.Pointer(worker))
 	made = made && C.bool(s.describeKind(c, i, d.Kind))
+	for _, name := range []string{"task_id", "virtual_task_index"} {
+		made = made && C.bool(named(name, func(name *C.char) C.bool {
+			return C.pr_device_int(c, C.size_t(i), name, C.int64_t(task))
+		}))
+	}
 	for j, m := range d.Memories {
 		words, debugs := s.cluster.Platform().MemoryText(m, first+j)
 		kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
@@ -186,7 +195,7 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, first 
 }
 
 // Attributes that a session's devices get from the cluster, not from their plugin.
-var ofCluster = []string{"slice_index", "worker", "local_index"}
+var ofCluster = []string{"slice_index", "worker", "local_index", "task_id", "virtual_task_index"}
 
 // describeKind sets the attributes that a device has by its kind. It returns false if memory is short.
 func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {

@@ -98,8 +98,9 @@ type remote struct {
 	texts     map[uint64][]byte         // long ones of programs, since what they were compiled to may be lost
 	asked     map[uint64]*grant.Request // requests for slices that wait for their answers
 	remapping remapping
-	round     *round // the profile's questions in flight; or nil
-	profile   uint64 // number of the last profile
+	round     *round          // the profile's questions in flight; or nil
+	profile   uint64          // number of the last profile
+	gone      map[uint64]bool // workers that are lost
 	lost      error
 	closing   bool // by Close
 
@@ -159,7 +160,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes), stop: make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
-		remapping: remapping{}}
+		remapping: remapping{}, gone: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.batcher, _ = conn.(transport.Batcher)
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
@@ -365,9 +366,10 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 		})
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
+			r.lostWorkers(m.Gone)
 			r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
 			r.unprofiled(m.Gone, m.Why.Err())
-			r.gone(m.Gone, m.Why.Err())
+			r.tellLost(m.Gone, m.Why.Err())
 		})
 	}
 	return nil
@@ -431,6 +433,9 @@ func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 	switch {
 	case p.fetch != nil:
 		p.fetch.err = err // the operation ends when its bytes arrive or fail
+		if late := p.fetch.late; late != nil {
+			r.running.Go(func() { late(err) })
+		}
 	case p.put != nil:
 		if p.put.err == nil {
 			p.put.err = err

@@ -58,8 +58,8 @@ func (r *remote) momentsOf(kind string, v *view, isOne func(*wire.Device) bool, 
 // isAny is for momentsOf.
 func isAny(*wire.Device) bool { return true }
 
-// gone tells of workers that are lost.
-func (r *remote) gone(processes []uint64, why error) {
+// tellLost tells of workers that are lost.
+func (r *remote) tellLost(processes []uint64, why error) {
 	r.momentsOf(MomentLost, r.view.Load(), func(d *wire.Device) bool { return slices.Contains(processes, d.Worker) }, why)
 }
 

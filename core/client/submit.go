@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"slices"
 	"time"
 	"unsafe"
@@ -350,6 +351,7 @@ func (r *remote) Transfer(t *wire.Transfer, token uint64) error {
 type fetching struct {
 	err     error // of the operation
 	arrived bool
+	late    func(err error) // called with the operation's error once that has ended; nil: nothing waits for it
 }
 
 // Fetch implements Cluster.
@@ -387,13 +389,20 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	if err != nil {
 		return err
 	}
-	r.exchange.Expect(r.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size,
-		into,
+	worker := r.worker(device)
+	r.exchange.Expect(worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size, into,
 		func(b transport.Block, err error) {
 			r.mu.Lock()
 			f.arrived = true
-			if err != nil && f.err != nil {
+			_, open := r.pending[op]
+			switch {
+			case err == nil:
+			case f.err != nil:
 				err = f.err // the operation's own error says more
+			case open && r.gone[worker]: // the controller ends it, and says whether the array is lost
+				f.late = func(own error) { arrived(b, cmp.Or(own, err)) }
+				r.mu.Unlock()
+				return
 			}
 			r.mu.Unlock()
 			arrived(b, err)

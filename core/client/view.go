@@ -36,6 +36,16 @@ func (r *remote) WorkerName(process uint64) string {
 	return strconv.FormatUint(process, 10)
 }
 
+// lostWorkers takes note of processes that are lost. Nothing is asked of one that came in between: numbers are never used
+// again.
+func (r *remote) lostWorkers(processes []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, process := range processes {
+		r.gone[process] = true
+	}
+}
+
 // rebind accepts an offer of the controller.
 func (r *remote) rebind(m *wire.Rebind) {
 	answer, err := proto.Marshal(&wire.Rebind{Epoch: m.Epoch})

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -91,16 +92,20 @@ func (x *trial) areApart(one, other string) bool {
 	return x.apart[[2]string{one, other}] || x.apart[[2]string{other, one}]
 }
 
-// worker is the name of the worker of a device.
-func (a *actor) worker(d int) string {
-	number := a.s.Devices()[d].Worker
-	return fmt.Sprint("worker-", number-1)
-}
+// worker is the name of the worker of a device: now, since a spare may have taken the place of one that was lost.
+func (a *actor) worker(d int) string { return a.s.WorkerName(a.s.Devices()[d].Worker) }
 
-// local is the device's number over all drivers.
+// local is the device's number over all drivers; -1 of one of a spare, with which nothing is ever wrong.
 func (a *actor) local(d int) int {
-	v := a.s.Devices()[d]
-	return int(v.Worker-1)*a.x.each + int(v.Local)
+	number, ok := strings.CutPrefix(a.worker(d), "worker-")
+	if !ok {
+		return -1
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return n*a.x.each + int(a.s.Devices()[d].Local)
 }
 
 func (a *actor) begin(what string, risk bool) uint64 {
@@ -374,10 +379,11 @@ func (a *actor) compiled(n int, devices []int) *client.Remote {
 		if n%2 == 0 { // it is too long for a message
 			code = append(code, bytes.Repeat([]byte(" "), wire.ContentSize)...)
 		}
+		risk := a.risk(devices...)
 		p, err := a.s.Compile(a.t.Context(), client.CompileSpec{
 			Format: sim.Format, Code: code, Options: sim.CompileOptions(devices)})
 		if err != nil {
-			a.blame("compiling "+key, err, a.risk(devices...))
+			a.blame("compiling "+key, err, risk)
 			a.risky[key] = true
 			return nil
 		}

@@ -64,6 +64,8 @@ type Local struct {
 	server    *controller.Server
 	hub       *inproc.Hub
 	pool      *shm.Pool
+	config    InProcess
+	places    sync.Map // process number to driver
 	workers   []*member
 	hurry     func() bool
 	section   int
@@ -107,7 +109,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		credentials.TenantOf = c.Tenants.OfToken
 	}
 	l := &Local{network: inproc.NewNetwork(credentials), server: server,
-		hub: inproc.NewHub(pool), pool: pool, hurry: c.Hurry, section: c.Section,
+		hub: inproc.NewHub(pool), pool: pool, config: c, hurry: c.Hurry, section: c.Section,
 		parts: map[string]uint64{}, names: map[uint64]string{}}
 	if c.Network != nil {
 		l.network.Conditions = c.Network
@@ -123,31 +125,30 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		return nil, err
 	}
 	l.accepting.Go(func() { _ = server.Accept(l.listener) }) // ends with the listener
-	var places sync.Map                                      // process number to driver
 	for i, d := range c.Drivers {
 		island := ""
 		if c.Islands != nil {
 			island = c.Islands[i]
 		}
-		if err := l.join(ctx, c, i, d, island, &places); err != nil {
+		if err := l.Join(ctx, fmt.Sprintf("worker-%d", i), d, island); err != nil { // as pathways up names them
 			return nil, status.Wrap(err, "worker %d of %d", i, len(c.Drivers))
 		}
 	}
 	return l, nil
 }
 
-// join adds a worker.
-func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Driver, island string,
-	places *sync.Map) error {
+// Join adds a worker with these devices, whose index is the number of those that joined before. It is not called beside
+// other methods that name workers by their indices.
+func (l *Local) Join(ctx context.Context, name string, d device.Driver, island string) error {
+	c, index := &l.config, len(l.workers)
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
-	name := fmt.Sprintf("worker-%d", index) // as pathways up names them
 	conn, welcome, err := link.Dial(ctx, l.network, "inproc:"+inProcessName,
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		return err
 	}
-	places.Store(welcome.Process, d)
+	l.places.Store(welcome.Process, d)
 	l.part(name, welcome.Process)
 	m := &member{number: welcome.Process, served: make(chan struct{})}
 	exchange, err := l.hub.Join(welcome.Process, name)
@@ -172,7 +173,7 @@ func (l *Local) join(ctx context.Context, c InProcess, index int, d device.Drive
 		config.Engine = m.engine
 	} else {
 		config.DeviceID = func(process uint64, local int) (int, bool) {
-			d, ok := places.Load(process)
+			d, ok := l.places.Load(process)
 			if !ok {
 				return 0, false
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // What a session loses with a worker: the shards of its arrays there, and what it had loaded there. From then on an
@@ -22,6 +23,14 @@ func (st *State) errShards(w *worker) error {
 	}
 	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; pathways.events() tells "+
 		"when another worker takes its place, and the array can then be made again", w.name, at, w.why)
+}
+
+// lossOf returns why an operation fails that was under way when a worker was lost.
+func (st *State) lossOf(g *gang, w *worker) error {
+	if g.kind == wire.KindFetch {
+		return st.errShards(w)
+	}
+	return w.gone
 }
 
 // lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless the

@@ -126,7 +126,6 @@ func (st *State) rebind(s *session) {
 		}
 	}
 	gone.without(next.workers)
-	st.keepGone(s, gone)
 	st.pastPlaces(s, changed)
 	var names []string
 	next.workers.each(func(slot int) {
@@ -140,6 +139,7 @@ func (st *State) rebind(s *session) {
 	st.replaceGraphs(s, changed)
 	st.note(s.about(wire.EventRebound), fmt.Sprintf("%s has %s now on %s", s.owner(),
 		status.Count(changed.count(), "device"), listed(names)), nil)
+	st.keepGone(s, gone)
 	st.serve = true
 	st.stir()
 	st.offer(s)
@@ -202,24 +202,29 @@ func (st *State) leaveBindings(s *session) {
 	})
 }
 
-// errPast is the error of what names a place behind whose devices something else is now.
-var errPast = status.New(status.Unavailable,
-	"it was sent before another worker took the place of one that was lost; do it again")
-
 // pastPlaces puts an end to the session's places that have some of these devices.
 func (st *State) pastPlaces(s *session, changed set) {
 	for key, p := range s.places {
 		if p.has.meets(changed) {
-			p.past = errPast
+			st.passes(p)
 			delete(s.places, key)
 		}
 	}
 	changed.each(func(d int) {
 		if p := s.single[d]; p != nil {
-			p.past = errPast
+			st.passes(p)
 			s.single[d] = nil
 		}
 	})
+}
+
+// passes puts an end to a place, of which a worker has gone: what was sent before that fails because of it.
+func (st *State) passes(p *place) {
+	for _, d := range p.rows {
+		if w := st.workers[p.in.slots[d]]; p.past == nil && w != nil && w.gone != nil {
+			p.past = w.gone
+		}
+	}
 }
 
 // replace returns a place of the same devices as they are now.
@@ -227,7 +232,7 @@ func (st *State) replace(s *session, p *place, changed set) *place {
 	if p == nil || !p.has.meets(changed) {
 		return p
 	}
-	p.past = errPast
+	st.passes(p)
 	next, err := st.place(s, p.rows)
 	if err != nil {
 		return p // there are no more numbers for places: what uses it fails

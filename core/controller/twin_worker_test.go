@@ -270,7 +270,7 @@ func (w *twin) knowsEnds(worker *twinWorker, on []uint64, moves []*wire.Move) {
 func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 	on := worker.devices[got.Session]
 	for _, c := range w.clients {
-		if c.session != got.Session {
+		if c.session != got.Session || c.graphs[got.Graph] == nil { // it comes again, in front of its Forget
 			continue
 		}
 		want := proto.CloneOf(c.graphs[got.Graph])

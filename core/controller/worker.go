@@ -257,12 +257,12 @@ func (st *State) workerLost(w *worker, err error) {
 	}
 	for _, g := range slices.Clone(st.held) {
 		if g.held != nil && g.to.has(w.slot) {
-			st.giveUp(g, w.gone)
+			st.giveUp(g, st.lossOf(g, w))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
-			st.through(g, w, 0, w.gone)
+			st.through(g, w, 0, st.lossOf(g, w))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {

@@ -1,0 +1,116 @@
+"""A script goes on, in the same process, when another worker takes the place of one that was lost."""
+
+import signal
+import time
+
+import fresh
+from processes import Cluster, command, until
+from test_faults import lines
+
+# Everything that knows of devices, made once: a mesh over all, jitted functions, a program, arrays.
+MADE = """
+import hashlib, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+rows = NamedSharding(mesh, P("d"))
+host = np.random.default_rng(1).normal(size=(len(devices) * 64,)).astype(np.float32)
+
+def body(a):
+    return a * 0.5 + jnp.sin(jax.lax.psum(a, "d")) * 0.125
+
+step = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+alone = jax.jit(lambda a: a * 2 + 1)
+back = NamedSharding(Mesh(np.array(devices[::-1]), ("d",)), P("d"))
+
+@pathways.program
+def four(y):
+    for _ in range(4):
+        y = step(jax.device_put(jax.device_put(y, back), rows))
+    return y
+
+def all_of(x):
+    return np.asarray(four(step(x)))
+"""
+
+SCRIPT = (
+    MADE
+    + """
+events = pathways.events()
+heard = []
+stop = pathways.on_event(lambda event: heard.append(str(event)))
+here = jax.device_put(host[:8], devices[0])
+there = jax.device_put(host[:8], devices[-1])
+x = jax.device_put(host, rows)
+want, want_alone = all_of(x), np.asarray(alone(here))
+assert np.array_equal(np.asarray(alone(there)), want_alone)
+sharded = step(x).block_until_ready()
+print("ready", flush=True)
+assert input() == "go"
+try:
+    y = x
+    while True:
+        y = four(step(y))
+        y.block_until_ready()
+except (jax.errors.JaxRuntimeError, ValueError) as error:
+    assert "worker-1" in str(error), error
+lost = events.wait("lost", 60)
+assert lost.devices == tuple(devices[2:]) and lost.worker == "worker-1", lost
+uses = {
+    "read": lambda: np.asarray(there),
+    "compute": lambda: np.asarray(alone(there)),
+    "compute on all": lambda: all_of(x),
+    "compute with what was computed": lambda: np.asarray(step(sharded)),
+    "read what was computed": lambda: np.asarray(sharded),
+}
+for what, use in uses.items():
+    try:
+        use()
+        raise SystemExit(f"{what} succeeds, and the array is lost")
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        text = str(error)
+        assert "DATA_LOSS" in text and "worker-1" in text and " UTC: " in text, (what, text)
+first = [s for s in x.addressable_shards if s.device == devices[0]][0].data
+assert np.array_equal(np.asarray(first), host[:64])  # a shard that is left
+print("lost", flush=True)
+came = events.wait("came", 60)
+rebound = events.wait("rebound", 60)
+x = jax.device_put(host, rows)
+assert np.array_equal(all_of(x), want)
+print("took", time.time() - came.time.timestamp(), flush=True)
+print(hashlib.sha256(all_of(x).tobytes()).hexdigest())
+assert np.array_equal(np.asarray(alone(here)), want_alone)  # it never went
+there = jax.device_put(host[:8], devices[-1])
+assert np.array_equal(np.asarray(alone(there)), want_alone)
+assert jax.devices() == devices and rebound.devices == lost.devices == came.devices
+print([event.split()[0] for event in heard], flush=True)
+stop()
+"""
+)
+
+# The same on one process's devices, by stock JAX with the same plugin.
+STOCK = (
+    MADE.replace("jax.devices()", "jax.devices()[:4]").replace("@pathways.program\n", "")
+    + "print(hashlib.sha256(all_of(jax.device_put(host, rows)).tobytes()).hexdigest())\n"
+)
+
+
+def test_script_goes_on_after_a_worker_was_killed():
+    """The same process, mesh, jitted functions and program give the same bits as before the loss."""
+    with Cluster(2, 2, restart=True) as cluster:
+        client = cluster.start(SCRIPT)
+        assert lines(client, 1) == ["ready"]
+        client.stdin.write("go\n")
+        client.stdin.flush()
+        time.sleep(0.3)  # somewhere in its loop; where does not matter
+        cluster.signal("worker-1", signal.SIGKILL)
+        out, err = client.communicate(timeout=120)
+        assert client.returncode == 0, out + err
+        said, took, bits, heard = out.strip().splitlines()
+        assert fresh.run(STOCK, "plugin").stdout.strip() == bits
+        assert said == "lost" and heard == "['lost', 'came', 'rebound']", out
+        assert float(took.split()[1]) < 10, took  # usually some tenths of a second
+        assert "rebound" in command("events", "--dir", str(cluster.dir)).stdout
+        until("all to be freed", cluster.idle)
