@@ -168,8 +168,8 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 	return c, nil
 }
 
-// describeDevice makes the C side of a device, whose memories are numbered from first. Task numbers the session's workers
-// from 0, in the order of their devices. It returns false if memory is short.
+// describeDevice makes the C side of a device, whose memories are numbered from first. Task numbers the session's
+// workers from 0, in the order of their devices. It returns false if memory is short.
 func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, first int) bool {
 	kind, worker := C.CString(d.Kind), C.CString(s.cluster.WorkerName(d.Worker))
 	made := C.pr_client_device(c, C.size_t(i), kind, worker, C.int64_t(d.Slice), C.int64_t(d.Local),

@@ -88,8 +88,8 @@ func momentLine(m client.Moment) string {
 	}
 	switch m.Kind {
 	case client.MomentLost:
-		return fmt.Sprintf("worker %s is lost, and what was on its %s; this script may go on when another one takes its place",
-			m.Worker, devices)
+		return fmt.Sprintf("worker %s is lost, and what was on its %s; they can be used again when another worker takes its "+
+			"place", m.Worker, devices)
 	case client.MomentCame:
 		return fmt.Sprintf("worker %s comes for %s", m.Worker, devices)
 	case client.MomentRebound:

@@ -157,7 +157,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	}
 	exchange.Peers(welcome.Workers, nil, nil)
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
-		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes), stop: make(chan struct{}),
+		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes),
+		stop:   make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
 		remapping: remapping{}, gone: map[uint64]bool{}}

@@ -68,8 +68,8 @@ func (r *remote) watch() {
 	if w, ok := r.conn.(transport.Watched); ok {
 		w.Watch(func(why error) {
 			if why != nil {
-				r.moment(MomentDisconnected, "", nil, status.New(status.Unavailable, "the connection to the controller at %s broke: %w",
-					r.conn.Peer(), why))
+				r.moment(MomentDisconnected, "", nil, status.New(status.Unavailable,
+					"the connection to the controller at %s broke: %w", r.conn.Peer(), why))
 			} else {
 				r.moment(MomentResumed, "", nil, nil)
 			}

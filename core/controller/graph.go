@@ -74,7 +74,8 @@ func (st *State) surveyGraph(s *session, m *wire.Graph, size int) *sketch {
 	if !st.keepsGraph(s, m) || st.refusesGraph(s, m, size) != nil {
 		return nil
 	}
-	d := &sketch{s: s, in: s.binding, m: m, programs: map[uint64]*program{}, named: map[uint64]int{}, places: map[string]*place{}}
+	d := &sketch{s: s, in: s.binding, m: m, programs: map[uint64]*program{}, named: map[uint64]int{},
+		places: map[string]*place{}}
 	for i, n := range m.Nodes {
 		if r := n.GetRun(); r != nil && d.programs[r.Program] == nil {
 			if p := s.programs[r.Program]; p != nil {

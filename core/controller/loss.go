@@ -21,8 +21,8 @@ func (st *State) errShards(w *worker) error {
 	if st.config.Unix != 0 {
 		at = time.Unix(0, st.config.Unix+st.now).UTC().Format(" at 15:04:05 UTC")
 	}
-	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; pathways.events() tells "+
-		"when another worker takes its place, and the array can then be made again", w.name, at, w.why)
+	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; pathways.events() "+
+		"tells when another worker takes its place, and the array can then be made again", w.name, at, w.why)
 }
 
 // lossOf returns why an operation fails that was under way when a worker was lost.
@@ -33,8 +33,8 @@ func (st *State) lossOf(g *gang, w *worker) error {
 	return w.gone
 }
 
-// lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless the
-// arrays are lost, too; and that of read if they can.
+// lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless
+// the arrays are lost, too; and that of read if they can.
 func lossFirst(dead error, read func() error) error {
 	if dead == nil {
 		return read()

@@ -62,7 +62,8 @@ func TestWorkerIsLost(t *testing.T) {
 	if got, err := fetch(t, c, x, 1); err != nil || got != 1 { // devices are numbered by their workers' names
 		t.Errorf("the steady worker's shard is %d, %v", got, err)
 	}
-	if _, err := fetch(t, c, x, 0); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker frail") {
+	_, err := fetch(t, c, x, 0)
+	if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker frail") {
 		t.Errorf("the frail worker's shard has %v, want DATA_LOSS and the worker's name", err)
 	}
 }

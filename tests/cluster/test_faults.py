@@ -140,7 +140,8 @@ def test_rest_of_a_session_goes_on():
         out, err = client.communicate("\n", timeout=120)
         assert client.returncode == 0, err
         error, result = out.strip().splitlines()
-        assert "worker-1" in error and "UNAVAILABLE" in error
+        # A computation that was under way is UNAVAILABLE, and one that begins behind it reads an array that is lost.
+        assert "worker-1" in error and ("UNAVAILABLE" in error or "DATA_LOSS" in error)
         assert result == "10.0"
 
 
