@@ -151,6 +151,15 @@ func (a *audit) session(s *session) {
 	if s.waiting != nil && (s.waiting.held == nil || !slices.Contains(a.st.held, s.waiting)) {
 		a.say("session %d waits for a gang that is not held", s.id)
 	}
+	missing := 0
+	s.workers.each(func(slot int) {
+		if w := a.st.workers[slot]; w == nil || w.gone != nil {
+			missing++
+		}
+	})
+	if missing != s.missing {
+		a.say("session %d misses %d workers, %d by its count", s.id, missing, s.missing)
+	}
 	a.line(s)
 	if told := len(s.ok) + len(s.failed); s.underWay < told+a.untold[s] {
 		a.say("session %d has %d operations under way of which %d were dispatched and %d have ended", s.id, s.underWay,

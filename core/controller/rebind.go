@@ -52,7 +52,7 @@ func (st *State) offerAll() {
 
 // offer makes a session an offer, if it misses devices and there are workers for some of them.
 func (st *State) offer(s *session) {
-	if !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || !st.misses(s) {
+	if s.missing == 0 || !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || st.knowsOldWorkers(s) {
 		return
 	}
 	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
@@ -81,9 +81,12 @@ func (st *State) offer(s *session) {
 	st.send(s.to(), wire.KindRebind, m)
 }
 
-// misses reports whether a worker of a session has gone.
-func (st *State) misses(s *session) (is bool) {
-	s.workers.each(func(slot int) { is = is || st.workers[slot].gone != nil })
+// knowsOldWorkers reports whether a worker was told of a session that cannot be told again.
+func (st *State) knowsOldWorkers(s *session) (is bool) {
+	s.told.each(func(slot int) {
+		w := st.workers[slot]
+		is = is || w.gone == nil && w.protocol < wire.ProtocolRebind
+	})
 	return is
 }
 
@@ -116,7 +119,12 @@ func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 // rebind is the moment from which on other workers are behind some of a session's devices.
 func (st *State) rebind(s *session) {
 	old, next := s.binding, s.offered
-	s.binding, s.offered, s.seen = next, nil, nil
+	s.binding, s.offered, s.seen, s.missing = next, nil, nil, 0
+	next.workers.each(func(slot int) {
+		if st.workers[slot].gone != nil { // also of those that come: since the offer
+			s.missing++
+		}
+	})
 	var changed set
 	var gone set // slots
 	for d, slot := range next.slots {

@@ -31,6 +31,7 @@ type session struct {
 	*binding
 	offered  *binding          // that its client was told of, until it answers
 	answered bool              // and the answer is in the queue
+	missing  int               // of its workers, those that have gone
 	rebinds  bool              // its client takes offers
 	spot     spot              // of its client
 	lost     map[uint64]error  // by object: why some of its shards are lost; those left are on the object's place

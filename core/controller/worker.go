@@ -280,6 +280,7 @@ func (st *State) workerLost(w *worker, err error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.workers.has(w.slot) {
+			s.missing++
 			st.loseWorker(s, w)
 		}
 	}

@@ -29,10 +29,7 @@ func (v *View) Misses() bool {
 // session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
 // The caller may exclude workers by usable.
 func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *View {
-	replaced, taken := map[*Worker]*Worker{}, map[*Worker]bool{}
-	for _, r := range v.runs {
-		taken[r.worker] = true
-	}
+	replaced, free := map[*Worker]*Worker{}, m.without(v)
 	var next *View
 	for i, r := range v.runs {
 		if !r.worker.gone {
@@ -40,8 +37,9 @@ func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *
 		}
 		by, looked := replaced[r.worker]
 		if !looked {
-			by = m.replacement(r.worker, func(w *Worker) bool { return !taken[w] && usable(w.Offer.Worker) })
-			replaced[r.worker], taken[by] = by, by != nil
+			by = m.replacement(r.worker, free, usable)
+			replaced[r.worker] = by
+			free = slices.DeleteFunc(free, func(w *Worker) bool { return w == by })
 		}
 		if by == nil {
 			continue
@@ -58,8 +56,24 @@ func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *
 	return next
 }
 
-// replacement returns the worker that takes the place of one which has left; nil if there is none.
-func (m *Map) replacement(lost *Worker, usable func(*Worker) bool) (best *Worker) {
+// without returns the workers of which a view has no devices, in their order.
+func (m *Map) without(v *View) (free []*Worker) {
+	has := map[*Worker]bool{}
+	for _, r := range v.runs {
+		has[r.worker] = true
+	}
+	for _, is := range m.islands {
+		for _, w := range is.members {
+			if !has[w] {
+				free = append(free, w)
+			}
+		}
+	}
+	return free
+}
+
+// replacement returns the one of some workers that takes the place of one which has left; nil if there is none.
+func (m *Map) replacement(lost *Worker, free []*Worker, usable func(worker uint64) bool) (best *Worker) {
 	use := func(w *Worker) (n int32) {
 		for local := range w.Devices {
 			l := &m.loads[w.First+local]
@@ -73,8 +87,8 @@ func (m *Map) replacement(lost *Worker, usable func(*Worker) bool) (best *Worker
 		}
 		return 1
 	}
-	for _, w := range lost.Island.members {
-		if !w.isLike(lost) || !usable(w) || m.isKept(w) {
+	for _, w := range free {
+		if w.Island != lost.Island || !w.isLike(lost) || !usable(w.Offer.Worker) || m.isKept(w) {
 			continue
 		}
 		if best == nil || cmp.Or(cmp.Compare(other(w), other(best)), cmp.Compare(use(w), use(best))) < 0 {
@@ -84,7 +98,7 @@ func (m *Map) replacement(lost *Worker, usable func(*Worker) bool) (best *Worker
 	return best
 }
 
-// isLike reports whether a worker of the same island can do what another one did.
+// isLike reports whether a worker can do what another one of its island did.
 func (w *Worker) isLike(o *Worker) bool {
 	return w.Fingerprint == o.Fingerprint && w.Platform == o.Platform && w.Devices == o.Devices &&
 		slices.Equal(w.Kinds, o.Kinds) && slices.Equal(w.Memories, o.Memories)

@@ -4,6 +4,8 @@ import signal
 import time
 
 import fresh
+import pathways
+import pytest
 from processes import Cluster, command, until
 from test_faults import lines
 
@@ -114,3 +116,14 @@ def test_script_goes_on_after_a_worker_was_killed():
         assert float(took.split()[1]) < 10, took  # usually some tenths of a second
         assert "rebound" in command("events", "--dir", str(cluster.dir)).stdout
         until("all to be freed", cluster.idle)
+
+
+def test_waits_for_events_end():
+    """A wait for what does not come ends with its time, and one for what there is not at once."""
+    events = pathways.events()
+    with pytest.raises(pathways.PathwaysError) as late:
+        events.wait("rebound", timeout=0.2)
+    assert late.value.code == "DEADLINE_EXCEEDED"
+    with pytest.raises(pathways.PathwaysError) as unknown:
+        events.wait("reborn")
+    assert unknown.value.code == "INVALID_ARGUMENT" and "rebound" in unknown.value.message
