@@ -65,8 +65,8 @@ func TestHowAWorkerEnds(t *testing.T) {
 	}
 	workers(t, address, 1)
 	_, err := s.read(x, 1)
-	for _, part := range []string{"worker stops was stopped", "pathways.shutdown() and pathways.init()"} {
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), part) {
+	for _, part := range []string{"worker stops, which was stopped", "pathways.events()"} {
+		if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), part) {
 			t.Errorf("what reads its array ends with %v, which does not say %q", err, part)
 		}
 	}

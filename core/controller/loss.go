@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -21,8 +22,13 @@ func (st *State) errShards(w *worker) error {
 	if st.config.Unix != 0 {
 		at = time.Unix(0, st.config.Unix+st.now).UTC().Format(" at 15:04:05 UTC")
 	}
-	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; pathways.events() "+
-		"tells when another worker takes its place, and the array can then be made again", w.name, at, w.why)
+	const next = "pathways.events() tells when another worker takes its place, and the array can then be made again"
+	if errors.Is(w.why, errStopped) {
+		return status.New(status.DataLoss, "a part of this array was on worker %s, which was stopped%s; %s", w.name, at,
+			next)
+	}
+	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; %s", w.name, at, w.why,
+		next)
 }
 
 // lossOf returns why an operation fails that was under way when a worker was lost.

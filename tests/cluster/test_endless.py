@@ -79,7 +79,7 @@ def test_endless_computation_is_shown_and_evicted():
         out, err = keeper.communicate("\n", timeout=120)
         assert keeper.returncode == 0, err
         lost, kept = out.strip().splitlines()
-        for part in ("DATA_LOSS", "worker-0", f":{client.pid}", "jit_spin", "--evict-after is 1s", "pathways.init()"):
+        for part in ("DATA_LOSS", "worker-0", f":{client.pid}", "jit_spin", "--evict-after is 1s", "pathways.events()"):
             assert part in lost, f"{lost} does not say {part}"
         assert kept == "[1.0, 2.0, 3.0, 4.0]"
         after = cluster.run("""
