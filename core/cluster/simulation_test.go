@@ -130,7 +130,7 @@ type trial struct {
 	seed    uint64
 	begun   time.Time
 	local   *cluster.Local
-	drivers []*sim.Driver
+	drivers []*sim.Driver // of the workers, and then of the spares
 	islands []string
 	each    int           // devices of a worker
 	lease   time.Duration // 0 or lease
@@ -194,10 +194,14 @@ func (x *trial) run(many int) {
 	if testing.Verbose() && os.Getenv(seedVariable) != "" {
 		logs = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	x.start(r, workers, logs)
+	spares := 1 + r.IntN(2)
+	x.start(r, workers, spares, logs)
 	x.plan(r, workers, clients, many > 0)
+	for i := range spares {
+		x.planSpare(r, workers+i)
+	}
 	var exits sync.WaitGroup
-	for i := range x.drivers {
+	for i := range workers {
 		exits.Go(func() {
 			<-x.local.Served(i) // the process ends, and its devices are not reached any more
 			x.lose(i, "has ended")
@@ -222,7 +226,7 @@ func (x *trial) run(many int) {
 }
 
 // start draws what the cluster is like, and starts it.
-func (x *trial) start(r *rand.Rand, workers int, logs *slog.Logger) {
+func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if r.IntN(2) == 0 {
 		x.lease = lease
 	}
@@ -230,20 +234,32 @@ func (x *trial) start(r *rand.Rand, workers int, logs *slog.Logger) {
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
 		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
 		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
-	drivers := simulatedOn(x.t, workers, o)
+	drivers := simulatedOn(x.t, workers+spares, o)
 	for _, d := range drivers {
 		x.drivers = append(x.drivers, d.(*sim.Driver))
 		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
 	}
 	var err error
-	x.local, err = cluster.InProcess{Drivers: drivers, Islands: x.islands, Heartbeat: silence / 4, Log: logs,
-		Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
+	x.local, err = cluster.InProcess{Drivers: drivers[:workers], Islands: x.islands[:workers],
+		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
 	if err != nil {
 		x.t.Fatal(err)
 	}
+}
+
+// planSpare has a worker join that may take the place of one that is lost: of one that was lost before, or will be.
+func (x *trial) planSpare(r *rand.Rand, n int) {
+	name := fmt.Sprint("spare-", n)
+	x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime))), what: name + " joins",
+		do: func() {
+			if err := x.local.Join(x.t.Context(), name, x.drivers[n], x.islands[n]); err != nil && len(x.doomed) == 0 {
+				x.t.Errorf("%s cannot join: %v", name, err)
+			}
+		}})
+	slices.SortFunc(x.faults, func(a, b fault) int { return int(a.at - b.at) })
 }
 
 // work has clients work while the faults happen, and waits for both.

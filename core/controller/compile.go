@@ -16,9 +16,20 @@ import (
 )
 
 func (st *State) compileFor(s *session, m *wire.Compile, r *request) {
+	if s.offered != nil && s.answered && len(s.postponed) < st.limits.Compiles {
+		// It was sent behind the answer, which has its turn to come: it is for what is behind the devices then.
+		s.postponed = append(s.postponed, postponed{m, r})
+		return
+	}
 	if err := st.tryCompile(s, m, r); err != nil {
 		st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program, Status: wire.Of(err)})
 	}
+}
+
+// postponed is a Compile that waits for the answer to an offer, see rebind.go.
+type postponed struct {
+	m *wire.Compile
+	r *request
 }
 
 // request is what a client's Compile says: all that takes time in proportion to its bytes.

@@ -150,6 +150,11 @@ func (st *State) rebind(s *session) {
 	st.keepGone(s, gone)
 	st.serve = true
 	st.stir()
+	compiles := s.postponed
+	s.postponed = nil
+	for _, c := range compiles {
+		st.compileFor(s, c.m, c.r)
+	}
 	st.offer(s)
 }
 

@@ -29,16 +29,17 @@ type session struct {
 
 	tenant *tenancy
 	*binding
-	offered  *binding          // that its client was told of, until it answers
-	answered bool              // and the answer is in the queue
-	missing  int               // of its workers, those that have gone
-	rebinds  bool              // its client takes offers
-	spot     spot              // of its client
-	lost     map[uint64]error  // by object: why some of its shards are lost; those left are on the object's place
-	seen     placement.Numbers // the same as numbers; nil until needed
-	told     set               // slots of workers that know of the session
-	places   map[string]*place
-	single   []*place // by virtual device; nil until needed
+	offered   *binding          // that its client was told of, until it answers
+	answered  bool              // and the answer is in the queue
+	missing   int               // of its workers, those that have gone
+	postponed []postponed       // Compiles behind the answer
+	rebinds   bool              // its client takes offers
+	spot      spot              // of its client
+	lost      map[uint64]error  // by object: why some of its shards are lost; those left are on the object's place
+	seen      placement.Numbers // the same as numbers; nil until needed
+	told      set               // slots of workers that know of the session
+	places    map[string]*place
+	single    []*place // by virtual device; nil until needed
 
 	readers gangs  // under way, all but puts
 	putters gangs  // puts under way
