@@ -202,8 +202,9 @@ func (x *trial) run(many int) {
 	}
 	var exits sync.WaitGroup
 	for i := range workers {
+		served := x.local.Served(i)
 		exits.Go(func() {
-			<-x.local.Served(i) // the process ends, and its devices are not reached any more
+			<-served // the process ends, and its devices are not reached any more
 			x.lose(i, "has ended")
 		})
 	}

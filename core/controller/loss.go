@@ -27,8 +27,8 @@ func (st *State) errShards(w *worker) error {
 		return status.New(status.DataLoss, "a part of this array was on worker %s, which was stopped%s; %s", w.name, at,
 			next)
 	}
-	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; %s", w.name, at, w.why,
-		next)
+	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; %s", w.name, at,
+		w.why, next)
 }
 
 // lossOf returns why an operation fails that was under way when a worker was lost.
