@@ -39,7 +39,8 @@ try:
         x = again(x)
         x.block_until_ready()
 except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's fast path
-    print("UNAVAILABLE" in str(error), "worker" in str(error), flush=True)
+    lost = any(code in str(error) for code in ("UNAVAILABLE", "DATA_LOSS"))  # under way, or behind it
+    print(lost, "worker" in str(error), flush=True)
 changed = s.remap()
 assert list(changed) == had and list(changed.values()) == s.devices, changed
 print(double()(np.array([3.0, 4.0], np.float32)).tolist(), flush=True)

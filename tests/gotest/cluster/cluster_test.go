@@ -355,14 +355,14 @@ func TestWorkerLost(t *testing.T) {
 	lost := 0
 	for _, token := range tokens[10:] {
 		if err := s.Wait(token); err != nil {
-			lost++
-			if status.CodeOf(err) != status.Unavailable {
+			lost++ // UNAVAILABLE where it was under way; what is behind reads an array that is lost
+			if code := status.CodeOf(err); code != status.Unavailable && code != status.DataLoss {
 				t.Errorf("a run with a part on a worker that was lost: %v", err)
 			}
 		}
 	}
 	token, _ := s.Start(all, x)
-	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker-1") {
+	if err := s.Wait(token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker-1") {
 		t.Errorf("a run after the loss: %v", err)
 	}
 	t.Logf("%d of %d runs were lost", lost, len(tokens))

@@ -116,7 +116,7 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 	one, two := <-held, <-held
 	r.Lose(1)
 	behind, _ := s.Start(plain, x)
-	if err := s.Wait(behind); status.CodeOf(err) != status.Unavailable { // the client has heard of the loss
+	if err := s.Wait(behind); status.CodeOf(err) != status.DataLoss { // of its array; the client has heard of the loss
 		t.Errorf("a run behind the loss: %v", err)
 	}
 	if err, over := s.Ended(token); over {
