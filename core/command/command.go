@@ -134,6 +134,7 @@ environment variables for scripts:
   PATHWAYS_PLUGIN        path of the PJRT plugin to use; default: the one that is found
   PATHWAYS_PLUGIN_DIRS   further directories to search for plugin packages, separated by colons
   PATHWAYS_LIBRARY       path of libpathways.so; default: the one in the package
+  PATHWAYS_KEEP_MEMORY   false: memory of CPU devices goes back to the system as soon as an array is deleted
   PATHWAYS_TOKEN_FILE, PATHWAYS_TOKEN, PATHWAYS_TLS_CA, PATHWAYS_TLS_CERT, PATHWAYS_TLS_KEY
                          credentials for a cluster on other machines; see pathways options
 "pathways options" lists those for the commands.
