@@ -178,11 +178,9 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, 
 	C.free(unsafe.Pointer(kind))
 	C.free(unsafe.Pointer(worker))
 	made = made && C.bool(s.describeKind(c, i, d.Kind))
-	for _, name := range []string{"task_id", "virtual_task_index"} {
-		made = made && C.bool(named(name, func(name *C.char) C.bool {
-			return C.pr_device_int(c, C.size_t(i), name, C.int64_t(task))
-		}))
-	}
+	made = made && C.bool(named("virtual_task_index", func(name *C.char) C.bool {
+		return C.pr_device_int(c, C.size_t(i), name, C.int64_t(task))
+	}))
 	for j, m := range d.Memories {
 		words, debugs := s.cluster.Platform().MemoryText(m, first+j)
 		kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
@@ -195,7 +193,7 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, 
 }
 
 // Attributes that a session's devices get from the cluster, not from their plugin.
-var ofCluster = []string{"slice_index", "worker", "local_index", "task_id", "virtual_task_index"}
+var ofCluster = []string{"slice_index", "worker", "local_index", "virtual_task_index"}
 
 // describeKind sets the attributes that a device has by its kind. It returns false if memory is short.
 func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {

@@ -86,6 +86,7 @@ print(hashlib.sha256(all_of(x).tobytes()).hexdigest())
 assert np.array_equal(np.asarray(alone(here)), want_alone)  # it never went
 there = jax.device_put(host[:8], devices[-1])
 assert np.array_equal(np.asarray(alone(there)), want_alone)
+assert [d.virtual_task_index for d in devices] == [0, 0, 1, 1]
 assert jax.devices() == devices and rebound.devices == lost.devices == came.devices
 print([event.split()[0] for event in heard], flush=True)
 stop()
