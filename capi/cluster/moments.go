@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
 )
 
 // keepsMoments is how many moments are kept for those that ask later: many losses of large clusters, and some hundred
@@ -82,10 +83,7 @@ func Moments(number uint64, timeout time.Duration) (list []Numbered, last uint64
 
 // momentLine is what users are told.
 func momentLine(m client.Moment) string {
-	devices := fmt.Sprintf("%d devices", len(m.Devices))
-	if len(m.Devices) == 1 {
-		devices = "1 device"
-	}
+	devices := status.Count(len(m.Devices), "device")
 	switch m.Kind {
 	case client.MomentLost:
 		return fmt.Sprintf("worker %s is lost, and what was on its %s; they can be used again when another worker takes its "+

@@ -88,7 +88,7 @@ func newTraceCopy(profiles []Profile) *traceCopy {
 	return c
 }
 
-// beside returns a writer to a file, and to the copy if there is to be one.
+// beside returns a writer to a file, and to the copy where one is wanted.
 func (c *traceCopy) beside(file io.Writer) io.Writer {
 	if c.most == 0 {
 		return file

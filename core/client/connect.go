@@ -362,7 +362,7 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 	case wire.KindRebind:
 		return wire.Decoded(kind, payload, new(wire.Rebind), func(m *wire.Rebind) {
 			r.exchange.Peers(m.Workers, nil, nil)
-			r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, isAny, nil)
+			r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, nil)
 			r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
 		})
 	case wire.KindPeers:

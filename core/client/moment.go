@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
-	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -40,12 +39,12 @@ func (r *remote) moment(kind, worker string, devices []uint32, why error) {
 	r.moments(m)
 }
 
-// momentsOf tells of devices, for each of their workers once.
-func (r *remote) momentsOf(kind string, v *view, isOne func(*wire.Device) bool, why error) {
+// momentsOf tells of the devices of a view, for each of its workers once.
+func (r *remote) momentsOf(kind string, v *view, why error) {
 	for _, w := range v.workers {
 		var devices []uint32
 		for _, d := range v.devices {
-			if d.Worker == w.GetNumber() && isOne(d) {
+			if d.Worker == w.GetNumber() {
 				devices = append(devices, d.Number)
 			}
 		}
@@ -55,12 +54,16 @@ func (r *remote) momentsOf(kind string, v *view, isOne func(*wire.Device) bool, 
 	}
 }
 
-// isAny is for momentsOf.
-func isAny(*wire.Device) bool { return true }
-
 // tellLost tells of workers that are lost.
 func (r *remote) tellLost(processes []uint64, why error) {
-	r.momentsOf(MomentLost, r.view.Load(), func(d *wire.Device) bool { return slices.Contains(processes, d.Worker) }, why)
+	v := r.view.Load()
+	lost := &view{devices: v.devices}
+	for _, w := range v.workers {
+		if slices.Contains(processes, w.GetNumber()) {
+			lost.workers = append(lost.workers, w)
+		}
+	}
+	r.momentsOf(MomentLost, lost, why)
 }
 
 // watch tells of the connection to the controller where the session outlives it.

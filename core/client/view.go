@@ -74,5 +74,5 @@ func (r *remote) rebind(m *wire.Rebind) {
 		return // the reader ends the session
 	}
 	bound := &view{devices: m.Devices, workers: m.Workers}
-	r.momentsOf(MomentRebound, bound, isAny, nil)
+	r.momentsOf(MomentRebound, bound, nil)
 }

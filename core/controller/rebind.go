@@ -66,6 +66,7 @@ func (st *State) offer(s *session) {
 	s.offered, s.answered = b, false
 	m := &wire.Rebind{Epoch: next.Epoch()}
 	told := map[*worker]bool{}
+	onHost := sharingHosts(st.workersHere())
 	for d, slot := range b.slots {
 		if slot == s.slots[d] {
 			continue
@@ -76,7 +77,9 @@ func (st *State) offer(s *session) {
 			w.views++
 			m.Workers = append(m.Workers, w.process)
 		}
-		m.Devices = append(m.Devices, st.deviceOf(b, d))
+		at := next.Device(d)
+		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local],
+			onHost[w.process.Host]))
 	}
 	st.send(s.to(), wire.KindRebind, m)
 }
@@ -88,22 +91,6 @@ func (st *State) knowsOldWorkers(s *session) (is bool) {
 		is = is || w.gone == nil && w.protocol < wire.ProtocolRebind
 	})
 	return is
-}
-
-// deviceOf returns a device as a client sees it.
-func (st *State) deviceOf(b *binding, d int) *wire.Device {
-	w, at := st.workers[b.slots[d]], b.view.Device(d)
-	onHost := int64(0)
-	for _, o := range st.workers {
-		if o != nil && o.gone == nil && o.process.Host == w.process.Host {
-			for _, local := range o.offer.Devices {
-				if local.HostMemory > 0 {
-					onHost++
-				}
-			}
-		}
-	}
-	return describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local], onHost)
 }
 
 // rebindLater takes a client's answer to an offer.

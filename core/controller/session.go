@@ -194,12 +194,7 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
-	there := make([]*worker, 0, len(st.workers))
-	for _, w := range st.workers {
-		if w != nil && w.gone == nil {
-			there = append(there, w)
-		}
-	}
+	there := st.workersHere()
 	m.Assembles = true
 	at := make([]*worker, len(s.spans))
 	var seen set
@@ -222,14 +217,7 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 // describeDevices fills in the devices of a session's welcome, which are in spans at some workers of those that were
 // there when the session began. It reads only what does not change.
 func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, at, there []*worker) {
-	onHost := map[string]int64{} // devices that have no memory but their machine's
-	for _, w := range there {
-		for _, d := range w.offer.Devices {
-			if d.HostMemory > 0 {
-				onHost[w.process.Host]++
-			}
-		}
-	}
+	onHost := sharingHosts(there)
 	for i, span := range spans {
 		w := at[i]
 		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
@@ -238,6 +226,20 @@ func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, 
 				onHost[w.process.Host]))
 		}
 	}
+}
+
+// sharingHosts counts, by host, the devices of workers that have no memory but their machine's. It reads only what does
+// not change.
+func sharingHosts(workers []*worker) map[string]int64 {
+	onHost := map[string]int64{}
+	for _, w := range workers {
+		for _, d := range w.offer.Devices {
+			if d.HostMemory > 0 {
+				onHost[w.process.Host]++
+			}
+		}
+	}
+	return onHost
 }
 
 // describeDevice returns a device as a client sees it. OnHost is memoryOf's.
