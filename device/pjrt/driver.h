@@ -60,9 +60,14 @@ void* pwdrv_keep_aligned_alloc(size_t alignment, size_t size);  // what the libr
 void* pwdrv_keep_realloc(void* block, size_t size);
 void pwdrv_keep_free(void* block);
 
-// Returns in how many places the library that contains an address now calls the function instead of the one that it
-// imports by this name, or -1 if the system lets some stay. imports.c
-int pwdrv_replace_import(const void* inside, const char* name, void* function);
+// A function that a library imports, and the one that it calls instead.
+typedef struct {
+  const char* name;
+  void* function;
+  int places;  // in which the library has it, set by pwdrv_replace_imports
+} pwdrv_import;
+// Has the library that contains an address call other functions. Returns false if the system lets some stay. imports.c
+bool pwdrv_replace_imports(const void* inside, pwdrv_import* imports, size_t count);
 pwdrv_status pwdrv_attributes(const PJRT_Api* api, const PJRT_NamedValue** values, size_t* count);
 
 // Named values. The getters read one of an array that the plugin owns.

@@ -70,26 +70,25 @@ static bool write_entry(const loaded* l, void** entry, void* function) {
   return true;
 }
 
-// Replaces one function in a table of relocations. Returns how many entries it has there, or -1 if one stays.
-static int replace(const loaded* l, const ElfW(Rela) * table, size_t bytes, const ElfW(Sym) * symbols,
-                   const char* names, const char* name, void* function) {
-  int count = 0;
+// Replaces functions in a table of relocations. Returns false if one stays.
+static bool replace(const loaded* l, const ElfW(Rela) * table, size_t bytes, const ElfW(Sym) * symbols,
+                    const char* names, pwdrv_import* imports, size_t count) {
   for (size_t i = 0; i < bytes / sizeof *table; i++) {
     uint32_t symbol = (uint32_t)ELF64_R_SYM(table[i].r_info);
-    if (symbol == 0 || !holds_address(table[i].r_info) || symbols[symbol].st_shndx != SHN_UNDEF ||
-        strcmp(names + symbols[symbol].st_name, name) != 0) {
-      continue;
+    if (symbol == 0 || !holds_address(table[i].r_info) || symbols[symbol].st_shndx != SHN_UNDEF) continue;
+    for (size_t k = 0; k < count; k++) {
+      if (strcmp(names + symbols[symbol].st_name, imports[k].name) != 0) continue;
+      if (!write_entry(l, (void**)(l->base + table[i].r_offset), imports[k].function)) return false;
+      imports[k].places++;
     }
-    if (!write_entry(l, (void**)(l->base + table[i].r_offset), function)) return -1;
-    count++;
   }
-  return count;
+  return true;
 }
 
-int pwdrv_replace_import(const void* inside, const char* name, void* function) {
+bool pwdrv_replace_imports(const void* inside, pwdrv_import* imports, size_t count) {
   loaded l = {.inside = (uintptr_t)inside};
   // This library's own calls stay, so that what replaces a function can call it.
-  if (dl_iterate_phdr(find, &l) == 0 || l.dynamic == NULL || l.itself) return 0;
+  if (dl_iterate_phdr(find, &l) == 0 || l.dynamic == NULL || l.itself) return true;
   const ElfW(Rela)*table = NULL, *calls = NULL;
   size_t bytes = 0, call_bytes = 0;
   const ElfW(Sym)* symbols = NULL;
@@ -108,8 +107,7 @@ int pwdrv_replace_import(const void* inside, const char* name, void* function) {
     }
   }
   // Where the loader leaves these as the file has them, they are no addresses.
-  if (!plain || symbols == NULL || names == NULL || (uintptr_t)names < l.base) return 0;
-  int of_table = replace(&l, table, bytes, symbols, names, name, function);
-  int of_calls = of_table < 0 ? -1 : replace(&l, calls, call_bytes, symbols, names, name, function);
-  return of_calls < 0 ? -1 : of_table + of_calls;
+  if (!plain || symbols == NULL || names == NULL || (uintptr_t)names < l.base) return true;
+  return replace(&l, table, bytes, symbols, names, imports, count) &&
+         replace(&l, calls, call_bytes, symbols, names, imports, count);
 }

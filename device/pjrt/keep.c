@@ -242,15 +242,15 @@ bool pwdrv_keep_blocks_of(const void* inside) {
   pthread_once(&once, reserve);
   if (heap.base == NULL) return false;
   // What frees comes first, so that no block is made that the C library would be told to free. These also take its own.
-  if (pwdrv_replace_import(inside, "free", (void*)pwdrv_keep_free) <= 0 ||
-      pwdrv_replace_import(inside, "realloc", (void*)pwdrv_keep_realloc) < 0 ||
-      pwdrv_replace_import(inside, "malloc_usable_size", (void*)keep_usable_size) < 0) {
-    return false;
-  }
-  int first = pwdrv_replace_import(inside, "aligned_alloc", (void*)pwdrv_keep_aligned_alloc);
-  int second = pwdrv_replace_import(inside, "memalign", (void*)pwdrv_keep_aligned_alloc);
-  int third = pwdrv_replace_import(inside, "posix_memalign", (void*)keep_posix_memalign);
-  return first > 0 || second > 0 || third > 0;
+  pwdrv_import frees[] = {{"free", (void*)pwdrv_keep_free, 0},
+                          {"realloc", (void*)pwdrv_keep_realloc, 0},
+                          {"malloc_usable_size", (void*)keep_usable_size, 0}};
+  if (!pwdrv_replace_imports(inside, frees, sizeof frees / sizeof *frees) || frees[0].places == 0) return false;
+  pwdrv_import makes[] = {{"aligned_alloc", (void*)pwdrv_keep_aligned_alloc, 0},
+                          {"memalign", (void*)pwdrv_keep_aligned_alloc, 0},
+                          {"posix_memalign", (void*)keep_posix_memalign, 0}};
+  pwdrv_replace_imports(inside, makes, sizeof makes / sizeof *makes);
+  return makes[0].places + makes[1].places + makes[2].places > 0;
 }
 
 void pwdrv_keep_tidy(uint32_t milliseconds) {
