@@ -37,6 +37,15 @@ def command(*arguments: str, env: dict[str, str] | None = None, check: bool = Tr
     return done
 
 
+def tokens_of(directory: Path, *tenants: str) -> dict[str, Path]:
+    """Makes the files of tenants' tokens, which no one else may read."""
+    tokens = {name: directory / f"{name}.token" for name in tenants}
+    for path in tokens.values():
+        path.touch(mode=0o600)
+        path.write_text(command("token", "new").stdout)
+    return tokens
+
+
 def until(what: str, yes) -> None:
     """Waits until yes() is true; the bound is there for a hang alone."""
     # What is asked is often `pathways status`: a process each time, which takes what it waits for off its processor.

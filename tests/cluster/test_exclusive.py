@@ -5,7 +5,7 @@ import json
 import signal
 
 import fresh
-from processes import Cluster, command, until
+from processes import Cluster, command, tokens_of, until
 
 OWNER = """
 import jax, logging, numpy as np
@@ -154,10 +154,7 @@ token-file = "bob.token"
 
 
 def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
-    tokens = {name: tmp_path / f"{name}.token" for name in ("ada", "bob")}
-    for path in tokens.values():
-        path.touch(mode=0o600)
-        path.write_text(command("token", "new").stdout)
+    tokens = tokens_of(tmp_path, "ada", "bob")
     file = tmp_path / "tenants.toml"
 
     def tenants(ada: str) -> None:

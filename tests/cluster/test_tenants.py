@@ -3,7 +3,7 @@
 import os
 import signal
 
-from processes import Cluster, command, until
+from processes import Cluster, command, tokens_of, until
 
 # Always has more queued than a device is given ahead, which is 50 ms.
 BUSY = """
@@ -43,10 +43,7 @@ host-memory = "1MiB"
 
 
 def test_tenants_share_devices_by_their_weights(tmp_path):
-    tokens = {name: tmp_path / f"{name}.token" for name in ("research", "students")}
-    for path in tokens.values():
-        path.touch(mode=0o600)
-        path.write_text(command("token", "new").stdout)
+    tokens = tokens_of(tmp_path, "research", "students")
     file = tmp_path / "tenants.toml"
     file.write_text(FILE)
     file.chmod(0o644)
