@@ -25,12 +25,12 @@ type stream struct {
 	took   time.Duration
 }
 
-func newStream(b *testing.B, workers int, delay time.Duration, sequential bool) *stream {
+func newStream(b testing.TB, workers int, delay time.Duration, sequential bool) *stream {
 	return newStreamOf(b, simulated(b, workers, 4), 4*workers, 0, delay, sequential)
 }
 
 // newStreamOf is of computations that take cost on so many devices.
-func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay time.Duration,
+func newStreamOf(b testing.TB, drivers []device.Driver, devices int, cost, delay time.Duration,
 	sequential bool) *stream {
 	c := cluster.InProcess{Drivers: drivers, Sequential: sequential}
 	if delay > 0 {
@@ -39,7 +39,7 @@ func newStreamOf(b *testing.B, drivers []device.Driver, devices int, cost, delay
 	return newStreamIn(b, c, devices, cost)
 }
 
-func newStreamIn(b *testing.B, c cluster.InProcess, devices int, cost time.Duration) *stream {
+func newStreamIn(b testing.TB, c cluster.InProcess, devices int, cost time.Duration) *stream {
 	l, err := c.Start(b.Context())
 	if err != nil {
 		b.Fatal(err)
@@ -53,7 +53,7 @@ func newStreamIn(b *testing.B, c cluster.InProcess, devices int, cost time.Durat
 }
 
 // run runs gangs, of which so many are under way at once.
-func (m *stream) run(b *testing.B, gangs, depth int) {
+func (m *stream) run(b testing.TB, gangs, depth int) {
 	begun := time.Now()
 	for range gangs {
 		if m.start(); len(m.tokens) > depth {
@@ -74,7 +74,7 @@ func (m *stream) start() {
 	m.tokens = append(m.tokens, token)
 }
 
-func (m *stream) end(b *testing.B) {
+func (m *stream) end(b testing.TB) {
 	if err := m.s.Wait(m.tokens[0]); err != nil {
 		b.Fatal(err)
 	}

@@ -2,13 +2,9 @@ package cluster_test
 
 import (
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +13,6 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
-	tenants "github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/watch"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
@@ -38,7 +33,7 @@ const (
 )
 
 // share starts a cluster that shares its devices by time.
-func share(b *testing.B, c cluster.InProcess, workers, each int) *cluster.Local {
+func share(b testing.TB, c cluster.InProcess, workers, each int) *cluster.Local {
 	c.Drivers = simulatedOn(b, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Real, 1)})
 	b.Cleanup(func() {
 		for _, d := range c.Drivers {
@@ -62,7 +57,7 @@ func occupy(s *session, name string, devices int, cost time.Duration) *stream {
 }
 
 // runAll has clients run so many gangs together, as fast as each can, and returns how long they take.
-func runAll(b *testing.B, clients []*stream, gangs int) time.Duration {
+func runAll(b testing.TB, clients []*stream, gangs int) time.Duration {
 	var all sync.WaitGroup
 	begun := time.Now()
 	for i, m := range clients {
@@ -140,47 +135,8 @@ func alternate(b *testing.B, pair []*stream, gangs, inRow int) time.Duration {
 	return time.Since(begun)
 }
 
-// How far what four tenants get is from their shares, over any second and over ten, while all of them want more: the
-// largest distance of any of them, as part of its share, by what the controller is told of the first device. An
-// operation is the ten seconds, and one before them.
-func BenchmarkShares(b *testing.B) {
-	for _, weights := range [][]float64{{1, 1, 1, 1}, {1, 2, 4, 8}} {
-		b.Run(fmt.Sprintf("weights=%v", weights), func(b *testing.B) {
-			var text strings.Builder
-			for i, weight := range weights {
-				fmt.Fprintf(&text, "[tenants.t%d]\ntoken-file = \"t%d\"\nweight = %v\n", i, i, weight)
-			}
-			token := func(path string) (string, error) { return strings.Repeat(filepath.Base(path), 32), nil }
-			table, err := tenants.Parse("tenants.toml", text.String(), token)
-			if err != nil {
-				b.Fatal(err)
-			}
-			var second, all float64
-			for range b.N {
-				l := share(b, cluster.InProcess{Tenants: table}, sharedWorkers, sharedEach)
-				stop, running := make(chan struct{}), sync.WaitGroup{}
-				for i := range weights {
-					name := fmt.Sprintf("t%d", i)
-					shown, _ := token(name)
-					m := occupy(begin(b, func(n client.Notify) (client.Cluster, error) {
-						return l.ConnectAs(b.Context(), name, shown, n)
-					}), name, sharedWorkers*sharedEach, 330*time.Microsecond)
-					running.Go(func() { m.runUntil(b, stop) })
-				}
-				s, a := distances(firstDevice(l, 11*time.Second), weights)
-				second, all = max(second, s), max(all, a)
-				close(stop)
-				running.Wait()
-			}
-			b.ReportMetric(100*second, "%second")
-			b.ReportMetric(100*all, "%ten")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // runUntil runs gangs until it is stopped.
-func (m *stream) runUntil(b *testing.B, stop <-chan struct{}) {
+func (m *stream) runUntil(b testing.TB, stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
@@ -219,41 +175,6 @@ func firstDevice(l *cluster.Local, during time.Duration) (all []did) {
 		}
 	}
 	return all
-}
-
-// distances returns how far a session's part of the device time is from its share, at most, as part of this: over any
-// second and over the ten before the end. Sessions are numbered in the order of the weights.
-func distances(all []did, weights []float64) (second, ten float64) {
-	sum := 0.0
-	for _, w := range weights {
-		sum += w
-	}
-	sessions := []uint32{}
-	for _, d := range all {
-		if !slices.Contains(sessions, d.session) {
-			sessions = append(sessions, d.session)
-		}
-	}
-	slices.Sort(sessions)
-	over := func(from, to int64) (worst float64) {
-		got, total := make([]int64, len(weights)), int64(0)
-		for _, d := range all {
-			if ns := min(d.end, to) - max(d.begin, from); ns > 0 {
-				got[slices.Index(sessions, d.session)] += ns
-				total += ns
-			}
-		}
-		for i, ns := range got {
-			worst = max(worst, math.Abs(float64(ns)/float64(total)*sum/weights[i]-1))
-		}
-		return worst
-	}
-	const sec = int64(time.Second)
-	end := all[len(all)-1].end
-	for from := end - 10*sec; from <= end-sec; from += sec / 10 {
-		second = max(second, over(from, from+sec))
-	}
-	return second, over(end-10*sec, end)
 }
 
 // What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`,

@@ -26,6 +26,8 @@ from page import milliseconds, on, paragraph, table, verdict
 WORKERS = 2  # of one device: the processors that this machine has
 LENGTHS = (0.04, 0.33, 1.04, 2.4)  # milliseconds of device time, as in the paper
 TRACED = 0.33  # of figures 9 and 11
+# Of tests on a clock of their own, in which messages take their time and processes none: 16 workers of eight devices.
+CLOCKED = ("-clock-workers", "16", "-clock-devices", "8")
 WEIGHTS = {"1:1:1:1": (1, 1, 1, 1), "1:2:4:8": (1, 2, 4, 8)}
 TRACES = ("9", "11")  # figures whose pictures are of what devices did, not of a table
 UNDER_WAY = 256  # calls of a client that goes on until it is stopped: more than a device is given ahead
@@ -153,13 +155,31 @@ def figure8(quick):
                 ours, gloo = (of[name][str(count)]["median"] for name in systems)
                 said = f"figure 8, {length} ms, {count} clients: {ours:8,.0f}/s, {ours / gloo:.2f} of JAX with gloo"
                 print(said, flush=True)
-    simulated = {}
+    here = {}
     found = gobench.run("./core/cluster", "^BenchmarkClients$", 1 if quick else 3, "0.3s" if quick else "1s")
     for name, values in found.items():
-        _, cost, clients = (part.partition("=")[2] for part in name.split("/"))
-        at = simulated.setdefault(f"{milliseconds(cost):g}", {}).setdefault(clients, {})
+        cost, clients = cost_and_clients(name)
+        at = here.setdefault(cost, {}).setdefault(clients, {})
         at |= {"rate": statistics.median(values["gangs/s"]), "use": statistics.median(values["use"])}
-    return {"real": real, "simulated": simulated}
+    return {"real": real, "simulated": clocked(quick, LENGTHS), "here": here}
+
+
+def cost_and_clients(name):
+    """How many milliseconds a gang takes and how many clients there are, by the name of a test."""
+    _, cost, clients = (part.partition("=")[2] for part in name.split("/"))
+    return f"{milliseconds(cost):g}", clients
+
+
+def clocked(quick, lengths):
+    """How many computations a second simulated devices do, and how much of the time, on a clock of their own."""
+    clients = ("-clock-clients", "1,4" if quick else "1,2,4,8,16,64")
+    costs = ("-clock-costs", ",".join(f"{length * 1000:g}µs" for length in lengths))
+    simulated = {}
+    test = "^TestDevicesOfManyClientsAreNotIdle$"
+    for name, at in gobench.attributes("./core/cluster", test, *CLOCKED, *clients, *costs).items():
+        cost, count = cost_and_clients(name)
+        simulated.setdefault(cost, {})[count] = at
+    return simulated
 
 
 def clients_of(count):
@@ -200,23 +220,27 @@ def page8(data):
             f"{length} ms: at least {ratio[count]:.2f} × JAX with gloo, with {clients_of(count)} (target 1 ×)",
             ratio[count] >= NOISE))  # fmt: skip
     text += [table(["clients", *counts], rows), "", "![figure 8](figure8.png)", "", *verdicts, ""]
-    if simulated := data["simulated"]:
-        counts = list(next(iter(simulated.values())))
+    if data["simulated"]:
         text += paragraph(
-            "Simulated, 128 devices on 16 workers, which take the time that they say: computations a second, and in"
-            " brackets the part of the time that the devices compute. Clients, controller and workers share this"
-            " machine."
+            "128 simulated devices on 16 workers, which take the time that they say: computations a second, and in"
+            " brackets the part of the time that the devices compute. On a clock of their own, messages take 50 µs and"
+            " what processes compute takes nothing, so what is seen is the order in which gangs go. On this machine's"
+            f" clock, clients, controller and workers share {os.cpu_count()} processors."
         )
-        rows = [
-            [f"{length} ms", *(f"{at['rate']:,.0f} ({at['use']:.2f})" for at in of.values())]
-            for length, of in simulated.items()
-        ]
-        text += [table(["clients", *counts], rows), ""]
-        for length, of in simulated.items():
+        verdicts = []
+        counts = list(next(iter(data["simulated"].values())))
+        rows = []
+        for clock, of in (("own clock", data["simulated"]), ("this machine", data["here"])):
+            for length, rates in of.items():
+                cells = [rates.get(count) for count in counts]
+                said = [f"{at['rate']:,.0f} ({at['use']:.3f})" if at else "–" for at in cells]
+                rows.append([f"{length} ms, {clock}", *said])
+        for length, of in data["simulated"].items():
             count, part = least_of({count: at["rate"] for count, at in of.items()})
-            text.append(verdict(
-                f"{length} ms: at least {part:.2f} × one client's rate, with {clients_of(count)} (target 1 ×)",
-                part >= NOISE))  # fmt: skip
+            verdicts.append(verdict(
+                f"{length} ms, own clock: at least {part:.2f} × one client's rate, with {clients_of(count)}"
+                " (target 1 ×)", part >= NOISE))  # fmt: skip
+        text += [table(["clients", *counts], rows), "", *verdicts]
     return text
 
 
@@ -234,21 +258,27 @@ def parts(bars, begin, end):
 
 
 def distances(lanes, weights, seconds):
-    """How far tenants are from their shares, at most, as part of these: over any second, and over all of them."""
+    """How far tenants are from their shares, at most, over any second and over all of them.
+
+    As a part of the device's time, and ("… of share") as a part of the share.
+    """
     share = {f"t{i}": weight / sum(weights) for i, weight in enumerate(weights)}
+    most = {}
 
-    def furthest(bars, begin, end):
+    def look(name, bars, begin, end):
         got = parts(bars, begin, end)
-        return max(abs(got.get(tenant, 0) / part - 1) for tenant, part in share.items())
+        off = {tenant: abs(got.get(tenant, 0) - part) for tenant, part in share.items()}
+        most[name] = max(most.get(name, 0), *off.values())
+        of = f"{name} of share"
+        most[of] = max(most.get(of, 0), *(off[tenant] / part for tenant, part in share.items()))
 
-    second, whole = 0, 0
     for bars in lanes.values():
         end = bars[-1][2]
         begin = end - 1e3 * seconds
-        whole = max(whole, furthest(bars, begin, end))
+        look("whole", bars, begin, end)
         for i in range(10 * (seconds - 1) + 1):
-            second = max(second, furthest(bars, begin + 100 * i, begin + 100 * i + 1e3))
-    return {"second": second, "whole": whole}
+            look("second", bars, begin + 100 * i, begin + 100 * i + 1e3)
+    return most
 
 
 SHOWN = 60  # milliseconds of a picture of figure 9
@@ -282,10 +312,11 @@ def figure9(quick):
             far = "{whole:.1%} from their shares over {seconds} s, {second:.1%} over any second".format(**real[name])
             print(f"figure 9, {name}: {far}", flush=True)
     simulated = {}
-    found = gobench.run("./core/cluster", "^BenchmarkShares$", 1, "1x")
-    for name, values in found.items():
+    test = "^TestTenantsGetTheirSharesOfDeviceTime$"
+    so = ("-clock-costs", f"{TRACED * 1000:g}µs", "-clock-seconds", "10")
+    for name, got in gobench.attributes("./core/cluster", test, *CLOCKED, *so).items():
         weights = name.partition("=")[2].strip("[]").replace("_", ":")
-        simulated[weights] = {"second": values["%second"][0] / 100, "whole": values["%ten"][0] / 100, "seconds": 10}
+        simulated[weights] = {name.replace("_", " "): value for name, value in got.items()} | {"seconds": 10}
     return {"real": real, "simulated": simulated}
 
 
@@ -304,15 +335,17 @@ def page9(data):
     text = ["## Figure 9: shares of device time", ""]
     text += paragraph(
         f"Four clients of four tenants, each with {UNDER_WAY} computations of {TRACED} ms under way, on"
-        f" {on(WORKERS)} of this machine, and on 128 simulated devices. How far what a tenant got of a device's time is"
-        " from its share, at most, as a part of this: over any second, and over all of the time. Less is better."
+        f" {on(WORKERS)} of this machine, and on 128 simulated devices with a clock of their own. How far what a tenant"
+        " got of a device's time is from its share, at most, over any second and over all of the time: in points, as a"
+        " part of the device's time, and in brackets as a part of the tenant's share. Less is better."
     )
     rows, verdicts = [], []
     for where, of in ((on(WORKERS), data["real"]), ("128 simulated devices", data["simulated"])):
         for weights, got in of.items():
-            rows.append([f"{weights}, {where}", f"{got['second']:.1%}", f"{got['whole']:.1%} of {got['seconds']} s"])
+            cells = [f"{got[name]:.2%} ({got[name + ' of share']:.1%})" for name in ("second", "whole")]
+            rows.append([f"{weights}, {where}", cells[0], f"{cells[1]} of {got['seconds']} s"])
             for name, target, over in (("whole", 0.02, f"{got['seconds']} s"), ("second", 0.05, "a second")):
-                said = f"{weights}, {where}: {got[name]:.1%} from the shares over {over} (target {target:.0%})"
+                said = f"{weights}, {where}: {got[name]:.2%} from the shares over {over} (target {target:.0%})"
                 verdicts.append(verdict(said, got[name] <= target))
     text += [table(["weights", "a second", "all"], rows), "", "![figure 9](figure9.png)", "", *verdicts, ""]
     return text
@@ -333,10 +366,7 @@ def figure11(quick):
             use = [busy(bars, bars[-1][2] - 1e3 * seconds, bars[-1][2]) for bars in lanes.values()]
             real[str(count)] = {"use": min(use), "rates": rates, "trace": excerpt(lanes, seconds, 10)}
             print(f"figure 11, {count} clients: devices compute {min(use):.0%} of the time", flush=True)
-    found = gobench.run(
-        "./core/cluster", "^BenchmarkClients$/^cost=330µs$", 1 if quick else 3, "0.3s" if quick else "1s"
-    )
-    simulated = {name.rpartition("=")[2]: statistics.median(values["use"]) for name, values in found.items()}
+    simulated = {count: at["use"] for of in clocked(quick, (TRACED,)).values() for count, at in of.items()}
     found = gobench.run("./core/cluster", "^BenchmarkSwitch$", 1, "4x" if quick else "20x")
     switch = {name.partition("=")[2]: values["x-apart"][0] - 1 for name, values in found.items()}
     return {"real": real, "simulated": simulated, "switch": switch}
@@ -351,8 +381,8 @@ def page11(data):
     text = ["## Figure 11: the use of devices", ""]
     text += paragraph(
         f"Clients with computations of {TRACED} ms: the part of the time that devices compute, on {on(WORKERS)} that"
-        f" share {os.cpu_count()} processors with the clients and the controller, and on 128 simulated devices. More is"
-        " better."
+        f" share {os.cpu_count()} processors with the clients and the controller, and on 128 simulated devices with a"
+        " clock of their own. More is better."
     )
     counts = sorted({*data["real"], *data["simulated"]}, key=int)
     rows = [
