@@ -152,6 +152,8 @@ size_t pr_rows_gone(pr_row_name* rows, size_t room);
 void pr_tell_rows_gone(void);
 // pr_freed takes objects whose last shard has gone: none until there is a full batch, unless all is set.
 size_t pr_freed(pw_name* names, size_t room, bool all);
+// pr_armed sets whether what has gone is about to be swept; if not, what goes next asks for it.
+void pr_armed(bool yes);
 
 // ---- bytes of shards in this process (view.c) ----
 

@@ -16,9 +16,6 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// idle is how long freed objects wait to be sent together with others if nothing else goes to the cluster.
-const idle = 100 * time.Millisecond
-
 // ends completes futures, on a goroutine of its own: their callbacks may need Python's GIL, which a thread may hold
 // that waits for the cluster.
 type ends struct {
@@ -119,15 +116,7 @@ func (e *ends) close() {
 
 func (e *ends) run() {
 	var batch []C.pr_end
-	flush := time.NewTicker(idle)
-	defer flush.Stop()
-	for {
-		select {
-		case <-e.wake:
-		case <-flush.C:
-			drain()
-			continue
-		}
+	for range e.wake {
 		e.mu.Lock()
 		batch, e.queue = e.queue, batch[:0]
 		closed := e.closed && len(batch) == 0
@@ -181,50 +170,6 @@ func (s *session) notify(ended []client.Ended) {
 	s.underWay.Add(-told)
 	s.ends.stir()
 }
-
-// free frees objects of clients on their clusters.
-func free(names *C.pw_name, n C.size_t) {
-	list := unsafe.Slice(names, n)
-	for len(list) > 0 {
-		id, numbers := list[0].session, make([]uint64, 0, len(list))
-		rest := list[:0]
-		for _, o := range list {
-			if o.session == id {
-				numbers = append(numbers, uint64(o.number))
-			} else {
-				rest = append(rest, o)
-			}
-		}
-		if s := get(id); s != nil && !s.closed.Load() {
-			s.cluster.Free(numbers)
-		}
-		list = rest
-	}
-}
-
-// drain frees all objects whose last shard has gone, and single shards.
-func drain() {
-	var rows [C.PW_FREED]C.pr_row_name
-	for n := C.size_t(C.PW_FREED); n == C.PW_FREED; {
-		n = C.pr_rows_gone(&rows[0], C.PW_FREED)
-		for _, r := range rows[:n] {
-			if s := get(r.object.session); s != nil && !s.closed.Load() {
-				s.cluster.FreeRow(uint64(r.object.number), uint32(r.device))
-			}
-		}
-	}
-	var names [C.PW_FREED]C.pw_name
-	for {
-		n := C.pr_freed(&names[0], C.PW_FREED, true)
-		if n == 0 {
-			return
-		}
-		free(&names[0], n)
-	}
-}
-
-//export prGoFlush
-func prGoFlush() { drain() }
 
 // unread is how long the end of a process waits for work whose results can no longer be read. Work that is about to end
 // still ends, and Ctrl-C with a full queue still ends the process within a second.

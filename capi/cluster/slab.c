@@ -142,15 +142,27 @@ typedef struct gone_row {
 static _Atomic(gone_row*) gone_rows;
 static _Atomic int64_t gone_bytes;  // of their shards
 
+// armed says that freed.go sweeps what has gone, within a moment. It is read after something was added to a list, and
+// cleared before the lists are emptied, so that one of the two sees the other.
+static _Atomic bool armed;
+
+static void arm(void) {
+  if (atomic_load(&armed) || pw_forked || atomic_exchange(&armed, true)) return;
+  prGoArm();  // once a sweep, so no call counts it among its entries into Go
+}
+
+void pr_armed(bool yes) { atomic_store(&armed, yes); }
+
 static void row_gone(pr_object* o, const PJRT_Device* d, int64_t bytes) {
   if (!atomic_load_explicit(&o->joined, memory_order_relaxed)) return;
   gone_row* r = pw_alloc(sizeof *r);
   if (r == NULL) return;
   atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
   *r = (gone_row){atomic_load_explicit(&gone_rows, memory_order_relaxed), o, (uint32_t)d->description.id};
-  while (!atomic_compare_exchange_weak_explicit(&gone_rows, &r->next, r, memory_order_release, memory_order_relaxed)) {
+  while (!atomic_compare_exchange_weak_explicit(&gone_rows, &r->next, r, memory_order_seq_cst, memory_order_relaxed)) {
   }
   atomic_fetch_add_explicit(&gone_bytes, bytes, memory_order_relaxed);
+  arm();
 }
 
 size_t pr_rows_gone(pr_row_name* rows, size_t room) {
@@ -193,6 +205,8 @@ static void shard_gone(pr_object* o) {
       (last && (atomic_load_explicit(&departed.num, memory_order_relaxed) >= kManyFreed ||
                 atomic_load_explicit(&departed.bytes, memory_order_relaxed) >= kMuchFreed)))
     flush();
+  else if (last)
+    arm();
 }
 
 void pr_buffer_count(pr_buffer* b, int64_t bytes) {
