@@ -78,9 +78,9 @@ func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 func (st *State) admit(g *gang) {
 	g.occupy()
 	if g.play == nil {
-		g.hosts = st.hostUses(g.s, st.performed, g.place)
+		g.hosts = g.hostUses(st.performed)
 	} else {
-		g.hosts = st.nodeHostUses(g.play, &g.play.g.nodes[g.node])
+		g.hosts = g.hostUses(&g.play.g.nodes[g.node])
 	}
 	if len(st.awaits) > 0 || st.isLoading(g) || !st.roomFor(g, len(st.held)) {
 		st.hold(g)
@@ -347,7 +347,7 @@ func (st *State) noRoom(g *gang, why string) error {
 	return status.New(status.ResourceExhausted, "%s", b.String())
 }
 
-// shortageText says what a gang needs, and who has the memory of the device that lacks most for it.
+// shortageText returns what a gang needs, and which sessions have the memory of the device that lacks most for it.
 func (st *State) shortageText(g *gang) (text string, device int) {
 	on, bytes := st.ledger.Shortest(st.needOf(g, true), g.temp)
 	use := st.ledger.Device(on)
@@ -398,7 +398,7 @@ func (st *State) workerOf(number int) *worker {
 	return nil
 }
 
-// unnumber gives back what number gave to a worker that has gone, and on whose devices no session has anything.
+// unnumber frees the numbers of a worker that has gone, on whose devices no session has anything.
 func (st *State) unnumber(w *worker) {
 	for i := range w.offer.Devices {
 		_ = st.ledger.SetLimit(w.base+i, 0)

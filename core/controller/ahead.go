@@ -171,7 +171,7 @@ func (s *session) makes(id uint64) bool {
 		p != nil && id >= p.first && id < p.first+uint64(p.g.made)
 }
 
-// next takes note that the next operation is taken from the queue: what was performed before it has its place.
+// next records that the next operation is taken from the queue: what was performed before it has its place.
 func (st *State) next(s *session) {
 	if n := s.names; n != nil {
 		if n.current != nil {
@@ -274,7 +274,7 @@ func (n *names) note(id uint64, u usage) {
 	}
 }
 
-// forget takes note that an array was freed.
+// forget records that an array was freed.
 func (n *names) forget(id uint64) {
 	u := n.of[id]
 	u.freed, u.shards = false, false
@@ -333,8 +333,9 @@ func (st *State) mayPass(s *session, f passer) bool {
 	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil || s.makes(f.object) {
 		return false
 	}
-	if m := (&wire.Fetch{Object: f.object, Device: f.device}); !st.isInHostQuota(&gang{s: s,
-		hosts: st.hostUses(s, m, nil)}) {
+	g := &gang{s: s}
+	g.hosts = g.hostUses(&wire.Fetch{Object: f.object, Device: f.device})
+	if !st.isInHostQuota(g) {
 		return false
 	}
 	waits := func(taken uint64) bool { return taken != 0 && taken >= s.popped }
@@ -349,8 +350,12 @@ func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
 		return false
 	}
 	at, err := st.place(s, m.Devices)
-	return err == nil && st.roomFor(&gang{s: s, place: at, bytes: n.takes, to: at.workers, hosts: st.hostUses(s, m, at)},
-		len(st.held)) // its own bytes included
+	if err != nil {
+		return false
+	}
+	put := &gang{s: s, place: at, bytes: n.takes, to: at.workers} // its own bytes included
+	put.hosts = put.hostUses(m)
+	return st.roomFor(put, len(st.held))
 }
 
 // putsMayPass reports whether the first of the puts that are queued behind a held gang may go past it now: others may

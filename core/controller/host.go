@@ -33,64 +33,78 @@ type hostUse struct {
 	bytes int64
 }
 
-// hostUses returns what an operation of a session takes of workers' machines, nil if its tenant has no quota of that.
-// At is where what it makes or reads is.
-func (st *State) hostUses(s *session, message any, at *place) (all []hostUse) {
-	if s.tenant.terms.HostMemory == 0 {
+// hostUses returns what a gang takes of workers' machines, nil if its tenant has no quota of that. Message is its
+// operation, or the node of its play.
+func (g *gang) hostUses(message any) []hostUse {
+	if g.s.tenant.terms.HostMemory == 0 {
 		return nil
 	}
-	bytes := map[int]int64{} // by slot
-	add := func(device uint32, n int64) { bytes[s.slots[device]] += n }
+	takes := hostTakes{}
 	switch m := message.(type) {
 	case *wire.Put:
-		n := shapeOf(m.Array).HostBytes()
-		for _, d := range at.rows {
-			add(d, n)
-		}
+		takes.makes(g.place, shapeOf(m.Array).HostBytes())
 	case *wire.Fetch:
-		if o := s.objects[m.Object]; o != nil {
-			add(m.Device, o.bytes)
+		if o := g.s.objects[m.Object]; o != nil {
+			takes.add(o.place.in, m.Device, o.bytes)
 		}
 	case *wire.Transfer:
-		made := map[uint32]bool{}
-		read := map[[2]uint64]bool{}
-		for _, v := range m.Moves {
-			o, isWhole := s.objects[v.Source], len(v.Start)+len(v.Size) == 0
-			if isWhole && s.slots[v.From] == s.slots[v.To] {
-				continue // the driver copies it
-			}
-			if !made[v.To] {
-				made[v.To] = true
-				add(v.To, shapeOf(m.Array).HostBytes())
-			}
-			if key := [2]uint64{v.Source, uint64(v.From)}; o != nil && !read[key] {
-				read[key] = true
-				add(v.From, o.bytes)
-			}
+		takes.transfer(g, m)
+	case *node:
+		if m.program == nil {
+			takes.node(g, m)
 		}
 	}
-	return sortedUses(bytes)
+	return takes.sorted()
 }
 
-// nodeHostUses is hostUses of a node of a play, of whose moves it is known between which devices they are.
-func (st *State) nodeHostUses(p *play, n *node) []hostUse {
-	if p.s.tenant.terms.HostMemory == 0 || n.program != nil {
-		return nil
+// hostTakes is bytes by worker's slot.
+type hostTakes map[int]int64
+
+// add counts bytes of a virtual device.
+func (h hostTakes) add(in *binding, device uint32, bytes int64) { h[in.slots[device]] += bytes }
+
+// makes counts an array that is made, with so many bytes on each device.
+func (h hostTakes) makes(at *place, bytes int64) {
+	for _, d := range at.rows {
+		h.add(at.in, d, bytes)
 	}
-	bytes := map[int]int64{}
-	for _, d := range n.at.rows {
-		bytes[p.s.slots[d]] += n.sizes[0]
+}
+
+// transfer counts the shards that a Transfer makes and reads, each once, unless the driver copies them.
+func (h hostTakes) transfer(g *gang, m *wire.Transfer) {
+	in := g.place.in
+	made := map[uint32]bool{}
+	read := map[[2]uint64]bool{}
+	for _, v := range m.Moves {
+		o, isWhole := g.s.objects[v.Source], len(v.Start)+len(v.Size) == 0
+		if isWhole && in.slots[v.From] == in.slots[v.To] {
+			continue // the driver copies it
+		}
+		if !made[v.To] {
+			made[v.To] = true
+			h.add(in, v.To, shapeOf(m.Array).HostBytes())
+		}
+		if key := [2]uint64{v.Source, uint64(v.From)}; o != nil && !read[key] {
+			read[key] = true
+			h.add(in, v.From, o.bytes)
+		}
 	}
+}
+
+// node counts the shards that a transfer of a graph makes and reads. Of its moves the controller keeps only between
+// which devices they are, so those that the driver copies count, too.
+func (h hostTakes) node(g *gang, n *node) {
+	h.makes(n.at, n.sizes[0])
 	for i := range n.reads {
-		if o := p.s.objects[p.object(n.reads[i].object)]; o != nil {
-			n.reads[i].on.each(func(d int) { bytes[p.s.slots[d]] += o.bytes })
+		if o := g.s.objects[g.play.object(n.reads[i].object)]; o != nil {
+			n.reads[i].on.each(func(d int) { h.add(n.at.in, uint32(d), o.bytes) })
 		}
 	}
-	return sortedUses(bytes)
 }
 
-func sortedUses(bytes map[int]int64) (all []hostUse) {
-	for slot, n := range bytes {
+// sorted returns the uses by slot.
+func (h hostTakes) sorted() (all []hostUse) {
+	for slot, n := range h {
 		all = append(all, hostUse{slot, n})
 	}
 	slices.SortFunc(all, func(a, b hostUse) int { return cmp.Compare(a.slot, b.slot) })
