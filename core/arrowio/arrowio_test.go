@@ -391,7 +391,7 @@ func TestWhereItLies(t *testing.T) {
 	}
 }
 
-// Arrays outlive their session, data that was to be put is let go of when it ends,
+// Arrays outlive their session, data that was to be put is released when it ends,
 // and what is pending fails with its word.
 func TestAfterClose(t *testing.T) {
 	r := open(t, 1)

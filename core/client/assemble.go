@@ -45,7 +45,7 @@ func keyOf(devices string, pieces []*wire.Piece) string {
 	return string(key)
 }
 
-// read takes note that a run reads an argument. It returns what is known of it, nil if that is too much to remember.
+// read records that a run reads an argument. It returns what is known of it, nil if that is too much to remember.
 func (a *assemblies) read(devices string, pieces []*wire.Piece) (known *assembly, again bool) {
 	key := keyOf(devices, pieces)
 	if known = a.by[key]; known != nil {

@@ -48,7 +48,7 @@ const maxRows = 64 << 10
 // Gathering is what the caller of Put keeps of an object that further rows may join. Its methods are called with the
 // session's lock held: they must not block, nor call the session.
 type Gathering interface {
-	// Join adds the row of another put, and returns false if the object has been let go of. If it returns true, the row
+	// Join adds the row of another put, and returns false if the object has been released. If it returns true, the row
 	// ends with the object's Token, and nothing is called of the row's own Gathering.
 	Join(row *PutSpec) bool
 	// Sent is called once: no further row joins.

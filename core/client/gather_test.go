@@ -19,7 +19,7 @@ import (
 type rows struct {
 	joined int
 	sent   int
-	gone   bool // the object has been let go of
+	gone   bool // the object has been released
 }
 
 func (r *rows) Join(*PutSpec) bool {

@@ -36,7 +36,7 @@ func (r *remote) WorkerName(process uint64) string {
 	return strconv.FormatUint(process, 10)
 }
 
-// lostWorkers takes note of processes that are lost. Their numbers are never used again.
+// lostWorkers records processes that are lost. Their numbers are never used again.
 func (r *remote) lostWorkers(processes []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -116,7 +116,7 @@ func (a *actor) begin(what string, risk bool) uint64 {
 	return a.token
 }
 
-// gone takes back a submission that was refused, and says whether the session is
+// gone takes back a submission that was refused, and reports whether the session is
 // lost.
 func (a *actor) gone(token uint64, err error) bool {
 	if err == nil {

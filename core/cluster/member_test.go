@@ -196,7 +196,7 @@ func (k *endless) Join(ctx context.Context, m device.Membership) (device.Driver,
 	return struct{ device.Driver }{d}, nil
 }
 
-// busy says whether a worker has a run that has not ended.
+// busy reports whether a worker has a run that has not ended.
 func busy(t *testing.T, address, name string) bool {
 	t.Helper()
 	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)

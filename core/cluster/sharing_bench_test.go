@@ -178,8 +178,8 @@ func firstDevice(l *cluster.Local, during time.Duration) (all []did) {
 }
 
 // What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`,
-// the web page, and a scrape of its metrics: "x-watched" is the time of a gang by that of one while nobody looks, by
-// turns of a second; "%look" is the processor time of what is asked in a second, as a part of all processors.
+// the web page, and a scrape of its metrics: "x-watched" is the time of a gang by that of one while it is not looked
+// at, by turns of a second; "%look" is the processor time of what is asked in a second, as a part of all processors.
 func BenchmarkWatching(b *testing.B) {
 	const workers, each, arrays = 512, 4, 100_000
 	l := share(b, cluster.InProcess{}, workers, each)

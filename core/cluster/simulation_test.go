@@ -175,7 +175,7 @@ func (x *trial) delay(string, string) time.Duration {
 	return x.lag/2 + time.Duration(x.delays.Int64N(int64(x.lag)))
 }
 
-// later says whether to take time.
+// later reports whether to take time.
 func (x *trial) later() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

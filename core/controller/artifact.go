@@ -59,7 +59,7 @@ func (st *State) noText(c *compiled, err error) {
 	st.begin(c)
 }
 
-// keepArtifact takes note that a worker keeps what it has compiled.
+// keepArtifact records that a worker keeps what it has compiled.
 func (st *State) keepArtifact(c *compiled, by *worker) {
 	c.artifact = &artifact{bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
 	c.artifact.senders.add(by)
@@ -185,7 +185,7 @@ func (st *State) discard(c *compiled) {
 	}
 }
 
-// artifactsWithout takes note that a worker and what it had are lost.
+// artifactsWithout records that a worker and what it had are lost.
 func (st *State) artifactsWithout(w *worker) {
 	for _, number := range slices.Sorted(maps.Keys(st.artifacts)) {
 		c := st.artifacts[number]

@@ -38,7 +38,7 @@ func (s set) count() (n int) {
 	return n
 }
 
-// covers says that all of o is in s.
+// covers reports whether all of o is in s.
 func (s set) covers(o set) bool {
 	for i, w := range o {
 		if i >= len(s) {
@@ -52,7 +52,7 @@ func (s set) covers(o set) bool {
 	return true
 }
 
-// meets says that something is in both.
+// meets reports whether they have a number in common.
 func (s set) meets(o set) bool {
 	for i := range min(len(s), len(o)) {
 		if s[i]&o[i] != 0 {

@@ -479,7 +479,7 @@ func (a *audit) artifacts() {
 		}
 		known := a.st.compiled[c.key] == c
 		if c.users == 0 && !known {
-			a.say("artifact %d is kept and nobody uses it", number)
+			a.say("artifact %d is kept, and no session uses it", number)
 		}
 		waits := len(c.artifact.senders.from) > 0 || len(c.artifact.wants) > 0 && c.by == nil
 		if len(c.artifact.senders.holders) == 0 && (known || waits) {

@@ -105,7 +105,7 @@ func (c *compiled) loads(p *program, workers set) {
 	})
 }
 
-// letProgram lets go of a session's program, which no graph of it has any more.
+// letProgram releases a session's program, which no graph of it has any more.
 func (st *State) letProgram(p *program) {
 	if c := p.of; c.loadedOn != nil {
 		p.loaded.each(func(slot int) {

@@ -7,7 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// keepsEvents is how many events a controller remembers, so that somebody who looks later learns what happened.
+// keepsEvents is how many events a controller remembers, so that an operator who looks later learns what happened.
 const keepsEvents = 1024
 
 // occurrence is an event, with when it happened on State's clock.

@@ -6,7 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// free lets go of objects. It has no end that anybody waits for.
+// free releases objects. No client waits for its end.
 func (st *State) free(s *session, m *wire.Free) {
 	var workers set
 	kept := m.Objects[:0]

@@ -398,7 +398,7 @@ func (d *sketch) resolveTransfer(n *node, t *graphs.Transfer) (err error) {
 	return nil
 }
 
-// forgetGraphs lets go of a session's graphs, and of programs that they kept.
+// forgetGraphs releases a session's graphs, and programs that they kept.
 func (st *State) forgetGraphs(s *session, ids []uint64) {
 	for _, id := range ids {
 		g := s.graphs[id]

@@ -33,9 +33,9 @@ type entry struct {
 	s      *session
 	on     set          // virtual devices
 	g      *gang        // an operation
-	free   *wire.Free   // arrays to let go of
+	free   *wire.Free   // arrays to release
 	forget *wire.Forget // programs and graphs
-	play   *play        // with node: lets go of what no node behind that one uses
+	play   *play        // with node: releases what no node behind that one uses
 	node   int          //
 	waits  int          // entries that it waits for
 	then   []*entry     // those that wait for it
@@ -168,7 +168,7 @@ func (st *State) leaveLine(g *gang) {
 	} // otherwise those behind it wait for what it waits for
 }
 
-// freeInTurn lets go of arrays once all before has been dispatched that uses them.
+// freeInTurn releases arrays once all before has been dispatched that uses them.
 func (st *State) freeInTurn(s *session, m *wire.Free) {
 	s.freeing -= len(m.Objects) + rowsIn(m.Rows)
 	if s.line.length > 0 {
@@ -214,7 +214,7 @@ func (st *State) forgetNow(s *session, m *wire.Forget) {
 	st.forgetPrograms(s, m)
 }
 
-// freeBehindInTurn lets go of what no node behind this one uses, once those that use it have been dispatched.
+// freeBehindInTurn releases what no node behind this one uses, once those that use it have been dispatched.
 func (st *State) freeBehindInTurn(p *play, node int) {
 	if p.s.line.length > 0 && len(p.g.nodes[node].frees) > 0 {
 		e := st.newEntry(p.s)

@@ -77,7 +77,7 @@ func (l *lined) asks(kind wire.Kind, m proto.Message, on ...[]uint32) {
 	l.see(l.b.say(l.b.client, kind, m))
 }
 
-// see takes note of what a Step brought.
+// see records what a Step brought.
 func (l *lined) see(actions []Action) {
 	l.take(actions)
 	l.take(l.b.step(Event{Kind: Flush}))
@@ -137,7 +137,7 @@ func (l *lined) ends(op uint64, err error) {
 	}
 }
 
-// dispatched takes note of an operation that some workers get, in its place on each device.
+// dispatched records an operation that some workers get, in its place on each device.
 func (l *lined) dispatched(gang, op uint64, to []uint64) {
 	if l.left[gang] == nil {
 		l.left[gang], l.under[gang] = map[uint64]struct{}{}, op

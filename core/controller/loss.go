@@ -150,7 +150,7 @@ func (s *session) allPrograms() func(each func(*program) bool) {
 	}
 }
 
-// unloaded takes note that a program is not loaded any more on the worker of a slot.
+// unloaded records that a program is not loaded any more on the worker of a slot.
 func (st *State) unloaded(p *program, slot int) {
 	if !p.loaded.has(slot) {
 		return

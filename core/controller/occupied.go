@@ -14,7 +14,7 @@ import (
 // for the device, or an operation that uses the device has been performed and has not ended. An exclusive slice is
 // granted on devices that no other session occupies.
 //
-// What sessions occupy is found when somebody asks for it: operations only count, by placement, and a session is looked
+// What sessions occupy is found when it is asked for: operations only count, by placement, and a session is looked
 // at again only where one of its placements has come into use, or out of it. Sets of devices are by their numbers in
 // the ledger, 64 a word.
 

@@ -16,8 +16,8 @@ import (
 //
 //	received    operation (session.go) counts it, and performs it, or queues it behind others of its session
 //	performed   perform checks it and makes the objects that it names
-//	placed      a run: submit gives it a ticket in its island's schedule, and start is its turn
-//	dispatched  enter gives it its number, and its workers are told in the same Step
+//	placed      a run: submit enters it into its island's schedule under a ticket, and start is its turn
+//	dispatched  enter numbers it, and its workers are told in the same Step
 //	ended       through counts the workers' reports, and the last one ends it
 //
 // # Why it ends once
@@ -70,7 +70,7 @@ type gang struct {
 	// Of a node of a play, instead of run and payload.
 	play *play
 	node int
-	// inner: all that it makes is let go of by the play.
+	// inner: all that it makes is released by the play.
 	inner bool
 	// What was asked for: of a Fetch or a Transfer, nil of others.
 	asked proto.Message
@@ -121,8 +121,8 @@ func invalid(format string, args ...any) error {
 	return status.New(status.InvalidArgument, format, args...)
 }
 
-// perform carries out the session's next operation, or gives a run to its
-// island's schedule. q.payload is the caller's, which may use it again: what keeps it makes a copy.
+// perform carries out the session's next operation, or submits a run to its island's schedule. q.payload is the
+// caller's, which may use it again: what keeps it makes a copy.
 func (st *State) perform(s *session, q *queued) {
 	st.awaits, st.performed = st.awaits[:0], q.message
 	switch m := q.message.(type) {
@@ -187,7 +187,7 @@ func (g *gang) ofProgram(p *program, at *place) {
 	g.bytes, g.temp = p.takes, p.of.info.GetCost().GetTempBytes()
 }
 
-// submit gives a run to its island's schedule. It may start, or be refused, before this returns.
+// submit submits a run to its island's schedule. It may start, or be refused, before this returns.
 func (st *State) submit(g *gang) {
 	st.tickets++
 	g.ticket, g.island = st.tickets, g.place.island
@@ -202,8 +202,7 @@ func (st *State) submit(g *gang) {
 	}
 }
 
-// placeOfRun gives the place of a run, and the program's where there is an error;
-// only is of wire.Run.
+// placeOfRun returns the place of a run, and the program's with an error; only is that of wire.Run.
 func (st *State) placeOfRun(s *session, p *program, only uint32) (*place, error) {
 	if only == 0 {
 		return p.place, nil
@@ -320,7 +319,7 @@ func (st *State) refused(g *gang, err error) {
 	st.recycle(g)
 }
 
-// dispatch gives the operation its number and sends it to its workers.
+// dispatch numbers the operation and sends it to its workers.
 func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) {
 	st.tell(g.s, workers)
 	st.enter(g, workers, conns)
@@ -329,7 +328,7 @@ func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) 
 }
 
 // deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. Where kept
-// says that they do not change any more, and that they are long, they are copied when they leave.
+// is true they do not change any more: where they are long, they are then copied only when they leave.
 func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation ...[]byte) {
 	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term,
@@ -365,7 +364,7 @@ func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *sess
 	}})
 }
 
-// enter gives an operation its number; it is under way.
+// enter numbers an operation, which is under way from then on.
 func (st *State) enter(g *gang, workers set, conns []uint64) {
 	st.gang++
 	if g.s.profiles > 0 {
@@ -411,8 +410,9 @@ const maxSpent = 1 << 50
 // heldEnds bounds the ends that wait for another to be told with.
 const heldEnds = 64
 
-// through is a worker's part of a gang that has ended. Where nobody can wait for just
-// that, the client is told when another operation ends, or none is under way.
+// through is a worker's part of a gang that has ended. Where the operation makes only
+// what a graph keeps to itself, which no client can wait for, the client is told when another operation ends, or none
+// is under way.
 //
 // Spent is the device time that it took there, in nanoseconds.
 func (st *State) through(g *gang, w *worker, spent uint64, err error) {
@@ -484,7 +484,7 @@ func (st *State) charge(g *gang) int64 {
 	return time
 }
 
-// abortOf ends an operation of which the client says that it will never be.
+// abortOf ends an operation that its client has cancelled, wherever it is on its way.
 func (st *State) abortOf(s *session, op uint64, err error) {
 	if err == nil {
 		err = status.New(status.Cancelled, "the client cancelled operation %d", op)

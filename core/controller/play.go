@@ -22,13 +22,13 @@ type play struct {
 	cancelled cancelled
 }
 
-// miss takes note that a node was not dispatched.
+// miss records that a node was not dispatched.
 func (p *play) miss(node int) {
 	p.skipped = true
 	p.missed.add(node)
 }
 
-// played takes note that a node of a play was dispatched, or was not.
+// played records that a node of a play was dispatched, or was not.
 func (st *State) played(g *gang) {
 	if p := g.play; p != nil {
 		g.play = nil
@@ -62,7 +62,7 @@ type stretch struct {
 	workers     set
 }
 
-// object gives the session's number of one of the graph's objects.
+// object returns the session's number of one of the graph's objects.
 func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.inputs, p.first) }
 
 func (st *State) play(s *session, m *wire.Play, q *queued) {
@@ -111,7 +111,7 @@ func (st *State) proceed(s *session) {
 	}
 }
 
-// freeBehind lets go of what no node behind this one uses. Workers do so by themselves.
+// freeBehind releases what no node behind this one uses. Workers do so by themselves.
 func (st *State) freeBehind(p *play, node int) {
 	s := p.s
 	for _, object := range p.g.nodes[node].frees {
@@ -126,7 +126,7 @@ func (st *State) freeBehind(p *play, node int) {
 	}
 }
 
-// tidy lets go of what workers keep of a play of which they did not get all nodes, once all have been dealt with.
+// tidy releases what workers keep of a play of which they did not get all nodes, once all have been dealt with.
 func (st *State) tidy(p *play) {
 	if !p.skipped || p.s.play == p || p.out > 0 || st.sessions[p.s.id] != p.s {
 		return
@@ -199,7 +199,7 @@ func (st *State) nodeReads(p *play, i int) error {
 	return nil
 }
 
-// donate takes note of what a node that starts consumes.
+// donate records what a node that starts consumes.
 func (p *play) donate(node int) {
 	for _, object := range p.g.nodes[node].donates {
 		if o := p.s.objects[p.object(object)]; o != nil && p.g.nodes[node].at.has.covers(o.place.has) {

@@ -96,7 +96,7 @@ const (
 	maxLoadable = wire.MaxFrame - 16<<20 // beside the places
 )
 
-// begin has a program compiled by a worker of the first who waits for it.
+// begin has a program compiled by a worker of the first session that waits for it.
 func (st *State) begin(c *compiled) {
 	for len(c.waiting) > 0 {
 		w := c.waiting[0]
@@ -155,7 +155,7 @@ func tooOld(w *worker) error {
 // A compile that takes longer is told of.
 const slowCompile = 2e9 // nanoseconds
 
-// tellSlow tells those who wait for a program that takes its time who is at it.
+// tellSlow tells the sessions that wait long for a program which worker compiles it.
 func (st *State) tellSlow() {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		c := st.compiles[op]
@@ -172,7 +172,7 @@ func (st *State) tellSlow() {
 	}
 }
 
-// leave takes waiters off a program. Where nobody is left, its worker need not
+// leave takes waiters off a program. If none are left, its worker need not
 // begin it; one that has begun cannot stop, and what it makes is kept.
 func (st *State) leave(c *compiled, who func(waiter) bool) {
 	c.waiting = slices.DeleteFunc(c.waiting, who)
@@ -213,7 +213,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	}
 	err := m.Status.Err()
 	if status.CodeOf(err) == status.Cancelled && c.unwanted && len(c.waiting) > 0 {
-		st.begin(c) // somebody has come meanwhile who wants it
+		st.begin(c) // another session wants it meanwhile
 		return
 	}
 	if err != nil && m.NoText {
@@ -256,7 +256,7 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 		return status.New(status.Internal, "the compiled program came without a description")
 	}
 	if proto.Size(m.Info) > maxLoadable {
-		m.Info.Optimized = nil // who asks for it is told that there is none
+		m.Info.Optimized = nil // a client that asks for it is told that there is none
 	}
 	if n := proto.Size(m) - len(m.Info.Optimized); n > maxLoadable {
 		return status.New(status.ResourceExhausted, "the compiled program has %d bytes, and a message to those that load it "+
@@ -277,7 +277,7 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	return nil
 }
 
-// share gives a program to those who wait for it.
+// share answers the sessions that wait for a program.
 func (st *State) share(c *compiled) {
 	c.ready = true
 	waiting := c.waiting
@@ -387,7 +387,7 @@ func (st *State) load(s *session, p *program, at *place) {
 		Tells: true})
 }
 
-// loadedBy takes note that a worker has loaded a program.
+// loadedBy records that a worker has loaded a program.
 func (st *State) loadedBy(w *worker, m *wire.Loaded) {
 	if s := st.sessions[m.Session]; s != nil && s.programs[m.Program] != nil {
 		s.programs[m.Program].loading.remove(w.slot)
@@ -408,7 +408,7 @@ func (st *State) isLoading(g *gang) (is bool) {
 	return is
 }
 
-// forgetPrograms lets go of a session's programs.
+// forgetPrograms releases a session's programs.
 func (st *State) forgetPrograms(s *session, m *wire.Forget) {
 	var workers set
 	var ids []uint64
@@ -435,8 +435,8 @@ func (st *State) forgetPrograms(s *session, m *wire.Forget) {
 	}
 }
 
-// let ends a program's use. Programs that nobody has stay as long as there is
-// room.
+// let ends a program's use. A program that no session has is kept while
+// there is room.
 func (st *State) let(c *compiled) {
 	if c.users--; c.users > 0 {
 		return

@@ -19,7 +19,7 @@ type queued struct {
 	payload []byte
 	kept    bool  // payload does not change
 	cut     *cut  // of a transfer, or nil
-	err     error // the client says that it will never be
+	err     error // why the client has cancelled it
 	share   share // what it was counted to take, see names
 	// Of a play:
 	nodes     int

@@ -113,7 +113,7 @@ func (st *State) inTheWay(g *gang, device int) (all []*session) {
 	return all
 }
 
-// quotaText says what a gang that is held for its tenant's quota needs, and who has what it may have.
+// quotaText returns what a gang that is held for its tenant's quota needs, and which sessions have what the tenant may.
 func (st *State) quotaText(g *gang) (text string, device int) {
 	t := g.s.tenant
 	on, has, need := st.beyondQuota(g, true, false)

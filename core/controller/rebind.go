@@ -17,7 +17,7 @@ import (
 //
 // What is behind a device changes between two operations of the session. The controller cannot say between which: the
 // client sends ahead, and sends bytes of puts to the worker that it knows. So the controller makes an offer, the client
-// takes note of it between two of its operations, and its answer, in its place among them, is the moment. What the
+// records it between two of its operations, and its answer, in its place among them, is the moment. What the
 // client has sent before names the old worker, wherever it is taken up, and fails as it would have without the offer.
 // What it sends after that names the new one. An offer stands until it is answered, also where its workers are lost
 // meanwhile: then these are what is missing next.
@@ -145,7 +145,7 @@ func (st *State) rebind(s *session) {
 	st.offer(s)
 }
 
-// keepGone lets go of workers that have gone and that a session has done with, as soon as no operation has them.
+// keepGone forgets workers that have gone and that a session has done with, once no operation has them.
 func (st *State) keepGone(s *session, gone set) {
 	k := new(kept)
 	gone.each(func(slot int) {

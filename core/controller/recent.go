@@ -12,7 +12,7 @@ import (
 
 // recent is the newest report that was made for those that accept an older one.
 type recent struct {
-	mu      sync.Mutex // held while a report is made: who asks meanwhile shares it
+	mu      sync.Mutex // locked while a report is made, which callers that come meanwhile share
 	at      time.Time  // when it was begun
 	report  *wire.Report
 	tenants *wire.Report // what a tenant is told of it; nil until one asks

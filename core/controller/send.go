@@ -6,7 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Dirty says that Flush has something to tell.
+// Dirty reports whether Flush has something to tell.
 func (st *State) Dirty() bool { return len(st.dirty) > 0 }
 
 // flush tells clients what has ended.

@@ -61,7 +61,7 @@ func (s *senders) pick(to *worker) *worker {
 	return nil
 }
 
-// begin takes note that a holder sends it to a worker.
+// begin records that a holder sends it to a worker.
 func (s *senders) begin(from, to *worker) {
 	s.unlist(from)
 	s.sends[from]++
@@ -69,7 +69,7 @@ func (s *senders) begin(from, to *worker) {
 	s.from[to] = from
 }
 
-// ended takes note that nothing is on its way to a worker any more.
+// ended records that nothing is on its way to a worker any more.
 func (s *senders) ended(to *worker) {
 	from := s.from[to]
 	if from == nil {

@@ -35,7 +35,7 @@ type ServerConfig struct {
 	Tenants    *tenant.Table                 // as in Config
 	Reload     func() (*tenant.Table, error) // reads the file of tenants again; nil if Tenants is
 	Log        *slog.Logger                  // nil is quiet
-	// Stopped is called once where somebody has asked the cluster to stop. It must
+	// Stopped is called once, when an operator has asked the cluster to stop. It must
 	// not wait.
 	Stopped func()
 }
@@ -391,7 +391,7 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 	return m, wire.Decode(kind, payload, m)
 }
 
-// step gives State an event, by a link's reader or by nobody, and carries the
+// step tells State of an event, for a link's reader or for none, and carries the
 // actions out. With flush, where there is no more at hand, clients hear what has
 // ended and frames leave.
 func (s *Server) step(by *link, ev Event, flush bool) {
@@ -442,7 +442,7 @@ func (s *Server) takeFull(into []*link) []*link {
 	return into
 }
 
-// flushedHere is how many connections are written to by whoever sends. Where there
+// flushedHere is how many connections the goroutine that sends writes to. If there
 // are more, other processors take part.
 const flushedHere = 16
 

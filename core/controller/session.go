@@ -94,7 +94,7 @@ type object struct {
 	// alone, by Only or Mixed, is known to the workers only.
 	donated bool
 	absent  bool         // workers never heard of it
-	freed   set          // virtual devices whose shards were let go of before the others
+	freed   set          // virtual devices whose shards were released before the others
 	of      *assembly    // nil unless it was assembled
 	in      []membership // objects that were assembled of it
 }
@@ -260,7 +260,7 @@ func memoryOf(d *wire.LocalDevice, onHost int64) (limit, share int64) {
 	return limit, min(limit, d.HostMemory/onHost)
 }
 
-// to is where the client is, or nobody.
+// to returns the client's connection as a list of receivers; it is empty if there is none.
 func (s *session) to() []uint64 {
 	if s.conn == 0 {
 		return nil
@@ -336,7 +336,7 @@ func (st *State) gone(s *session, why error) {
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
 }
 
-// connsOf gives the connections of the workers that are there.
+// connsOf returns the connections of those of these workers that are there.
 func (st *State) connsOf(workers set) []uint64 {
 	var to []uint64
 	workers.each(func(slot int) {
@@ -364,7 +364,7 @@ func (st *State) tell(s *session, workers set) {
 	st.send(to, wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
 }
 
-// place gives the session's place of these virtual devices.
+// place returns the session's place of these virtual devices.
 //
 // Errors: INVALID_ARGUMENT.
 func (st *State) place(s *session, rows []uint32) (*place, error) {

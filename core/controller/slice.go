@@ -196,7 +196,7 @@ func (st *State) outOfTime(r *placement.Request) error {
 		"fewer devices", what, float64(r.Until-r.Asked)/1e9, text)
 }
 
-// changed takes note of a slice that was granted or whose devices were chosen again.
+// changed records a slice that was granted or whose devices were chosen again.
 func (st *State) changed(granted *placement.Slice) {
 	if granted != nil && granted.Want.Exclusive {
 		st.reach++
@@ -221,7 +221,7 @@ func (st *State) releaseSlices(s *session, numbers []uint64) {
 	}
 }
 
-// released takes note that a session has released slices and cancelled requests.
+// released records that a session has released slices and cancelled requests.
 func (st *State) released() {
 	st.reach++
 	st.serve = true

@@ -211,7 +211,7 @@ func (w *slicing) answered(c *slicer, m *wire.SliceAnswer) {
 	asked := c.waits[m.Slice]
 	switch {
 	case asked == nil && m.Position == 0:
-		w.t.Fatalf("slice %d, which nobody waits for, was answered: %v", m.Slice, m)
+		w.t.Fatalf("slice %d, which no client waits for, was answered: %v", m.Slice, m)
 	case m.Position > 0:
 		return
 	}

@@ -1,6 +1,6 @@
 // Package controller is the middle of a cluster: it keeps the sessions of
-// clients, their programs and which objects they have, gives every run its place
-// in the order of its island, and tells the workers. It never sees the bytes of an
+// clients, their programs and which objects they have, places every run in the
+// order of its island, and tells the workers. It never sees the bytes of an
 // array.
 //
 // State is all of it that decides: a machine that takes one event after the
@@ -15,8 +15,8 @@
 // and workers do. A session's operations are dispatched in its order; all
 // workers get the operations of an island's runs in one order, by rising gang
 // numbers. A session cannot name what belongs to another: numbers of objects and
-// programs are its own. When it ends, all it had goes everywhere, its slices too. Everything a
-// peer can make grow has a bound, and who exceeds it is dropped alone.
+// programs are its own. When it ends, all it had goes everywhere, its slices too. Everything that
+// a peer can make grow has a bound, and only the peer that exceeds it is dropped.
 //
 // # Costs
 //
@@ -57,7 +57,7 @@ type Limits struct {
 	Nodes    int   // of all graphs of a session; 1 Mi
 	Compiles int   // of a session, at one time; 64
 	Program  int   // bytes of a program's text; 2 GiB, as many as XLA reads
-	Store    int64 // bytes of compiled programs, here and in workers, kept when nobody has them; 1 GiB
+	Store    int64 // bytes of compiled programs, here and in workers, kept when no session has them; 1 GiB
 }
 
 func (l Limits) filled() Limits {
@@ -110,7 +110,7 @@ const (
 	Closing                   // the controller stops
 	Continue                  // nothing has happened: see More
 	Tenants                   // the file of tenants says Table now, or cannot be used for the reason Err
-	Look                      // somebody looks at what the devices of Rows do
+	Look                      // what the devices of Rows do is looked at
 )
 
 // Event is one input of Step. Now is the time in nanoseconds on a clock that does
@@ -122,7 +122,7 @@ type Event struct {
 	Wire    wire.Kind
 	Message proto.Message
 	Payload []byte // Step does not keep it, unless kept
-	kept    bool   // nobody changes Payload any more
+	kept    bool   // Payload does not change any more
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
 	Of      string // of Join: the name of the tenant that its credential is of; "" names none
@@ -146,7 +146,7 @@ const (
 	Refuse                    // turn To away for the reason Err
 	Close                     // close To, when what was sent has left
 	Log                       // Event has happened
-	Stop                      // somebody who may has asked the cluster to stop
+	Stop                      // an operator has asked the cluster to stop
 	Reload                    // read the file of tenants again; Tenants, with To[0] as its Conn, is to follow
 )
 
@@ -187,7 +187,7 @@ type State struct {
 	boards    map[string]*wire.Board // by host: the one that has places left, and the place given last
 	present   []uint64               // connections of workers, in the order of coming
 	reach     uint64                 // changes when a worker is lost, and with exclusive slices: see alive
-	stopping  bool                   // they are let go of
+	stopping  bool                   // the cluster stops: all are told to leave
 	islands   []*island              // by index
 	sessions  map[uint32]*session
 	session   uint32    // number given last
@@ -203,12 +203,12 @@ type State struct {
 	compile   uint64               // operation given last
 	artifacts map[uint64]*compiled // those whose bytes are with workers, by number
 	moved     uint64               // number of a transfer given last
-	idle      []*compiled          // programs nobody has, oldest first
+	idle      []*compiled          // programs that no session has, oldest first
 	made      []*compiled          // those of compiled that are ready
 	kept      int64                // bytes of these
 	keptAway  int64                // of these bytes, those that are with workers
 
-	looked   int64  // until when somebody looks at what devices do; 0: nobody does
+	looked   int64  // until when what devices do is looked at; 0: it is not
 	told     uint64 // of what workers have told of it, see keepDoing
 	spent    uint64 // device time of all sessions so far
 	table    *tenant.Table
@@ -269,7 +269,7 @@ type conn struct {
 	cuts   cuts
 }
 
-// New makes a State with nobody in it.
+// New makes a State without workers and sessions.
 func New(c Config) *State {
 	st := &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
 		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{},
@@ -290,7 +290,7 @@ func New(c Config) *State {
 const maxScratch = 1 << 20
 
 // Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
-// one that needs nothing which changes. It is nil where there is none. Step does it where nobody else has.
+// one that needs nothing which changes. It is nil where there is none. Step does it where it was not done before.
 func (st *State) Survey(ev *Event) (work func()) {
 	c := st.conns[ev.Conn]
 	if c == nil || c.s == nil {
@@ -384,7 +384,7 @@ const (
 	weightOfByte   = 25 // of the client's message
 )
 
-// tire takes note that something was performed.
+// tire records that something was performed.
 func (st *State) tire(workers, bytes int) {
 	st.weighed += weightOfOne + int64(workers)*weightOfWorker + int64(bytes)*weightOfByte
 }
@@ -458,7 +458,7 @@ func (st *State) message(c *conn, ev *Event) {
 	}
 }
 
-// expel drops who does not keep to the protocol, after telling it why.
+// expel drops a peer that does not keep to the protocol, after telling it why.
 func (st *State) expel(c *conn, err error) {
 	who, what := "a connection", about{kind: wire.EventDropped}
 	if c.s != nil {

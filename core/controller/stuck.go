@@ -43,7 +43,7 @@ type muted struct {
 	gangs []uint64 // those with parts there and elsewhere, and some that have ended since
 }
 
-// enters takes note of a gang that begins.
+// enters records a gang that begins.
 func (m *muted) enters(g *gang) {
 	if m.any && g.left > 1 && g.waits.meets(m.slots) {
 		m.gangs = append(m.gangs, g.number)
@@ -142,7 +142,7 @@ func (l *stillness) silent(w *worker) bool {
 }
 
 // cut reports whether a gang has parts both on a worker that was silent for StuckAfter and elsewhere. A gang that is
-// all on one worker waits for nobody there: it may compute, as far as is known.
+// all on one worker waits for no other: it may compute, as far as is known.
 func (l *stillness) cut(g *gang) bool {
 	gone, there := 0, 0
 	g.waits.each(func(slot int) {

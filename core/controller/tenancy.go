@@ -26,12 +26,12 @@ type tenancy struct {
 	recent lately           // the same, of the last seconds
 }
 
-// errNoTable is the answer to who wants a file of tenants read where there is none.
+// errNoTable is the answer to an operator who has a file of tenants read where there is none.
 var errNoTable = status.New(status.FailedPrecondition,
 	"the controller has no file of tenants; start it with --tenants FILE (pathways controller, pathways up)")
 
-// setTable takes what the file of tenants says now. It answers an operator who asked for that; asked is 0 where it was
-// somebody else. A file that cannot be used changes nothing.
+// setTable takes what the file of tenants says now. It answers an operator who asked for that; asked is 0 if a signal
+// did. A file that cannot be used changes nothing.
 func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
 	if err != nil {
 		st.warn(about{kind: wire.EventTenants}, "the file of tenants cannot be used; what it said before holds", err)
@@ -98,7 +98,7 @@ func (st *State) tenantOf(name string) (*tenancy, error) {
 	return t, st.maySession(t)
 }
 
-// joins takes note that a session of a tenant begins, which has nothing in the ledger yet. It is the one with the
+// joins records that a session of a tenant begins, which has nothing in the ledger yet. It is the one with the
 // highest number.
 //
 // Errors: those of ledger.Join.
@@ -110,7 +110,7 @@ func (st *State) joins(t *tenancy, s *session) error {
 	return st.ledger.Join(ledger.Owner(s.id), &t.memory)
 }
 
-// leaves takes note that a session of a tenant has ended. What it has in the ledger counts until its gangs have ended.
+// leaves records that a session of a tenant has ended. What it has in the ledger counts until its gangs have ended.
 func (st *State) leaves(t *tenancy, s *session) {
 	t.sessions = slices.DeleteFunc(t.sessions, func(other *session) bool { return other == s })
 	if t.removed && len(t.sessions) == 0 {

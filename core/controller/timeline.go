@@ -10,9 +10,9 @@ import (
 
 // This file knows what devices did in the last seconds, for those that look at it. Workers know when each computation
 // of theirs began and ended. Those that are looked at tell it with their heartbeats (wire.Watch, wire.Doing); the
-// others tell nothing, so the way of a gang is the same whether somebody looks or not. What comes is kept as it is and
-// forgotten soon, and a look asks for few devices. So it costs the controller one message a second of each worker that
-// is looked at, however many gangs there are.
+// others tell nothing, so the way of a gang is the same whether its devices are looked at or not. What comes is kept as
+// it is and forgotten soon, and a look asks for few devices. So it costs the controller one message a second of each
+// worker that is looked at, however many gangs there are.
 
 const (
 	lookFor   = 5e9 // ns that workers tell what devices do after a look

@@ -14,7 +14,7 @@ func shapeOf(a *wire.Array) shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
 }
 
-// bytesOf gives the bytes of an array's shard.
+// bytesOf returns the bytes of an array's shard.
 func bytesOf(a *wire.Array) (int64, error) {
 	sh := shapeOf(a)
 	n := sh.Bytes()
@@ -117,7 +117,7 @@ func (st *State) transferable(g *gang, m *wire.Transfer) error {
 	return st.areThere(g.cut.workers)
 }
 
-// movable says whether an array is there that a transfer reads.
+// movable returns why a transfer cannot read an array; nil if it can.
 func (st *State) movable(s *session, m *wire.Transfer, from *source) error {
 	switch o := s.objects[from.object]; {
 	case o == nil:
@@ -160,7 +160,7 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 	st.admit(g)
 }
 
-// fetchable says whether an array is there that a fetch reads.
+// fetchable returns why a fetch cannot read an array; nil if it can.
 func (st *State) fetchable(s *session, m *wire.Fetch, at *place) error {
 	switch o := s.objects[m.Object]; {
 	case o == nil:

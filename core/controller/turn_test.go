@@ -52,14 +52,14 @@ func (c *crowd) join() *streamer {
 	return x
 }
 
-// see takes note of what a Step brought, and of those that go on with it.
+// see records what a Step brought, and those that go on with it.
 func (c *crowd) see(actions []Action) {
 	for c.take(actions); c.b.st.More(); {
 		c.take(c.b.step(Event{Kind: Continue}))
 	}
 }
 
-// take takes note of gangs, and of ends.
+// take records gangs, and ends.
 func (c *crowd) take(actions []Action) {
 	for _, a := range actions {
 		switch {
@@ -106,7 +106,7 @@ func (c *crowd) stream(x *streamer) {
 	if uint64(len(x.ended))+2 > x.op && rapid.IntRange(0, 3).Draw(c.t, "puts") > 0 {
 		c.put(x, 1)
 	}
-	waits := c.b.st.conns[x.conn].s.waiting != nil // then it lets go of what it has
+	waits := c.b.st.conns[x.conn].s.waiting != nil // then it releases what it has
 	if len(x.live) > 1 && (waits || rapid.IntRange(0, 3).Draw(c.t, "frees") == 0) {
 		c.see(c.b.say(x.conn, wire.KindFree, &wire.Free{Objects: x.live[:1:1]}))
 		x.live = x.live[1:]

@@ -33,7 +33,7 @@ type worker struct {
 	knows    set   // slots of workers that it was told of, and that were told of it
 	spot     spot
 	last     *wire.Heartbeat
-	doing    doing // while somebody looks at it
+	doing    doing // while it is looked at
 	heard    int64
 	beat     int64    // when last came
 	base     int      // number of its first device in the ledger
@@ -50,7 +50,7 @@ type shortage struct {
 	why                error
 }
 
-// refuses takes note that a worker had no memory for a gang which had been admitted.
+// refuses records that a worker had no memory for a gang which had been admitted.
 func (w *worker) refuses(g *gang, why error, now int64) {
 	w.refused++
 	w.lacked = shortage{what: g.name(), session: g.s.id, client: g.s.name, user: g.s.user, host: g.s.host, at: now,

@@ -152,7 +152,7 @@ func TestEndIsWanted(t *testing.T) {
 	})
 }
 
-// A caller that gives a turn back may use Completed, whether there is a cell or not.
+// A caller that returns its turn may use Completed, whether there is a cell or not.
 func TestCompletedWithCell(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		for range 3 {

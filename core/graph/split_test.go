@@ -29,7 +29,7 @@ func performed(g *graph.Graph, name func(object uint64) uint64) []string {
 	return out
 }
 
-// The sections of a graph do what it does, node by node, let go of everything behind the
+// The sections of a graph do what it does, node by node, free everything behind the
 // same node, and keep the same.
 func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

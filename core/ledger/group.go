@@ -36,7 +36,7 @@ func grown(sums []int64, devices Devices) []int64 {
 	return sums
 }
 
-// folded takes note that the sums are the truth again.
+// folded records that the sums are the truth again.
 func (g *Group) folded() {
 	if g != nil {
 		g.rise = 0

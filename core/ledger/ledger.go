@@ -140,7 +140,7 @@ func (l *Ledger) DropOwner(o Owner) {
 		l.space.settle(e)
 	}
 	delete(l.owners, o)
-	l.space.fold() // which lets go of its placements
+	l.space.fold() // which releases its placements
 	l.verify()
 }
 

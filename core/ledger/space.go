@@ -208,7 +208,7 @@ func (sp *space) settle(e *extent) {
 	sp.changed(e)
 }
 
-// changed takes note that a placement's sums are not those of the last fold.
+// changed records that a placement's sums are not those of the last fold.
 func (sp *space) changed(e *extent) {
 	if !e.dirty {
 		e.dirty = true

@@ -267,7 +267,7 @@ func (f *Fair) line() (next int) {
 	return next
 }
 
-// lineAmong takes note of a head for which those of its party are furthest behind.
+// lineAmong records a head for which those of its party are furthest behind.
 func (f *Fair) lineAmong(h *head) {
 	for _, i := range h.groups {
 		t, finish := &h.of.on[i], h.s.on[i].finish
@@ -395,7 +395,7 @@ func (f *Fair) reserve(h *head) (closed int) {
 	return closed
 }
 
-// place gives a head its place, and charges it.
+// place places a head, and charges it.
 func (f *Fair) place(h *head, overdue bool) *Gang {
 	g := h.gang
 	f.charge(h.s, g, h.groups, overdue)
@@ -438,7 +438,7 @@ func (f *Fair) Remove(g *Gang) {
 	f.forget()
 }
 
-// unqueued takes note that a gang does not wait for a place any more.
+// unqueued records that a gang does not wait for a place any more.
 func (f *Fair) unqueued(g *Gang) {
 	f.queued--
 	if g.Calls {

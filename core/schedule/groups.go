@@ -23,14 +23,14 @@ type group struct {
 	room    int64   // the load up to which gangs may be placed
 }
 
-// enter takes note that a party has gangs now.
+// enter records that a party has gangs now.
 func (at *group) enter(p *party) {
 	at.parties++
 	at.weights += p.terms.Weight
 	at.set += p.key
 }
 
-// exit takes note that a party has none any more.
+// exit records that a party has none any more.
 func (at *group) exit(p *party) {
 	at.parties--
 	at.weights -= p.terms.Weight

@@ -63,7 +63,7 @@ func (p *party) correct(group int, cost, time int64, weight float64) {
 	p.finish[group] += float64(time)/weight - charged
 }
 
-// take counts time that a party takes of the devices, or gives back, against what it may have at most. What it has not
+// take counts time that a party takes of the devices, or returns, against what it may have at most. What it has not
 // taken since a time does not count any more: it may have waited for so long for another's gang to end.
 func (t *turns) take(p *party, since, time int64) {
 	if p.terms.AtMost > 0 {
@@ -192,7 +192,7 @@ func termsOf(g *Gang) Tenant {
 	return Tenant{Weight: 1}
 }
 
-// setTerms takes note of a party's terms, and of whether they say more than a weight.
+// setTerms records a party's terms, and whether they say more than a weight.
 func (f *Fair) setTerms(p *party, terms Tenant) {
 	if p.terms == terms {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// may reports whether a trace is shown to somebody: it has lines of code, and what a session did in which order.
+// may reports whether a viewer is shown a trace: it has lines of code, and what a session did in which order.
 func (v viewer) may(t *wire.Report_Trace) bool {
 	return v.role == operators || v.role == tenants && v.tenant != "" && v.tenant == t.Tenant
 }

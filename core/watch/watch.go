@@ -190,7 +190,7 @@ func forPages(token string) string {
 }
 
 // named returns what the browser of a tenant with a name keeps: the name, and a proof that its token was shown to
-// somebody who has the operator's.
+// a holder of the operator's.
 func (s *Site) named(name string) string {
 	return hex.EncodeToString([]byte(name)) + "." + forPages(s.config.Operator+" "+name)
 }
@@ -232,7 +232,7 @@ func (s *Site) viewOf(r *http.Request) viewer {
 	return viewer{}
 }
 
-// opens says what somebody may see who shows a text that is made of a token.
+// opens returns what a viewer may see who shows a text that is made of a token.
 func (s *Site) opens(shown string, made func(token string) string) viewer {
 	v := viewer{}
 	for of, token := range map[role]string{tenants: s.config.Tenant, operators: s.config.Operator} {

@@ -11,7 +11,7 @@ import (
 
 // Prove makes the proof that process number is who its controller let in. The key
 // is a controller's own; workers get it as their Welcome.Proof, and can so check
-// anybody's, while a client's Welcome.Proof is a proof of its own number alone.
+// that of any process, while a client's Welcome.Proof is a proof of its own number alone.
 func Prove(key []byte, process uint64) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(binary.BigEndian.AppendUint64(nil, process))

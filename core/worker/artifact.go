@@ -213,7 +213,7 @@ func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loa
 	return e
 }
 
-// has tells the controller that others can have an artifact from this worker, if they can, and lets go of the bytes
+// has tells the controller that others can have an artifact from this worker, if they can, and releases the bytes
 // that it was loaded from if they cannot, or have them from what is kept here.
 func (w *Worker) has(e *loaded, they bool) {
 	a := &w.artifacts

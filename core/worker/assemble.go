@@ -100,7 +100,7 @@ func (q *queue) giveUp(g *gang, t *transfer, l *leg, err error) {
 	q.moved(g, t, l, err)
 }
 
-// drop lets go of what has come for a shard that will not be made. No one writes to it any more.
+// drop releases what has come for a shard that will not be made. No one writes to it any more.
 func (l *leg) drop() {
 	if l.copied != nil {
 		l.copied.Close()

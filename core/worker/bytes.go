@@ -126,8 +126,8 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	e.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
-// fromHost hands a block to the driver, which lets go of it by itself. A short one is copied: that costs less than to
-// hear when it is let go of. So is one that came while arrays have much of the memory for blocks already: as long as
+// fromHost hands a block to the driver, which releases it by itself. A short one is copied: that costs less than to
+// hear when it is released. So is one that came while arrays have much of the memory for blocks already: as long as
 // they are not freed, nothing else would make room for the next bytes.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy,

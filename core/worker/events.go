@@ -37,7 +37,7 @@ func (w *Worker) see(g *gang, waited uint64) {
 	}
 }
 
-// begins takes note that a part of the gang begins, and of the bytes that it moves.
+// begins records that a part of the gang begins, and the bytes that it moves.
 func (g *gang) begins(f *devicequeue.Flight) {
 	s := g.seen
 	if s == nil {
@@ -93,7 +93,7 @@ func (l *leg) bytes() (n int64) {
 	return n
 }
 
-// observed returns done of a device's call of a collective, which has it recorded if somebody records.
+// observed returns done of a device's call of a collective, which records it while a profile or trace is taken.
 func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(error)) {
 	begun := w.recorder.Clock()
 	if begun == 0 || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {

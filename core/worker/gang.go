@@ -41,7 +41,7 @@ type gang struct {
 	failed  uberatomic.Error    // the first error
 	watched atomic.Bool         // by giveUp
 	lacked  atomic.Bool         // a part of it got no memory here
-	seen    *seen               // nil unless somebody records; set before it is enlisted
+	seen    *seen               // nil unless a profile or trace is taken; set before it is enlisted
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -89,7 +89,7 @@ func (g *gang) fail(err error) {
 	}
 }
 
-// allocated takes note of an error that was first met here where memory was asked for. The controller counts those that
+// allocated records an error that was first met here where memory was asked for. The controller counts those that
 // say that there was none: it had admitted the gang.
 func (g *gang) allocated(err error) {
 	if g.failure() == nil && status.CodeOf(err) == status.ResourceExhausted {
@@ -250,7 +250,7 @@ func (w *Worker) enlist(g *gang, err error) bool {
 	return true
 }
 
-// freeRows lets go of single shards.
+// freeRows releases single shards.
 func (w *Worker) freeRows(session uint32, all []*wire.Rows) error {
 	for _, rows := range all {
 		for _, d := range rows.GetDevices() {
@@ -266,7 +266,7 @@ func (w *Worker) freeRows(session uint32, all []*wire.Rows) error {
 	return nil
 }
 
-// freePart lets go of objects behind the parts that were posted before. Nothing is told of
+// freePart releases objects behind the parts that were posted before. Nothing is told of
 // its end.
 func freePart(session uint32, objects []uint64) devicequeue.Part {
 	return devicequeue.Part{Gang: &devicequeue.Gang{Session: session, Recipe: &devicequeue.Frees, Objects: objects}}

@@ -7,8 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// This file tells the controller what devices do, computation by computation, while somebody looks at them. While
-// none does, a computation costs one load more, and otherwise some twenty nanoseconds and no allocation.
+// This file tells the controller what devices do, computation by computation, while they are looked at. While
+// they are not, a computation costs one load more, and otherwise some twenty nanoseconds and no allocation.
 
 // lane is what a device has done since the last heartbeat. The queue's owner adds to it.
 type lane struct {
@@ -29,7 +29,7 @@ type bar struct {
 }
 
 // Computations of a session and program that follow each other become one bar, if it is no longer than blur and the
-// device was idle no longer than gap in between: less than anybody sees of a second.
+// device was idle no longer than gap in between: less than the eye sees of a second.
 const (
 	blur = time.Millisecond
 	gap  = 20 * time.Microsecond

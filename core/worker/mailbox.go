@@ -47,7 +47,7 @@ type task struct {
 	call func()
 }
 
-// ownership says who has a queue.
+// ownership is who has a queue.
 type ownership uint8
 
 const (

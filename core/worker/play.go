@@ -10,7 +10,7 @@ import (
 )
 
 // A graph is kept taken apart, and a play makes gangs of its nodes: the same as if
-// they had come one by one. Each device lets go of its shards of what is not kept
+// they had come one by one. Each device releases its shards of what is not kept
 // behind its own last part that uses them.
 
 // graph is a session's graph. Objects have their numbers in it.
@@ -33,7 +33,7 @@ type node struct {
 	frees  []frees
 }
 
-// frees is what some queues let go of behind a node.
+// frees is what some queues free behind a node.
 type frees struct {
 	objects []uint64
 	queues  []*queue
@@ -92,7 +92,7 @@ func (w *Worker) resolve(g *graph, m *wire.Graph) error {
 	return nil
 }
 
-// freedBy has a queue let go of objects behind the node.
+// freedBy has a queue free objects behind the node.
 func (n *node) freedBy(objects []uint64, q *queue) {
 	for i := range n.frees {
 		if f := &n.frees[i]; slices.Equal(f.objects, objects) {

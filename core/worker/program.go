@@ -50,7 +50,7 @@ const quickTime = 50 * time.Microsecond
 // may be slow because another thread had the processor.
 const slowRuns = 2
 
-// took takes note of how long Execute took.
+// took records how long Execute took.
 func (p *program) took(time time.Duration) {
 	was, now := p.quick.Load(), int32(slowRuns)
 	if time >= quickTime {

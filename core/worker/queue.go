@@ -16,7 +16,7 @@ import (
 // it, and tells the machine what came of it. Only the queue's owner does either: see
 // mailbox.go.
 //
-// After tasks were applied, the owner calls advance before it gives up the queue. advance asks
+// After tasks were applied, the owner calls advance before it leaves the queue. advance asks
 // the machine until that has nothing to do, or waits. So nothing that can begin is left behind,
 // as long as every change of what the machine goes by comes as a task. There are two kinds of
 // change: calls of the machine's methods, which only tasks and advance make; and facts that other

@@ -143,7 +143,7 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 	})
 }
 
-// pushBoxes sends boxes of an array on the host, from where they lie in it. It lets go of the array when they have
+// pushBoxes sends boxes of an array on the host, from where they lie in it. It releases the array when they have
 // arrived.
 func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)

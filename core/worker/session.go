@@ -22,7 +22,7 @@ type place struct {
 	local  int
 }
 
-// session takes note of what is behind a session's devices, also where that has changed.
+// session records what is behind a session's devices, also where that has changed.
 func (w *Worker) session(m *wire.Session) {
 	s := new(session)
 	if was := w.sessions[m.Session]; was != nil {

@@ -472,7 +472,7 @@ func reason(s *wire.Status) error {
 	return status.New(status.Cancelled, "the controller ended it and gave no reason")
 }
 
-// peers takes note of processes.
+// peers records processes.
 func (w *Worker) peers(m *wire.Peers) {
 	why := m.Why.Err()
 	w.mu.Lock()

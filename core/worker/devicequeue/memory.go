@@ -11,7 +11,7 @@ import (
 )
 
 // The bytes of an array count from the moment that the part which makes it begins. They stop
-// to count when both are true: the driver has let go of its buffer (goes), and no computation or
+// to count when both are true: the driver has released its buffer (goes), and no computation or
 // copy that has begun still reads or writes it (users). The second matters because a driver
 // keeps the memory of a buffer that was closed as long as something reads it. What a
 // computation donates is the exception: its outputs take the same memory over, so it is
@@ -31,7 +31,7 @@ type memory struct {
 
 type charges map[*Charge]struct{}
 
-// Charge is the bytes of one shard. They count until the shard's buffer was let go of and
+// Charge is the bytes of one shard. They count until the shard's buffer was released and
 // nothing under way reads or writes them. A nil Charge is that of bytes that do not count.
 type Charge struct {
 	of      *memory
@@ -40,7 +40,7 @@ type Charge struct {
 	what    string // made it
 	users   int    // computations and copies under way that read or write it
 	going   bool   // its shard is in no table, has failed, or is being donated
-	gone    bool   // its buffer was let go of
+	gone    bool   // its buffer was released
 }
 
 // charge counts a shard: what a part makes as number k.
@@ -61,7 +61,7 @@ func (q *Queue) Writing(s *Shard) *Charge { return s.charge.use() }
 // Written ends what Writing began.
 func (q *Queue) Written(c *Charge) { c.done() }
 
-// use has the bytes count until done, also where the buffer was let go of.
+// use has the bytes count until done, also where the buffer was released.
 func (c *Charge) use() *Charge {
 	if c != nil {
 		c.users++
@@ -76,7 +76,7 @@ func (c *Charge) done() {
 	}
 }
 
-// leaves takes note that a shard's bytes go once nothing uses them.
+// leaves records that a shard's bytes go once nothing uses them.
 func (c *Charge) leaves() {
 	if c != nil && !c.going {
 		c.going = true
@@ -92,7 +92,7 @@ func (c *Charge) stays() {
 	}
 }
 
-// goes takes note that a shard's buffer was let go of.
+// goes records that a shard's buffer was released.
 func (c *Charge) goes() {
 	if c != nil && !c.gone {
 		c.leaves()

@@ -11,7 +11,7 @@ type Buffer any
 //
 // Two may still come back to a shard that was freed: a part that was given it to read, until
 // Unpin, and the caller who brings its contents, until Fill or Spoil. So a freed shard is
-// recycled, which lets go of its buffer and makes the Shard usable for another object, at the
+// recycled, which releases its buffer and makes the Shard usable for another object, at the
 // first moment at which it is neither pinned nor pending: each of remove, Unpin, Fill and Spoil
 // looks whether that is now. A ready or failed shard never becomes pending again, and a freed
 // one is in no table, so it cannot be pinned again: a shard is recycled once.
@@ -177,7 +177,7 @@ func (q *Queue) Failure(session uint32, object uint64) error {
 	return nil
 }
 
-// remove lets go of a shard that is in no table any more. One that is pinned or pending
+// remove releases a shard that is in no table any more. One that is pinned or pending
 // stays, until Unpin, Fill or Spoil comes back to it.
 func (q *Queue) remove(s *Shard) {
 	s.freed = true
@@ -187,7 +187,7 @@ func (q *Queue) remove(s *Shard) {
 	}
 }
 
-// recycle lets go of the buffer of a shard that was freed, and keeps the Shard for another object.
+// recycle releases the buffer of a shard that was freed, and keeps the Shard for another object.
 func (q *Queue) recycle(s *Shard) {
 	const most = 256 // that are kept to be used again
 	q.discard(s)
@@ -197,7 +197,7 @@ func (q *Queue) recycle(s *Shard) {
 	}
 }
 
-// free lets go of objects.
+// free frees objects.
 func (q *Queue) free(g *Gang) {
 	t := q.table(g.Session)
 	for _, object := range g.Objects {
@@ -205,7 +205,7 @@ func (q *Queue) free(g *Gang) {
 	}
 }
 
-// release lets go of an object, where it is known.
+// release frees an object, if it is known.
 func (q *Queue) release(t *table, object uint64) {
 	if s := t.shards[object]; s != nil {
 		delete(t.shards, object)
@@ -214,7 +214,7 @@ func (q *Queue) release(t *table, object uint64) {
 	}
 }
 
-// drop lets go of all objects of a session.
+// drop releases all objects of a session.
 func (q *Queue) drop(session uint32) {
 	t := q.tables[session]
 	if t == nil {
