@@ -1,8 +1,8 @@
 // Package transport carries bytes between the processes of a cluster.
 //
 // Two things travel, apart from each other. Control messages go over a Conn:
-// ordered, small, batched by whoever is slower. The bytes of arrays go through
-// an Exchange: blocks under keys, pushed by who has them to who expects them,
+// ordered, small, batched by the slower side. The bytes of arrays go through
+// an Exchange: blocks under keys, pushed by the process that has them to the one that expects them,
 // by shared memory on one host and by TCP between hosts, never through a third
 // process.
 //
@@ -15,8 +15,8 @@
 //
 // Every wait here ends: with what it waits for, with its context, or with the
 // error that says why the other side has gone. A peer that is silent for longer
-// than Config of the implementation allows is gone. After an error a Conn gives
-// the same error for ever.
+// than Config of the implementation allows is gone. After an error every call
+// of a Conn returns that error.
 package transport
 
 import (
@@ -44,7 +44,7 @@ type Conn interface {
 	// Recv waits for the next message. The payload is the caller's until the next
 	// call of Recv.
 	Recv() (kind wire.Kind, payload []byte, err error)
-	// Buffered says that Recv has a message at hand and will not wait: a reader
+	// Buffered reports whether Recv has a message at hand and will not wait: a reader
 	// that batches its answers flushes when this is false.
 	Buffered() bool
 	Close() error
@@ -60,7 +60,7 @@ type Batcher interface {
 	// it, a KindBurst, where that was joined too and has yet to leave.
 	Join(kind wire.Kind, payload []byte, later bool) error
 	// Flush has what waits leave: written by the caller where that is cheap and here
-	// is true, or by the connection's own goroutine.
+	// is true, else by the connection's own goroutine.
 	Flush(here bool)
 }
 
@@ -79,7 +79,7 @@ type Watched interface {
 
 // Key names a block of bytes on its way between two processes. Keys are made by
 // the system, not by peers' choice, and are used once: what arrives under a key
-// nobody expects is bounded, and dropped when its sender goes.
+// before it is expected is bounded, and dropped when its sender goes.
 type Key struct {
 	Space uint64 // a session's transfers or an island's collectives, see Transfers, Collectives
 	ID    uint64 // the operation or gang
@@ -100,7 +100,7 @@ func Collectives(island uint32) uint64 { return 1<<63 | uint64(island) }
 func Contents() uint64 { return 1 << 62 }
 
 // Block is memory that holds what arrived. Data is 64-byte aligned and lies
-// outside the Go heap. Release gives the memory back, once.
+// outside the Go heap. Release returns the memory, once.
 type Block struct {
 	Data    []byte
 	Release func()
@@ -130,8 +130,8 @@ type Exchange interface {
 	// may be nil where data may be copied at once (short blocks).
 	PushBytes(peer uint64, key Key, data []byte, done func(error))
 	// Post sends up to PostSize bytes, of which it keeps none, without asking what
-	// becomes of them: where they do not arrive, the receiver hears why. False says
-	// that they cannot go at once, and nothing was sent: push them.
+	// becomes of them: where they do not arrive, the receiver hears why. It returns false,
+	// and has sent nothing, if they cannot go at once: push them then.
 	Post(peer uint64, key Key, data []byte) bool
 	// Expect says what to do with a block. Into, where it is not nil, is where
 	// the bytes are to go, has their size, and the Block then has no memory of
@@ -140,7 +140,7 @@ type Exchange interface {
 	// UNAVAILABLE when the peer it is expected from has gone or cannot be reached. It
 	// may be called before Expect returns.
 	Expect(peer uint64, key Key, size int64, into []byte, arrived func(Block, error))
-	// Lends says whether size bytes of a peer would be written by itself into memory
+	// Lends reports whether size bytes of a peer would be written by itself into memory
 	// of this process, and whether there is enough of it for them to stay for long.
 	// Where that is false, Expect without Into is for bytes that go soon.
 	Lends(peer uint64, size int64) bool
@@ -238,7 +238,7 @@ type Dialer interface {
 	Dial(ctx context.Context, address string, hello *wire.Hello) (Conn, *wire.Welcome, error)
 }
 
-// Listener gives the connections that come to an address, once their Hello has
+// Listener accepts the connections that come to an address, once their Hello has
 // been read and checked.
 type Listener interface {
 	// Accept waits for the next. One goroutine calls it; an error means that the

@@ -35,7 +35,7 @@ type Executable struct {
 	memories          []int // of outputs, as indices into Device.Memories
 	cost              device.Cost
 	params            *hlo.Signature         // nil if the plugin does not describe them
-	optimized         atomic.Pointer[[]byte] // of a program that was compiled here, until somebody asks for it
+	optimized         atomic.Pointer[[]byte] // of a program that was compiled here, until it is asked for
 
 	users  atomic.Int32 // like Buffer.users
 	closed atomic.Bool
@@ -155,7 +155,7 @@ func (x *Executable) describe(of source) error {
 	return x.describeProgram(of)
 }
 
-// describeProgram reads what the program says of its parameters, and keeps the program where somebody will ask for it.
+// describeProgram reads what the program says of its parameters, and keeps the program if it may be asked for.
 // What a plugin writes has all constants and takes long, so it is asked only where what the executable was made of does
 // not say the same.
 func (x *Executable) describeProgram(of source) error {

@@ -28,7 +28,7 @@ func keeping(t *testing.T) {
 	tidyKeptNow()
 }
 
-// stamp writes into each page of a block which block it is, and stamped says whether that is still so.
+// stamp writes into each page of a block which block it is, and stamped reports whether that is still so.
 func stamp(block []byte, n uint64) {
 	for at := 0; at+8 <= len(block); at += 4096 {
 		binary.LittleEndian.PutUint64(block[at:], n)

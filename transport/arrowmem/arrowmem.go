@@ -48,7 +48,7 @@ type Allocator struct {
 var _ memory.Allocator = (*Allocator)(nil)
 
 // New makes an allocator of a pool's memory, which counts it under purpose. Shared
-// says whether other processes may map it.
+// reports whether other processes may map it.
 func New(pool *shm.Pool, purpose string, shared bool) *Allocator {
 	return &Allocator{arena: pool.Arena(purpose, shared, nil), blocks: map[*byte]*shm.Block{}}
 }
@@ -179,10 +179,10 @@ func Buffer(data []byte, release func()) *memory.Buffer {
 	return memory.NewBufferWithAllocator(data, owner(release))
 }
 
-// Received returns a block of an exchange as a buffer, which gives it back.
+// Received returns a block of an exchange as a buffer, which returns it to the exchange.
 func Received(b transport.Block) *memory.Buffer { return Buffer(b.Data, b.Release) }
 
-// owner is the allocator of memory that is somebody's: it only frees.
+// owner is the allocator of memory that has an owner: it only frees.
 type owner func()
 
 func (o owner) Free([]byte)         { o() }

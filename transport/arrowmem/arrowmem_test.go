@@ -94,7 +94,7 @@ func TestAllocator(t *testing.T) {
 }
 
 // What was not freed is found when the allocator is closed; freeing it then works,
-// and gives its memory back.
+// and returns its memory.
 func TestCloseReportsUnfreedMemory(t *testing.T) {
 	p := pool(t, 1<<24)
 	a := New(p, "arrow", true)

@@ -164,7 +164,7 @@ func (p *peer) unknown() *link {
 	return nil
 }
 
-// adopt gives a link that the peer does not know a connection, and the token that the
+// adopt takes a connection for a link that the peer does not know, with the token that the
 // peer knows.
 func (l *link) adopt(conn *stream.Conn, token [tokenSize]byte) error {
 	x := l.x

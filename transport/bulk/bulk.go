@@ -1,8 +1,8 @@
 // Package bulk is transport.Exchange between processes: by shared memory on one
 // host, by TCP between hosts.
 //
-// A link is a connection of ROLE_PEER between two processes, made by whoever needs
-// it first, and used in both directions. What is short travels inside the message
+// A link is a connection of ROLE_PEER between two processes, made by the one that
+// needs it first, and used in both directions. What is short travels inside the message
 // that announces it, within a credit of bytes. What is longer is offered, and sent
 // when the receiver expects it and has granted memory for it, so that a block which
 // waits takes no memory and holds up no other.
@@ -13,7 +13,7 @@
 // the bytes come in chunks over several streams, straight into their destination.
 //
 // A block that is lent is named where it lies in shared memory of its sender, which
-// the receiver maps to read, and gives back when it likes. Where a link breaks, what
+// the receiver maps to read, and returns when it likes. Where a link breaks, what
 // is lent over it stays the peer's until the controller says that the peer has gone.
 //
 // Each block ends with two messages: the sender's, that the bytes are there or
@@ -72,7 +72,7 @@ const (
 	creditBack = 128 << 10          // of quiet blocks come back at once
 	eagerCost  = 64                 // what a block costs besides its bytes
 	maxOffers  = 1 << 17            // blocks of a side of a link that have not ended
-	maxFailed  = 4096               // failed offers of a link that are kept until somebody expects them
+	maxFailed  = 4096               // failed offers of a link that are kept until they are expected
 	maxUnread  = 256 << 20          // bytes that wait for a peer to read them; what the other bounds allow is less
 	maxShared  = 4096               // segments that a peer may share
 	streams    = 4                  // TCP connections of a link for long blocks, that this side makes
@@ -365,7 +365,7 @@ func (x *Exchange) all() []*peer {
 	return slices.Collect(maps.Values(x.peers))
 }
 
-// find returns the peer of a number. Add says whether one is made that was not
+// find returns the peer of a number. Add reports whether one is made that was not
 // heard of.
 func (x *Exchange) find(number uint64, add bool) (*peer, error) {
 	x.mu.Lock()
@@ -428,7 +428,7 @@ func (x *Exchange) settle() {
 	x.arena.Wait()
 }
 
-// Memory counts the memory of blocks that are on their way, or that somebody has.
+// Memory counts the memory of blocks that are on their way, or in use.
 func (x *Exchange) Memory() transport.Memory {
 	s := x.pool.Stats()
 	m := transport.Memory{Used: s.Owned, Free: s.Mapped, Limit: s.Limit, Lent: x.lent.Load()}

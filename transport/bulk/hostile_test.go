@@ -305,7 +305,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// A peer that gets memory and is lost may write there for ever: nobody else gets
+// A peer that gets memory and is lost may write there at any time: no other peer gets
 // the memory.
 func TestMemoryOfLost(t *testing.T) {
 	x, neighbour, address := neighbours(t, "unix")

@@ -36,7 +36,7 @@ type incoming struct {
 	err      error
 }
 
-// add takes note of a block that the peer pushes.
+// add records a block that the peer pushes.
 func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 	switch {
 	case l.incoming[n] != nil:

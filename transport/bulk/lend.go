@@ -142,7 +142,7 @@ func (x *Exchange) giveBack(of func(*outgoing) bool) {
 // lent is where a block lies that the peer shows.
 type lent struct {
 	data []byte
-	done func() // lets go of the mapping, once
+	done func() // releases the mapping, once
 }
 
 // onLend is told of a block that can be read where it is.
@@ -168,7 +168,7 @@ func (l *link) onLend(n uint64, key transport.Key, size int64, segment uint32, o
 	return t.offer(), nil
 }
 
-// borrow gives a block to who expects it. True asks the caller to call memory when
+// borrow hands a block to the caller of Expect. If it returns true, its caller has to call memory once
 // the lock is free.
 func (t *incoming) borrow() (more bool) {
 	e := t.expected

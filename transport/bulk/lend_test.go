@@ -12,7 +12,7 @@ import (
 	"github.com/openpathways/pathways/transport/transporttest"
 )
 
-// loans gives memory that a process of a world can lend, until the test ends.
+// loans returns memory that a process of a world can lend, until the test ends.
 func loans(t *testing.T, w *transporttest.World) func(number, size int) []byte {
 	return func(number, size int) []byte {
 		arena := w.Exchanges[number-1].(*Exchange).pool.Arena("loans", true, nil)

@@ -29,7 +29,7 @@ import (
 // caller leaves data alone, so a block without done is copied (keep) before it has to wait.
 //
 // While writing is set, something outside of the lock has the bytes: fill, a copy, or stripes. settle says and frees
-// nothing until it is cleared, so memory is not let go of under a writer, and a failure that comes meanwhile is told
+// nothing until it is cleared, so memory is not released under a writer, and a failure that comes meanwhile is told
 // behind it.
 //
 // Credit is taken in submit and quietly, and comes back once: with the answer to an eager block (onTaken), with
@@ -62,7 +62,7 @@ type outgoing struct {
 	err     error
 
 	block  *shm.Block     // what fill writes, where that is not the peer's memory
-	unmap  func()         // lets go of the peer's memory
+	unmap  func()         // releases the peer's memory
 	bytes  []byte         // for the stripes
 	lies   strided.Layout // of the block in bytes
 	given  int64          // bytes that stripes have begun

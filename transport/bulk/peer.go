@@ -89,7 +89,7 @@ func (p *peer) known(process *wire.Process) {
 	}
 }
 
-// shares says whether blocks come, or would come, through shared memory.
+// shares reports whether blocks come, or would come, through shared memory.
 func (p *peer) shares() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -183,7 +183,7 @@ type child struct {
 	stdin   io.WriteCloser
 }
 
-// with starts other processes, numbers 2, 3 …, and gives process 1.
+// with starts other processes, numbers 2, 3 …, and returns process 1.
 func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*child) {
 	t.Helper()
 	dir := t.TempDir()

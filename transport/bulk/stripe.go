@@ -37,7 +37,7 @@ const stripeTime = time.Second
 // Long blocks take turns: a block that has more to send goes to the end of sending after each piece, so a short one
 // waits for a piece of each other block, and not for the whole of any.
 //
-// Memory of a block is let go of only when no stripe writes into it or reads from it: pieces and writing count those
+// Memory of a block is released only when no stripe writes into it or reads from it: pieces and writing count those
 // that do, and settle waits for them.
 //
 // A stripe is silent where there is nothing to send: whether the peer lives shows on the link. A piece that was begun

@@ -235,7 +235,7 @@ func (b *Board) Close() {
 	_ = unix.Munmap(b.data)
 }
 
-// used says whether somebody else than the poller is in the memory.
+// used reports whether a goroutine other than the poller's is in the memory.
 func (b *Board) used() bool {
 	if b.inside.Load() > 0 {
 		return true
@@ -410,8 +410,8 @@ func (b *Board) ringBell(to int) {
 	}
 }
 
-// sleep waits on a word until it is not n, somebody wakes it, or the time is over;
-// 0 is for ever. It may return for no reason.
+// sleep waits on a word until it is not n, wake is called for it, or the time is over; with a time of 0 there is no
+// end. It may return for no reason.
 func sleep(word *atomic.Uint32, n uint32, most time.Duration) {
 	var end *unix.Timespec
 	if most > 0 {

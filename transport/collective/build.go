@@ -100,7 +100,7 @@ func (b *builder) toward(d int) int {
 	return 0
 }
 
-// feeds says whether a rank is the source of a permute for a rank of process q.
+// feeds reports whether a rank is the source of a permute for a rank of process q.
 func (b *builder) feeds(rank, q int) bool {
 	for _, pair := range b.spec.Pairs {
 		if pair[0] != rank {

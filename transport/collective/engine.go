@@ -143,8 +143,8 @@ func (g *gang) fail(err error) {
 	}
 }
 
-// Lost says that a process is no more, and why, which names it: gangs with ranks
-// there are aborted with UNAVAILABLE, also those that begin later.
+// Lost aborts gangs with ranks on a process that has gone, also those that begin later, with UNAVAILABLE and the text
+// of why, which names the process.
 func (e *Engine) Lost(process uint64, why error) {
 	err := status.New(status.Unavailable, "a part of this computation is lost: %w", why)
 	e.mu.Lock()
@@ -292,7 +292,7 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 	return p
 }
 
-// admit says whether a call fits its spec and its device has a part in it.
+// admit reports whether a call fits its spec and its device has a part in it.
 func (s *site) admit(c *Call) error {
 	if c.Local < 0 || c.Local >= len(s.plan.seats) || s.plan.seats[c.Local].rank < 0 {
 		return status.New(status.FailedPrecondition, "device %d entered %s %d, but the gang has no rank there", c.Local,
@@ -337,7 +337,7 @@ func alone(c *Call, rank int) {
 }
 
 // abort makes err the gang's, unless it has one, and ends the calls whose
-// meetings have not started; the exchange ends those that have. It says whether
+// meetings have not started; the exchange ends those that have. It reports whether
 // the gang was aborted before.
 func (g *gang) abort(err error) (before bool) {
 	g.mu.Lock()
@@ -360,7 +360,7 @@ func (g *gang) abort(err error) (before bool) {
 	return false
 }
 
-// wait takes note that a meeting waits for other processes, until waited. It is
+// wait records that a meeting waits for other processes, until waited. It is
 // reason, too.
 func (g *gang) wait(m *meeting) error {
 	g.mu.Lock()
@@ -373,7 +373,7 @@ func (g *gang) wait(m *meeting) error {
 	return g.err
 }
 
-// waited ends wait, where the meeting had anybody to wait for. It is reason, too.
+// waited ends wait, if the meeting had a process to wait for. It returns why the gang has failed, as reason does.
 func (g *gang) waited(m *meeting) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

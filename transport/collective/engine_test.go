@@ -38,7 +38,7 @@ func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
 	}
 }
 
-// Any collective on any spread of ranks over processes gives what the twin does.
+// Any collective on any spread of ranks over processes has the twin's results.
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		processes := rapid.IntRange(1, 5).Draw(rt, "processes")

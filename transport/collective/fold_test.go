@@ -24,7 +24,7 @@ var dtypes = []shape.DType{shape.Pred, shape.S8, shape.S16, shape.S32, shape.S64
 
 var reductions = []spmd.Reduction{spmd.Sum, spmd.Product, spmd.Min, spmd.Max, spmd.And, spmd.Or, spmd.Xor}
 
-// aligned gives zeroed bytes at a multiple of 64.
+// aligned returns zeroed bytes at a multiple of 64.
 func aligned(n int64) []byte {
 	b := make([]byte, n+63)
 	skip := (64 - int64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))%64)) % 64
@@ -68,7 +68,7 @@ func component(t shape.DType, b []byte, i int) string {
 	return hex.EncodeToString(b[i*size : (i+1)*size])
 }
 
-// subnormal says whether a component is too small for XLA. A minimum or maximum
+// subnormal reports whether a component is too small for XLA. A minimum or maximum
 // that is, its loops give as it is in some places and as zero in others, whatever
 // their vectors are.
 func subnormal(t shape.DType, b []byte, i int) bool {

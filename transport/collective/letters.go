@@ -34,7 +34,7 @@ func (b *Board) letter(from int, f form, m []byte) (l letter, ok bool) {
 	return letter{}, false
 }
 
-// free says that this member is through with a block of another's area.
+// free tells another member that this one is through with a block of its area.
 func (b *Board) free(from int, l letter) {
 	if l.form == lies {
 		_, words := b.areaOf(from)
@@ -43,7 +43,7 @@ func (b *Board) free(from int, l letter) {
 }
 
 // expect says which blocks a round of a meeting waits for, each with its place in
-// table.peers. It says whether all of them are here already.
+// table.peers. It reports whether all of them are here already.
 func (b *Board) expect(m *meeting, id, part uint64, peers []int) (all bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -87,7 +87,7 @@ func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 // start begins a round: it pushes what the peers need and expects theirs. A caller that has a call in hand passes 1 +
 // its index, else 0.
 //
-// The round waits for one hold more than what it expects and pushes, which start lets go of last. So no block that
+// The round waits for one hold more than what it expects and pushes, which start releases last. So no block that
 // comes meanwhile ends the round, on another goroutine, before all of it is under way.
 func (m *meeting) start(inHand int) {
 	t, g := m.table, m.gang
@@ -361,7 +361,7 @@ func (m *meeting) fill(dst []byte, s *pack) {
 	}
 }
 
-// release gives back what a round had of a peer.
+// release returns what a round had of a peer.
 func (f *from) release(board *Board) {
 	if f.block.Release != nil {
 		f.block.Release()
@@ -389,7 +389,7 @@ func (m *meeting) deliver(peer, place int, l letter) {
 	copy(f.block.Data, l.data)
 }
 
-// delivered is told that all letters of the round are there. It lets go of the board's hold.
+// delivered is told that all letters of the round are there. It releases the board's hold.
 func (m *meeting) delivered(inHand int) {
 	m.fetch()
 	m.let(m.failed.Load(), inHand)

@@ -160,7 +160,7 @@ func (b *builder) together(total int64) error {
 	return nil
 }
 
-// reads says whether process q reads what p writes.
+// reads reports whether process q reads what p writes.
 func (b *builder) reads(q, p int) bool { return q != p && len(b.sources(p, q)) > 0 }
 
 // layout is a round with the blocks of all processes.

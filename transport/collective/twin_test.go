@@ -8,7 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
-// twin computes what a collective gives to each rank from what all ranks bring,
+// twin computes the result of a collective on each rank from what all ranks bring,
 // element by element, knowing nothing of processes, blocks and regions.
 func twin(s *spmd.Spec, ranks int, operands [][][]byte) [][][]byte {
 	out := make([][][]byte, ranks)

@@ -192,7 +192,7 @@ func Decline(x transport.Exchange, transfer uint64, why error) {
 	x.Fail(transport.Contents(), transfer, why)
 }
 
-// release lets go of a block that came, or did not.
+// release releases a block that came, or did not.
 func release(b transport.Block) {
 	if b.Release != nil {
 		b.Release()

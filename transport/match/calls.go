@@ -48,7 +48,7 @@ func (c *Calls) run() {
 	}
 }
 
-// some makes the calls that there are, and says whether there are more.
+// some makes the calls that there are, and reports whether there are more.
 func (c *Calls) some() bool {
 	c.mu.Lock()
 	now := c.next

@@ -119,7 +119,7 @@ func (t *Table[O]) refused(peer uint64, key transport.Key) error {
 	return t.failed.Why(group{key.Space, key.ID})
 }
 
-// Withdraw takes an offer out, and says whether it was there.
+// Withdraw takes an offer out, and reports whether it was there.
 func (t *Table[O]) Withdraw(peer uint64, key transport.Key) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

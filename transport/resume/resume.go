@@ -115,7 +115,7 @@ func (s *Sent) Count() uint64 { return s.count }
 // Bytes is the memory of frames that the peer has not acknowledged.
 func (s *Sent) Bytes() int { return len(s.frames) - s.head }
 
-// Close lets go of all that is kept.
+// Close releases all that is kept.
 func (s *Sent) Close() {
 	for _, f := range s.files {
 		f.file.Close()

@@ -64,7 +64,7 @@ type Pool struct {
 	timer   *time.Timer // returns idle segments
 }
 
-// want is somebody who waits for a block.
+// want is a request that waits for a block.
 type want struct {
 	arena *Arena
 	owner uint64
@@ -73,7 +73,7 @@ type want struct {
 	then  func(*Block, error)
 }
 
-// Arena gives blocks for one purpose.
+// Arena has blocks for one purpose.
 type Arena struct {
 	pool     *Pool
 	purpose  string
@@ -149,7 +149,7 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// count takes note of a block that was taken, or, with a negative size, given back. Blocks mostly come and go one after
+// count records a block that was taken, or, with a negative size, given back. Blocks mostly come and go one after
 // the other for one owner, so the maps are left alone then.
 func (a *Arena) count(owner uint64, size int64) {
 	p := a.pool
@@ -177,15 +177,15 @@ func (a *Arena) unlist() {
 // bytes on their way, which nothing else would make room for.
 const keepAtMost = 4
 
-// Keeps says whether size more bytes may be kept for long.
+// Keeps reports whether size more bytes may be kept for long.
 func (p *Pool) Keeps(size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.used+size <= p.config.Limit/keepAtMost
 }
 
-// Find gives the shared segment that bytes lie in, and where; nil where they lie in
-// none. Their block is not to be released meanwhile.
+// Find returns the shared segment that bytes lie in, and their offset; nil if they lie in
+// none. Their block must not be released meanwhile.
 func (p *Pool) Find(data []byte) (*Segment, int64) {
 	at, size := uintptr(unsafe.Pointer(unsafe.SliceData(data))), int64(len(data))
 	p.mu.Lock()
@@ -206,9 +206,8 @@ func (p *Pool) Arena(purpose string, shared bool, dropped func(*Segment)) *Arena
 	return &Arena{pool: p, purpose: purpose, shared: shared, dropped: dropped}
 }
 
-// Get gives a block of size bytes to then, on the account of an owner (0 is nobody's): before it returns where there is
-// memory at hand, and from another goroutine where memory has to be made or waited
-// for. The bytes are not zero.
+// Get calls then with a block of size bytes, on the account of an owner (0 is no owner): before it returns if there is
+// memory at hand, else from another goroutine once memory has been made or has come back. The bytes are not zero.
 //
 // Errors: RESOURCE_EXHAUSTED where the pool can never hold it or the system
 // refuses; the arena's error when it is closed.
@@ -244,7 +243,7 @@ func (a *Arena) Get(owner uint64, size int, then func(*Block, error)) {
 	unmap(gone)
 }
 
-// Try gives a block, as Get does, if there is memory at hand for it, else nil.
+// Try returns a block, as Get does, if there is memory at hand for it, else nil.
 func (a *Arena) Try(owner uint64, size int) *Block {
 	if size == 0 {
 		return &Block{Data: []byte{}}
@@ -257,8 +256,8 @@ func (a *Arena) Try(owner uint64, size int) *Block {
 	return a.take(owner, size)
 }
 
-// Make gives a block, which is nobody's, without waiting for anybody: out of memory at hand, or of a
-// segment that it makes. The bytes are not zero.
+// Make returns a block without an owner, and does not wait: it is of memory at hand, or of a segment that Make makes.
+// The bytes are not zero.
 //
 // Errors: RESOURCE_EXHAUSTED where what others have leaves no room, or the system
 // refuses; the arena's error when it is closed.
@@ -297,7 +296,7 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	s, err := newSegment(a, number, need)
 	p.mu.Lock()
 	if err == nil && a.closed != nil {
-		s.unmap() // it was in nobody's hands
+		s.unmap() // it was in no list yet
 		err = a.closed
 	}
 	var b *Block
@@ -317,8 +316,8 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 	return b, err
 }
 
-// room says how long a segment for a block is to be, and makes room for it as far
-// as segments without blocks give any.
+// room returns how long a segment for a block is to be, and makes room for it as far
+// as segments without blocks can go.
 func (p *Pool) room(size int, a *Arena) (need int64, gone []*Segment) {
 	need = segmentFor(size, a.mapped)
 	if p.mapped+need > p.config.Limit {
@@ -360,7 +359,7 @@ func (a *Arena) Close(err error) {
 	unmap(gone)
 }
 
-// Wait waits, for an arena that is closed, until whoever asked has been told and no
+// Wait waits, for an arena that is closed, until every request has been answered and no
 // memory is being made any more.
 func (a *Arena) Wait() { a.asked.Wait() }
 
@@ -369,7 +368,7 @@ func (w *want) tell(b *Block, err error) {
 	w.arena.asked.Done()
 }
 
-// Release gives a block back, once.
+// Release returns a block to its arena, once.
 func (b *Block) Release() {
 	if b.Segment == nil {
 		return
@@ -449,8 +448,8 @@ func (p *Pool) trim() {
 	unmap(gone)
 }
 
-// serve gives waiting ones what there is, and begins to make segments for the
-// others in their order. It gives the segments that had to go for it.
+// serve answers the requests for which there is memory, and begins to make segments for the
+// others in their order. It returns the segments that had to go for it.
 func (p *Pool) serve() (gone []*Segment) {
 	full := false
 	p.round++
@@ -484,7 +483,7 @@ func (p *Pool) serve() (gone []*Segment) {
 	return gone
 }
 
-// grow makes a segment for somebody who waits.
+// grow makes a segment for a request.
 func (p *Pool) grow(w *want, size int64, number uint32) {
 	a := w.arena
 	s, err := newSegment(a, number, size)

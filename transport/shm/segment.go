@@ -30,7 +30,7 @@ type Segment struct {
 }
 
 // Retire has no more blocks come from the segment, which goes back to the system with its last one: for memory that
-// somebody may still write to who was told to stop.
+// a process may still write to although it was told to stop.
 func (s *Segment) Retire() {
 	p := s.arena.pool
 	p.mu.Lock()
@@ -128,7 +128,7 @@ func (s *Segment) unmap() {
 	}
 }
 
-// take finds a run of free pages, the shortest that is long enough. It gives its
+// take finds a run of free pages, the shortest that is long enough. It returns its
 // offset, or -1.
 func (s *Segment) take(length int64) int64 {
 	best := -1
@@ -207,7 +207,7 @@ func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	return &Mapping{data: data}, nil
 }
 
-// Use gives a piece of the segment, which stays until done is called.
+// Use returns a piece of the segment, which stays until done is called.
 func (m *Mapping) Use(offset, size int64) (_ []byte, done func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,7 +229,7 @@ func (m *Mapping) done() {
 	}
 }
 
-// Close unmaps the segment when nobody uses it any more.
+// Close unmaps the segment once no piece of it is in use.
 func (m *Mapping) Close() {
 	m.mu.Lock()
 	last := !m.gone && m.users == 0

@@ -165,7 +165,7 @@ func TestNoBytes(t *testing.T) {
 	b.Release()
 }
 
-// Make takes what idle segments leave and what it may make, and waits for nobody.
+// Make takes what idle segments leave and what it may make, and does not wait.
 func TestMakeDoesNotWait(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", true, nil), p.Arena("other", false, nil)
@@ -250,7 +250,7 @@ func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	p.Trim()
 }
 
-// A closed arena gives nothing, and its memory goes with the last block.
+// A closed arena has no more blocks, and its memory goes with the last block.
 func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	before := mappings(t)
 	p := NewPool(Config{Limit: 4 << 20, Idle: time.Hour})
@@ -265,10 +265,10 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 		t.Errorf("who waited got %v", err)
 	}
 	if _, err := try(a, 10); err != gone {
-		t.Errorf("a closed arena gives %v", err)
+		t.Errorf("a closed arena returns %v", err)
 	}
 	if a.Try(0, 10) != nil {
-		t.Error("a closed arena gives a block")
+		t.Error("a closed arena returns a block")
 	}
 	fresh := p.Arena("b", true, nil)
 	next := make(chan *Block, 1)
@@ -290,7 +290,7 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	}
 }
 
-// Memory that nobody uses goes back, and the peer is told.
+// Memory that is not in use goes back, and the peer is told.
 func TestIdleMemoryIsReturned(t *testing.T) {
 	before := mappings(t)
 	p := NewPool(Config{Idle: time.Millisecond})
@@ -415,7 +415,7 @@ func BenchmarkGet(b *testing.B) {
 	p.Trim()
 }
 
-// When Wait returns, whoever asked has been told, and nothing is left of it.
+// When Wait returns, every request has been answered, and nothing is left of it.
 func TestWaitReturnsAfterEveryCallback(t *testing.T) {
 	for range 20 {
 		p := NewPool(Config{})

@@ -34,7 +34,7 @@ func split(address string) (network, at string, err error) {
 		"%q is not an address: expected unix:/path or tcp:host:port", address)
 }
 
-// loopback says whether a host is reached without leaving the machine.
+// loopback reports whether a host is reached without leaving the machine.
 func loopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 // # What bounds memory and waits
 //
 // pending grows to MaxPending, and one message more; then Send waits for room, which the writer makes whenever it takes
-// pending. Post does not wait: its callers read from the peer, and two that waited for each other would wait forever;
+// pending. Post does not wait: its callers read from the peer, and two that waited for each other would never go on;
 // their own protocols bound them. The lock is held for no system call but leave's, on a socket that never blocks.
 //
 // # How it ends
@@ -48,7 +48,7 @@ import (
 //
 // Whatever waits ends with these: each sets err or closing and wakes the writer (work) and senders (room). The timer
 // looks as long as the connection can end by it: a peer that takes nothing, says nothing or stops inside a frame is
-// lost, so no write and no Recv lasts forever.
+// lost, so every write and every Recv ends.
 
 // Conn is a transport.Conn over a socket.
 type Conn struct {
@@ -68,7 +68,7 @@ type Conn struct {
 	spoke    bool       // this side has sent a message, or read the peer's Hello: heartbeats may follow
 	err      error      // why the connection is no more
 	hears    bool       // err is that of a write: what the peer said before is still received
-	detached bool       // the socket is somebody else's
+	detached bool       // the socket is Detach's caller's
 	timer    *time.Timer
 	watch    watch
 
@@ -142,7 +142,7 @@ func (c *Conn) Post(kind wire.Kind, payload []byte) error {
 	return c.send(kind, payload, -1, 0)
 }
 
-// PassesFiles says whether files can be passed.
+// PassesFiles reports whether files can be passed.
 func (c *Conn) PassesFiles() bool {
 	_, ok := c.net.(*net.UnixConn)
 	return ok
@@ -333,11 +333,10 @@ func (c *Conn) Close() error {
 // Drop is Close that writes nothing any more: for a connection that has broken.
 func (c *Conn) Drop() { c.fail(c.closedHere()) }
 
-// Detach ends the connection but not its socket, which it gives to the caller
-// with the bytes that were read and not received. Nothing may be in Recv. The last
-// message, unless its kind is 0, is what the connection sends behind all others: no
-// heartbeat follows. Who detaches without one, behind a message of the peer, sends
-// no heartbeats from the start.
+// Detach ends the connection but not its socket, which it returns with the bytes that were read and not received.
+// Nothing may be in Recv. The last message, unless its kind is 0, is what the connection sends behind all others: no
+// heartbeat follows. A side that detaches without one, after a message of the peer, must send no heartbeats from the
+// start.
 func (c *Conn) Detach(last wire.Kind, payload []byte) (net.Conn, []byte, error) {
 	c.mu.Lock()
 	if c.err != nil {

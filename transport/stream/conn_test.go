@@ -83,7 +83,7 @@ func BenchmarkConn(b *testing.B) {
 	}
 }
 
-// sockets gives a Conn and the bare socket on its other side.
+// sockets returns a Conn and the bare socket on its other side.
 func sockets(t testing.TB, config Config, trusted bool) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -150,7 +150,7 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 		conn, raw := sockets(t, Config{FrameTime: bound}, true)
 		stop := make(chan struct{})
 		ended := make(chan struct{})
-		go func() { // a byte at a time, for ever
+		go func() { // a byte at a time, without end
 			defer close(ended)
 			b := frame(20, make([]byte, 1<<20))
 			for i := 0; ; i++ {
@@ -478,7 +478,7 @@ func TestStrangersCertificate(t *testing.T) {
 	b.Close()
 }
 
-// FuzzRecv feeds a reader bytes: it gives the messages they hold, or an error,
+// FuzzRecv feeds a reader bytes: it returns the messages in them, or an error,
 // and never more than they hold.
 func FuzzRecv(f *testing.F) {
 	f.Add(frame(20, []byte("hello")))

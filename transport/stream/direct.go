@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// lone is how long a connection has sent nothing when its next message is one that
-// somebody waits for, and no part of a burst.
+// lone is how long a connection has sent nothing before a message that the peer waits for, as opposed to one of a
+// burst.
 const lone = 20 * time.Microsecond
 
 // direct is writes without the writer. Waking it costs more than a short write, so
@@ -68,7 +68,7 @@ func call(trap, fd uintptr, p unsafe.Pointer, last uintptr) (int, error) {
 	}
 }
 
-// due says whether a message is to be written at once.
+// due reports whether a message is to be written at once.
 func (d *direct) due() bool {
 	if d.raw == nil {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// socketPair gives connections over the two ends of a unix socket.
+// socketPair returns connections over the two ends of a unix socket.
 func socketPair(t *testing.T) (a, b *Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -200,7 +200,7 @@ func (r *reader) longPayload(n int, begin []byte) ([]byte, error) {
 	return bytes.Clone(f.memory), nil
 }
 
-// release gives back the room of the payload that the caller of Recv had.
+// release frees the room of the payload that the caller of Recv had.
 func (r *reader) release() {
 	if f := r.held.Swap(nil); f != nil {
 		r.long.end(f)

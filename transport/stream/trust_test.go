@@ -265,7 +265,7 @@ func TestNoPlainConnectionsBetweenMachines(t *testing.T) {
 	}
 }
 
-// Who goes in the middle of a handshake is not one whom nobody trusts: trying again may help.
+// A peer that leaves in the middle of a handshake may be trusted all the same: trying again may help.
 func TestHandshakeThatBreaks(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -127,10 +127,10 @@ func (u *unfinished) endStalled() {
 	}
 }
 
-// unmap gives a frame's memory back, and not yet its room in the pool.
+// unmap frees a frame's memory, and not yet its room in the pool.
 func (f *arrival) unmap() { _ = unix.Munmap(f.memory) } // it was mapped
 
-// end gives a frame's room to others.
+// end frees a frame's room for others.
 func (u *unfinished) end(f *arrival) {
 	if u == nil || f.turn == nil {
 		return

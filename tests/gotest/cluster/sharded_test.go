@@ -180,7 +180,7 @@ func TestSharded(t *testing.T) {
 	}
 }
 
-// watched is a driver that takes note of the memory it is given, and of what its
+// watched is a driver that records the memory it is given, and what its
 // buffers are then.
 type watched struct {
 	*pjrt.Client
