@@ -248,6 +248,19 @@ class Slice:
         return _svg([self])
 
 
+def _count_and_shape(count: int | None, topology: Sequence[int] | None) -> tuple[int, tuple[int, ...]]:
+    """The number of devices that a request names, and its topology; () without one."""
+    try:
+        shape = tuple(_number("a size of the topology", n) for n in topology or ())
+    except TypeError:
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
+        ) from None
+    if count is None and not shape:
+        raise PathwaysError("INVALID_ARGUMENT", "the number of devices is missing; pass devices= or topology=")
+    return _number("devices", math.prod(shape) if count is None else count), shape
+
+
 class VirtualDeviceSet:
     """A set of slices. As a context manager, it releases them at the end of the block."""
 
@@ -299,26 +312,10 @@ class VirtualDeviceSet:
             raise PathwaysError(
                 "INVALID_ARGUMENT", "devices and tpu_devices are two names for the same number; pass only one"
             )
-        count = devices if devices is not None else tpu_devices
-        try:
-            shape = tuple(_number("a size of the topology", n) for n in topology or ())
-        except TypeError:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
-            ) from None
-        if count is None and not shape:
-            raise PathwaysError("INVALID_ARGUMENT", "the number of devices is missing; pass devices= or topology=")
         if not isinstance(priority, int) or not -1 << 31 <= priority < 1 << 31:
             raise PathwaysError("INVALID_ARGUMENT", f"priority is {priority!r}; expected a whole number, -100 to 100")
-        slice_ = Slice(
-            _number("devices", math.prod(shape) if count is None else count),
-            shape,
-            island,
-            kind,
-            bool(exclusive),
-            wait,
-            priority,
-        )
+        count, shape = _count_and_shape(devices if devices is not None else tpu_devices, topology)
+        slice_ = Slice(count, shape, island, kind, bool(exclusive), wait, priority)
         if block:
             slice_.wait()
         self._slices.append(slice_)
