@@ -35,7 +35,7 @@ typedef struct {
   int64_t usual;  // nanoseconds of a run on each device, averaged over the last ones
 } pw_program_time;
 
-// Both return NULL if memory is short, and take one reference, which drop gives back; NULL is allowed there.
+// Both _new return NULL if memory is short, and make one reference, which _drop drops. _drop allows NULL.
 pw_device_times* pw_device_times_new(size_t devices);
 void pw_device_times_drop(pw_device_times* times);
 pw_program_time* pw_program_time_new(pw_device_times* devices);

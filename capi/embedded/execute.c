@@ -177,7 +177,7 @@ static PJRT_Error* check(const pw_call* c) {
 // lists_words is how many pointers the lists of a call have, and one for the objects of each result.
 static size_t lists_words(const pw_call* c) { return 2 * c->n * c->m + 2 * c->n + 2 * c->outs + c->n * c->outs; }
 
-// lay_out gives a call's lists their places in a block, and returns where the core writes the results' objects.
+// lay_out divides a block among a call's lists, and returns where the core writes the results' objects.
 static uint64_t* lay_out(pw_call* c, void** block) {
   c->inputs = (pw_buffer**)block;
   c->flat = (PJRT_Buffer**)(block += c->n * c->m);
@@ -289,8 +289,7 @@ static bool pass(pw_call* c, const gangs* after, pw_turn* turn) {
   return true;
 }
 
-// give_up drops the arrays and slots of results that will not be.
-static void give_up(pw_call* c) {
+void pw_give_up(pw_call* c) {
   for (size_t o = 0; o < c->outs; o++)
     for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
   pw_buffers_unused(c->results, c->n * c->outs);
@@ -325,7 +324,7 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
     pw_watch_free(watch);
     pw_kept_drop(c->kept);
     err = here(err, e, c->args->options, c->inputs, c->n * c->m);
-    give_up(c);
+    pw_give_up(c);
     if (e->donates) pw_donated(c->inputs, c->n * c->m);
     return err;
   }
@@ -350,14 +349,16 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
 static void end_kept(const pw_call* c) {
   const PJRT_LoadedExecutable* e = c->e;
   const PJRT_ExecuteOptions* asked = c->args->options;
-  const int64_t* fixed = c->options.non_donatable_input_indices;
-  size_t f = asked ? asked->num_non_donatable_input_indices : 0;
-  for (; f < c->options.num_non_donatable_input_indices; f++)
-    for (size_t k = 0; k < e->num_donated; k++)
-      for (size_t d = 0; e->donated[k] == fixed[f] && d < c->n; d++) {
-        pw_buffer* b = c->inputs[d * c->m + (size_t)fixed[f]];
-        if (b->of == NULL) pw_error_free(pw_buffer_delete(b));
-      }
+  bool some = asked && PW_COVERS(asked, num_non_donatable_input_indices);
+  size_t callers = some ? asked->num_non_donatable_input_indices : 0;
+  for (size_t k = 0; k < e->num_donated; k++) {
+    size_t at = pw_fixed_at(&c->options, e->donated[k]);
+    if (at < callers || at == c->options.num_non_donatable_input_indices) continue;  // the caller keeps it, or the run
+    for (size_t d = 0; d < c->n; d++) {
+      pw_buffer* b = c->inputs[d * c->m + (size_t)e->donated[k]];
+      if (b->of == NULL) pw_error_free(pw_buffer_delete(b));
+    }
+  }
 }
 
 // run takes a call whose arguments are right through the core and to the plugin. With an error nothing is left of it.
@@ -366,7 +367,7 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   gangs reads;
   gangs_init(&reads);
   int64_t* kept = NULL;
-  bool arrays = false, results = false;  // c has slots that are to be given back
+  bool arrays = false, results = false;  // whether c has slots, which an error returns
   pw_turn turn;
   PJRT_Error* err = find_reads(c, &reads);
   if (err == NULL && c->e->donates) err = pw_keep_exported(c->inputs, c->n, c->m, &c->options, &kept);

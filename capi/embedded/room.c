@@ -84,9 +84,7 @@ bool pw_kept_new(pw_call* c) {
 static bool is_donated(const pw_call* c, size_t arg) {
   bool is = false;
   for (size_t k = 0; c->e->donates && k < c->e->num_donated; k++) is = is || (size_t)c->e->donated[k] == arg;
-  for (size_t f = 0; is && f < c->options.num_non_donatable_input_indices; f++)
-    is = (size_t)c->options.non_donatable_input_indices[f] != arg;
-  return is;
+  return is && !pw_is_fixed(&c->options, (int64_t)arg);
 }
 
 static void keep(pw_kept* k, pw_array* a) {
@@ -127,7 +125,7 @@ int64_t pw_taken(const pw_call* c) {
   int64_t bytes = 0;
   for (size_t k = 0; c->kept && c->e->donates && k < c->e->num_donated; k++) {
     size_t i = (size_t)c->e->donated[k];
-    if (i >= c->m || !is_donated(c, i)) continue;
+    if (i >= c->m || pw_is_fixed(&c->options, (int64_t)i)) continue;
     const pw_array* a = c->inputs[i]->array;
     bool alone = atomic_load_explicit(&a->base.live, memory_order_acquire) == (int32_t)c->n;
     for (size_t d = 0; alone && d < c->n; d++) {

@@ -37,6 +37,20 @@ typedef struct {
 // pw_call_lower returns the arguments for the plugin's Execute.
 PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* call);
 
+// pw_fixed_at returns where options list an argument that may not be donated; the length of the list if they do not.
+static inline size_t pw_fixed_at(const PJRT_ExecuteOptions* options, int64_t argument) {
+  size_t f = 0;
+  while (f < options->num_non_donatable_input_indices && options->non_donatable_input_indices[f] != argument) f++;
+  return f;
+}
+
+static inline bool pw_is_fixed(const PJRT_ExecuteOptions* options, int64_t argument) {
+  return pw_fixed_at(options, argument) < options->num_non_donatable_input_indices;
+}
+
+// pw_give_up drops the arrays and slots of results that will not be made.
+void pw_give_up(pw_call* call);
+
 // pw_donated tells the ledger about inputs whose bytes the run has taken over.
 void pw_donated(pw_buffer** inputs, size_t n);
 

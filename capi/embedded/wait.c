@@ -81,7 +81,7 @@ static PJRT_Error* wait_turn(const pw_turn* turn) {
 }
 
 // spent finds an input whose bytes another run has taken since this one was put off. The plugin must not run with such
-// an input: it gives up on one device while the others continue with memory of a call that has returned.
+// an input: it fails on one device while the others continue with memory of a call that has returned.
 static PJRT_Error* spent(const pw_run* r) {
   for (size_t i = 0; i < r->num_devices * r->num_args; i++) {
     PW_ARGS(PJRT_Buffer_IsDeleted_Args, a);
@@ -98,10 +98,8 @@ static void take_over(pw_run* r) {
   const PJRT_LoadedExecutable* e = r->executable;
   for (size_t k = 0; e->donates && k < e->num_donated; k++) {
     size_t i = (size_t)e->donated[k];
-    bool stays = i >= r->num_args;
-    for (size_t f = 0; f < r->options.num_non_donatable_input_indices; f++)
-      stays = stays || r->fixed[f] == e->donated[k];
-    for (size_t d = 0; !stays && d < r->num_devices; d++) {
+    if (i >= r->num_args || pw_is_fixed(&r->options, e->donated[k])) continue;
+    for (size_t d = 0; d < r->num_devices; d++) {
       pw_buffer* b = r->inputs[d * r->num_args + i];
       if (r->flat[d * r->num_args + i] == b->under)  // not if it is a copy on the run's device
         if (!(atomic_fetch_or_explicit(&b->pins, PW_DELETED, memory_order_acq_rel) & PW_DELETED)) pw_buffer_uncount(b);
@@ -223,9 +221,7 @@ static PJRT_Error* run_here(pw_run* r, pw_call* c, const pw_turn* turn) {
   if (err) {
     err = pw_located(err, c->e, r->location, c->inputs, c->n * c->m);
     if (c->e->donates) pw_donated(c->inputs, c->n * c->m);
-    for (size_t o = 0; o < c->outs; o++)
-      for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
-    pw_buffers_unused(c->results, c->n * c->outs);
+    pw_give_up(c);
   }
   settle(r);
   return err;
@@ -251,7 +247,7 @@ static void hand_out(pw_run* r, pw_call* c, const pw_turn* turn) {
   pwGoArm(turn->session, turn->gang, r);
 }
 
-// forgo gives up a run for which memory is short. It waits for the run's turn, since other gangs may come after it.
+// forgo drops a run for which memory is short. It waits for the run's turn, since other gangs may come after it.
 static PJRT_Error* forgo(pw_call* c, const pw_turn* turn) {
   PJRT_Error* err = wait_turn(turn);
   if (err == NULL) {
@@ -260,9 +256,7 @@ static PJRT_Error* forgo(pw_call* c, const pw_turn* turn) {
     err = pw_short("a run that waits for its turn", sizeof(pw_run) + 3 * c->n * (c->m + c->outs) * sizeof(void*));
   }
   pw_kept_drop(c->kept);
-  for (size_t o = 0; o < c->outs; o++)
-    for (size_t d = 0; d < c->n; d++) pw_array_drop(c->arrays[o]);
-  pw_buffers_unused(c->results, c->n * c->outs);
+  pw_give_up(c);
   return err;
 }
 
