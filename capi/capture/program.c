@@ -44,7 +44,7 @@ SHOWN void pathways_capture_drop(void) {
   if (!pw_forked) pp_leave();
 }
 
-// number gives the results of a program numbers. With an error it drops them all.
+// number numbers the results of a program. With an error it drops them all.
 static PJRT_Error* number(pw_export** exported, size_t m, uint64_t* results) {
   for (size_t i = 0; i < m; i++) {
     if ((results[i] = pw_export_put(exported[i]))) continue;

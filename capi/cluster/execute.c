@@ -66,7 +66,7 @@ static PJRT_Error* check(const call* c) {
   return NULL;
 }
 
-// lay_out gives a call's lists their places in a block, and returns how many bytes they take.
+// lay_out divides a block among a call's lists, and returns how many bytes they take.
 static size_t lay_out(call* c, char* block) {
   size_t shards = c->n * c->m, results = c->n * c->outs, at = 0;
 #define LIST(name, count) c->name = (void*)(block + at), at += (count) * sizeof *c->name

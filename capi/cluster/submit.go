@@ -87,7 +87,7 @@ func prGoRun(r *C.pr_run) (code C.int) {
 	return C.int(base.Fail(err, &r.message))
 }
 
-// mix says where arguments come from whose rows are shards of several objects.
+// mix lists where arguments come from whose rows are shards of several objects.
 // Shards that are not on their row's device are brought there first, as new
 // objects, which it returns.
 func (s *session) mix(r *C.pr_run, spec *client.RunSpec) (moved []uint64, err error) {
@@ -144,7 +144,7 @@ func arrayOf(s *C.pw_shape, memory string) *wire.Array {
 
 // put is host data on its way to a device. The data goes with the first of two: the cluster, which asks for it once
 // (fill), or the operation's end, which may come earlier if it fails (end). Either takes c, under mu, so that the
-// data is let go of once.
+// data is released once.
 //
 // The data is copied under mu, since the end of the operation frees it. The lock is this
 // put's alone: a goroutine that waits for it wants to end this put, and has nothing to end before.
@@ -184,7 +184,7 @@ func (p *put) keep() {
 	}
 }
 
-// end lets go of the data, and says so.
+// end releases the data, and tells its owner.
 func (p *put) end() {
 	p.mu.Lock()
 	c, call := p.c, p.call
@@ -252,7 +252,7 @@ func (s *session) removePut(token uint64, p *put) {
 	}
 }
 
-// prGoPut submits a put of one shard. It takes c in any case: fill and end let go of it, once. With during, the
+// prGoPut submits a put of one shard. It takes c in any case: fill and end release it, once. With during, the
 // caller's data is good only for the length of this call, so it is copied unless the cluster has had it by then.
 //
 // The shard is that of object o, which becomes one of the cluster and takes a reference to made, the other of which is
@@ -386,7 +386,7 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 	return 0
 }
 
-// prGoReturn gives a lent block back to its worker.
+// prGoReturn returns a lent block to its worker.
 //
 //export prGoReturn
 func prGoReturn(block C.uint64_t) {

@@ -71,7 +71,7 @@ static lent* new_lent(void) {
   return l;
 }
 
-// put_all makes an array of each column, or none. In the latter case the devices have let go of the data.
+// put_all makes an array of each column, or none. In the latter case the devices no longer have the data.
 static pathways_error put_all(pc_session* s, const pc_column* columns, size_t n, const pathways_host_options* options,
                               lent* l, pathways_array* made) {
   pathways_error err = 0;

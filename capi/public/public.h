@@ -73,8 +73,8 @@ typedef struct pc_object {
   struct pc_object *previous, *next;     // in the session's list
 } pc_object;
 
-// pc_new gives an object a slot and a handle, which takes over the object's one reference. It fails, and destroys the
-// object, if its session has ended.
+// pc_new makes a slot and a handle for an object; the handle takes over the object's one reference. It fails, and
+// destroys the object, if its session has ended.
 pathways_error pc_new(pc_object* object, pc_kind kind, struct pc_session* session, uint64_t* handle);
 // pc_get returns the object of a handle, with a reference.
 pathways_error pc_get(uint64_t handle, pc_kind kind, void* object);
