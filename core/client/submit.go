@@ -176,17 +176,9 @@ type shortRow struct {
 
 // Put implements Cluster.
 func (r *remote) Put(s *PutSpec) error {
-	size := s.Shape.HostBytes()
-	if size < 0 || len(s.Devices) == 0 {
-		return status.New(status.InvalidArgument,
-			"device_put of %v to %d devices: expected an array that fits into memory, and at least one device", s.Shape,
-			len(s.Devices))
-	}
-	for _, d := range s.Devices {
-		if int(d) >= len(r.Devices()) {
-			return status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
-				len(r.Devices())-1)
-		}
+	size, err := r.sizeOfPut(s)
+	if err != nil {
+		return err
 	}
 	begun := r.recorder.Clock()
 	put := &putting{left: 1, unsent: s.gathers()}
@@ -195,7 +187,6 @@ func (r *remote) Put(s *PutSpec) error {
 	}
 	var op uint64
 	var full bool
-	var err error
 	if s.gathers() {
 		op, put, full, err = r.putRow(s, put)
 	} else {
@@ -207,21 +198,7 @@ func (r *remote) Put(s *PutSpec) error {
 	if err != nil {
 		return err
 	}
-	fill, token := s.Fill, s.Token
-	for _, d := range s.Devices {
-		if s.Lend != nil {
-			r.lend(op, d, s.Lend(d), put, s.Returned)
-			continue
-		}
-		worker, key := r.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
-		end := func(err error) { r.pushed(op, token, put, err) }
-		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
-		if size <= transport.PostSize {
-			r.pushShort(shortRow{worker, transport.Post{Key: key}}, size, write, put, end)
-		} else {
-			r.exchange.Push(worker, key, size, write, end)
-		}
-	}
+	r.pushRows(s, op, size, put)
 	// The operation may have failed while its pushes began.
 	r.mu.Lock()
 	failed, unsent := put.err, put.unsent
@@ -237,6 +214,42 @@ func (r *remote) Put(s *PutSpec) error {
 	}
 	r.called(begun, "put", op, size*int64(len(s.Devices)))
 	return nil
+}
+
+// sizeOfPut returns the bytes of a put's row, or why it cannot be submitted.
+func (r *remote) sizeOfPut(s *PutSpec) (int64, error) {
+	size := s.Shape.HostBytes()
+	if size < 0 || len(s.Devices) == 0 {
+		return 0, status.New(status.InvalidArgument,
+			"device_put of %v to %d devices: expected an array that fits into memory, and at least one device", s.Shape,
+			len(s.Devices))
+	}
+	for _, d := range s.Devices {
+		if int(d) >= len(r.Devices()) {
+			return 0, status.New(status.InvalidArgument, "device %d is not in this session, which has devices 0 to %d", d,
+				len(r.Devices())-1)
+		}
+	}
+	return size, nil
+}
+
+// pushRows sends the rows of a put, each of so many bytes, to their workers, or lends them.
+func (r *remote) pushRows(s *PutSpec, op uint64, size int64, put *putting) {
+	fill, token := s.Fill, s.Token
+	for _, d := range s.Devices {
+		if s.Lend != nil {
+			r.lend(op, d, s.Lend(d), put, s.Returned)
+			continue
+		}
+		worker, key := r.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
+		end := func(err error) { r.pushed(op, token, put, err) }
+		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
+		if size <= transport.PostSize {
+			r.pushShort(shortRow{worker, transport.Post{Key: key}}, size, write, put, end)
+		} else {
+			r.exchange.Push(worker, key, size, write, end)
+		}
+	}
 }
 
 // pushShort pushes a row that can be posted. That needs no answer of the worker, which learns

@@ -215,7 +215,8 @@ func Stopped(name string) error {
 	return status.New(status.Unavailable, "worker %s was stopped, and has left the cluster in order; %s", name, afterLoss)
 }
 
-func (st *State) workerLost(w *worker, err error) {
+// noteLoss records why a worker has gone, as its operations and the events say it.
+func (st *State) noteLoss(w *worker, err error) {
 	w.why = err
 	if errors.Is(err, errStopped) {
 		w.gone = Stopped(w.name)
@@ -231,6 +232,11 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 		tell(w.about(wire.EventLost), "lost worker "+w.name, err)
 	}
+}
+
+// workerLost takes a worker that has gone out of the cluster.
+func (st *State) workerLost(w *worker, err error) {
+	st.noteLoss(w, err)
 	st.reach++
 	st.serve = true
 	st.devices -= len(w.offer.Devices)
@@ -249,7 +255,21 @@ func (st *State) workerLost(w *worker, err error) {
 	}
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{w.process.Number}, Why: wire.Of(w.gone)})
 	w.knows.each(func(slot int) { st.workers[slot].knows.remove(w.slot) })
-	// What waits for its place and would run there, before the places of what ran there become free.
+	st.failOn(w)
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		if s := st.sessions[id]; s.workers.has(w.slot) {
+			s.missing++
+			st.loseWorker(s, w)
+		}
+	}
+	st.artifactsWithout(w)
+	st.release(w)
+	st.offerAll()
+}
+
+// failOn fails what a worker that has gone had a part in, and has others go on with its compiles. What waits for its
+// place and would run there fails before the places of what ran there become free.
+func (st *State) failOn(w *worker) {
 	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
 		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {
 			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: w.gone})
@@ -278,15 +298,6 @@ func (st *State) workerLost(w *worker, err error) {
 			}
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		if s := st.sessions[id]; s.workers.has(w.slot) {
-			s.missing++
-			st.loseWorker(s, w)
-		}
-	}
-	st.artifactsWithout(w)
-	st.release(w)
-	st.offerAll()
 }
 
 // release frees the slot of a worker that has gone and that no session needs.
