@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pathways._pipeline import Pipeline
     from pathways._slices import VirtualDeviceSet
     from pathways._status import Status
+    from pathways._sync import Weights
     from pathways._timeline import Timeline
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "shutdown",
     "stats",
     "status",
+    "sync",
     "to_arrow",
     "trace",
 ]
@@ -216,6 +218,31 @@ def reshard(arrays: Any, shardings: Any) -> Any:
     from pathways import _reshard
 
     return _reshard.reshard(arrays, shardings)
+
+
+def sync(params: Any, to: Any, *, dtype: Any = None) -> Weights:
+    """Sends weights to other devices, and keeps the newest version of them there: from a trainer to its samplers.
+
+    ``weights = pathways.sync(params, to=shardings)`` sends version 0. ``weights.push(params)`` sends the next one, and
+    ``number, params = weights.latest()`` returns the newest that has arrived, without waiting. A version is shown when
+    all of its arrays are there. The plan of who sends what to whom is made once, the bytes go from worker to worker,
+    and neither call waits for them.
+
+    Args:
+      params: a pytree of arrays on devices of Pathways.
+      to: a `jax.sharding.Sharding` or a device; or a pytree of them that is a prefix of the weights' tree.
+      dtype: what floating-point arrays become, such as `jnp.bfloat16`. They travel in the narrower of the two types.
+
+    Returns:
+      `Weights`, with the methods `push`, `latest` and `wait`.
+
+    Raises:
+      PathwaysError: INVALID_ARGUMENT for leaves that are not arrays of Pathways, and for `to` that is no sharding, or
+        no prefix of the tree.
+    """
+    from pathways import _sync
+
+    return _sync.Weights(params, to, dtype)
 
 
 def make_virtual_device_set() -> VirtualDeviceSet:

@@ -1,0 +1,215 @@
+"""Weights that one part of a script writes and another reads on other devices: see `pathways.sync`.
+
+A version is sent by a program that reshards the whole tree, so the plan of who sends what to whom is made once, and a
+push is one message. What it returns are arrays whose bytes are under way. A version is shown to readers when all of
+its arrays are there, so none sees a part of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from pathways import _program, _reshard
+from pathways._errors import PathwaysError
+
+LOOK = 0.002  # seconds between looks whether a version has arrived, for a wait that has a timeout
+
+
+@jax.jit
+def _copy(x):
+    return jnp.copy(x)
+
+
+class _Version:
+    """One version on its way: its number, and its arrays."""
+
+    def __init__(self, number: int, params: Any):
+        self.number, self.params = number, params
+        self._leaves = jax.tree.leaves(params)
+
+    def is_there(self) -> bool:
+        """Returns whether all of it has arrived, or some of it failed."""
+        return all(x.is_ready() for x in self._leaves)
+
+    def arrive(self) -> None:
+        """Waits until all of it has arrived; raises why some of it did not."""
+        jax.block_until_ready(self._leaves)
+
+
+class Weights:
+    """The newest version of some weights on the devices that read them. `pathways.sync` makes one.
+
+    Any thread may call any method. At most two versions are kept here: the newest that has arrived, and one on its way.
+    """
+
+    def __init__(self, params: Any, to: Any, dtype: Any = None):
+        leaves, self._structure = jax.tree.flatten(params)
+        self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        for path, x in zip(self._paths, leaves, strict=True):
+            if not isinstance(x, jax.Array):
+                raise PathwaysError(
+                    "INVALID_ARGUMENT", f"sync sends JAX arrays, and {_at(path)} is {type(x)}; use jax.device_put first"
+                )
+        try:
+            targets = jax.tree.leaves(jax.tree.broadcast(to, params))
+        except ValueError as error:
+            raise PathwaysError("INVALID_ARGUMENT", f"`to` is not a prefix of the weights' tree: {error}") from None
+        targets = [SingleDeviceSharding(t) if isinstance(t, jax.Device) else t for t in targets]
+        for path, target in zip(self._paths, targets, strict=True):
+            if not isinstance(target, Sharding):
+                raise PathwaysError(
+                    "INVALID_ARGUMENT", f"cannot send {_at(path)} to {target!r}; expected a Sharding or a Device"
+                )
+        self._avals = [(x.shape, x.dtype) for x in leaves]
+        dtypes = [_cast_of(x, dtype) for x in leaves]
+
+        def sync(leaves):
+            return [_send(x, target, to_type) for x, target, to_type in zip(leaves, targets, dtypes, strict=True)]
+
+        self._program = _program.Program(sync, None, None, None, None)
+        self._pushing = threading.Lock()  # held by a push; taken before _lock
+        self._lock = threading.Lock()  # guards the rest
+        self._newest: _Version | None = None  # that has arrived
+        self._coming: _Version | None = None
+        self._failed: tuple[int, Exception] | None = None  # the last version that did not arrive, and why
+        self._pushed = -1
+        self.push(params)
+
+    def push(self, params: Any) -> int:
+        """Sends a new version of the weights, and returns its number: 1, 2 … after the 0 that `sync` has sent.
+
+        It does not wait for the bytes. You may donate or delete the arrays as soon as it has returned. While the
+        version before is still on its way, it first waits for that one to arrive: readers' devices hold two at most.
+
+        Args:
+          params: arrays in a tree of the same structure, with the same shapes and dtypes. Where their shardings are not
+            the same as before, a new plan is made.
+
+        Raises:
+          PathwaysError: INVALID_ARGUMENT if the tree is not like the first one.
+          jax.errors.JaxRuntimeError: if the version before did not arrive, with the reason. This version is not sent;
+            push it again when the reason is mended.
+        """
+        leaves = self._check(params)
+        with self._pushing:
+            with self._lock:
+                before = self._coming
+            if before is not None:
+                self._settle(before)
+            sent = self._structure.unflatten(self._program(leaves))
+            with self._lock:
+                self._pushed += 1
+                self._coming = _Version(self._pushed, sent)
+                return self._pushed
+
+    def latest(self) -> tuple[int, Any]:
+        """Returns the newest version that has arrived: its number, and its arrays.
+
+        It waits for none but the very first. A version that did not arrive is not shown; `push` and `wait` tell why.
+        """
+        with self._lock:
+            newest, coming = self._newest, self._coming
+        if coming is not None and (newest is None or coming.is_there()):
+            try:
+                self._settle(coming)
+            except Exception:
+                if newest is None:
+                    raise
+        with self._lock:
+            return self._shown()
+
+    def wait(self, version: int | None = None, timeout: float | None = None) -> tuple[int, Any]:
+        """Waits until a version has arrived, and returns the newest that has.
+
+        Args:
+          version: its number. None is the newest that was pushed.
+          timeout: seconds. None waits for as long as its bytes may still come.
+
+        Raises:
+          PathwaysError: INVALID_ARGUMENT for a version that was not pushed yet, DEADLINE_EXCEEDED after the timeout.
+          jax.errors.JaxRuntimeError: if it did not arrive, with the reason.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            wanted = self._pushed if version is None else version
+            if not 0 <= wanted <= self._pushed:
+                raise PathwaysError(
+                    "INVALID_ARGUMENT", f"version {wanted} was not pushed; the newest is {self._pushed}"
+                )
+            newest, coming = self._newest, self._coming
+        if coming is not None and coming.number <= wanted and (newest is None or newest.number < wanted):
+            while until is not None and not coming.is_there():
+                if time.monotonic() >= until:
+                    raise PathwaysError(
+                        "DEADLINE_EXCEEDED", f"version {coming.number} did not arrive within {timeout} s"
+                    )
+                time.sleep(LOOK)
+            self._settle(coming)
+        with self._lock:
+            if self._failed is not None and self._failed[0] == wanted:
+                raise self._failed[1]
+            return self._shown()
+
+    def _shown(self) -> tuple[int, Any]:
+        """Returns the newest version that has arrived. The caller holds _lock."""
+        if self._newest is None:
+            raise self._failed[1]
+        return self._newest.number, self._newest.params
+
+    def _settle(self, version: _Version) -> None:
+        """Waits for a version, and takes note that it has arrived, or why not."""
+        try:
+            version.arrive()
+        except Exception as error:
+            with self._lock:
+                if self._coming is version:
+                    self._coming, self._failed = None, (version.number, error)
+            raise
+        with self._lock:
+            if self._coming is version:
+                self._newest, self._coming = version, None
+
+    def _check(self, params: Any) -> list[jax.Array]:
+        """Returns the leaves of a new version."""
+        leaves, structure = jax.tree.flatten(params)
+        if structure != self._structure:
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"the weights' tree was {self._structure} when sync was called, and is {structure}"
+            )
+        for path, x, (shape, dtype) in zip(self._paths, leaves, self._avals, strict=True):
+            if not isinstance(x, jax.Array) or x.shape != shape or x.dtype != dtype:
+                was = f"{dtype}{list(shape)}"
+                now = f"{x.dtype}{list(x.shape)}" if isinstance(x, jax.Array) else repr(type(x))
+                raise PathwaysError(
+                    "INVALID_ARGUMENT",
+                    f"{_at(path)} was {was} when sync was called, and is {now}; call pathways.sync again for such"
+                    " weights",
+                )
+        return leaves
+
+
+def _at(path: str) -> str:
+    return f"params{path}"
+
+
+def _cast_of(x: jax.Array, dtype: Any) -> np.dtype:
+    """Returns the dtype that an array has on the devices that read it."""
+    if dtype is None or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x.dtype
+    return jnp.dtype(dtype)
+
+
+def _send(x: jax.Array, target: Sharding, dtype: np.dtype) -> jax.Array:
+    """Sends an array, in the narrower of its two dtypes."""
+    narrows = dtype.itemsize < x.dtype.itemsize
+    if narrows:
+        x = x.astype(dtype)
+    there = _copy(x) if x.sharding.is_equivalent_to(target, x.ndim) and not narrows else _reshard.reshard(x, target)
+    return there if there.dtype == dtype else there.astype(dtype)

@@ -1,0 +1,134 @@
+"""pathways.sync: weights of a trainer, newest version by version, on the devices of samplers."""
+
+import random
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from conftest import SEED
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+LAYOUTS = (P(), P("a"), P(None, "a"), P("b", "a"), P(("a", "b")), P("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def meshes():
+    """A trainer's and a sampler's, of four devices each, in two shapes."""
+    devices = jax.devices()
+    return [
+        Mesh(np.array(devices[:4]).reshape(4, 1), ("a", "b")),
+        Mesh(np.array(devices[4:]).reshape(2, 2), ("a", "b")),
+    ]
+
+
+def weights(layout, seed=0):
+    draw = np.random.default_rng(seed)
+    return {
+        "kernel": jax.device_put(draw.normal(size=(16, 8)).astype(np.float32), layout),
+        "steps": jax.device_put(np.arange(4, dtype=np.int32), NamedSharding(layout.mesh, P())),
+    }
+
+
+def test_newest_version_is_the_trainers_in_any_layout_and_type(meshes):
+    draw = random.Random(SEED)
+    for _ in range(4):
+        one, other = draw.sample(meshes, 2)
+        layouts = [NamedSharding(m, draw.choice(LAYOUTS)) for m in (one, other)]
+        dtype = draw.choice((None, jnp.bfloat16, jnp.float16))
+        params = weights(layouts[0])
+        fetches = pathways.stats()["fetches"]
+        copy = pathways.sync(params, {"kernel": layouts[1], "steps": NamedSharding(other, P())}, dtype=dtype)
+        for version in range(1, 3):
+            params = weights(layouts[0], version)
+            assert copy.push(params) == version
+        number, got = copy.wait(timeout=60)
+        assert pathways.stats()["fetches"] == fetches  # nothing of it passes through this process
+        assert number == 2
+        assert copy.latest()[0] == 2
+        assert got["kernel"].sharding.is_equivalent_to(layouts[1], 2)
+        want = params["kernel"].astype(dtype or np.float32)
+        assert np.asarray(got["kernel"]).tobytes() == np.asarray(want).tobytes(), (SEED, layouts, dtype)
+        assert np.array_equal(np.asarray(got["steps"]), np.arange(4))
+
+
+def test_trainer_may_donate_what_it_pushed_and_readers_see_no_part_of_a_version(meshes):
+    rows, columns = (NamedSharding(m, P(*spec)) for m, spec in zip(meshes, (("a",), (None, "a")), strict=True))
+    step = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    params = [jax.device_put(jnp.zeros((16, 16)), rows) for _ in range(5)]
+    copy, stop, seen = pathways.sync(params, columns), threading.Event(), []
+
+    def read():
+        while not stop.is_set():
+            number, tree = copy.latest()
+            seen.append((number, {float(v) for x in tree for v in np.unique(np.asarray(x))}))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        params = step(params)
+        copy.push(params)
+    copy.wait(timeout=60)
+    stop.set()
+    reader.join()
+    assert all(values == {float(number)} for number, values in seen), seen
+    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    assert {float(v) for x in copy.latest()[1] for v in np.unique(np.asarray(x))} == {20.0}
+
+
+def test_weights_that_are_there_already_are_copied(meshes):
+    layout = NamedSharding(meshes[0], P("a"))
+    params = weights(layout)
+    copy = pathways.sync(params, {"kernel": layout, "steps": NamedSharding(meshes[0], P())})
+    want = np.asarray(params["kernel"])
+    for x in jax.tree.leaves(params):
+        x.delete()
+    assert np.array_equal(np.asarray(copy.latest()[1]["kernel"]), want)
+
+
+def test_version_that_fails_is_told_to_the_trainer_and_readers_keep_the_one_before(meshes):
+    params = jax.device_put(jnp.ones(4), jax.devices()[0])
+    copy = pathways.sync(params, NamedSharding(meshes[1], P()))
+
+    def fails(x):
+        raise ValueError("no reward")
+
+    bad = jax.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    copy.wait()
+    try:
+        copy.push(bad(params))
+    except jax.errors.JaxRuntimeError as error:  # the computation had failed before
+        assert "no reward" in str(error)
+    else:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="no reward"):
+            copy.wait(1, timeout=60)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="no reward"):
+            copy.wait(1)  # as often as it is asked
+    number, got = copy.latest()
+    assert (number, np.asarray(got).tolist()) == (0, [1.0] * 4)
+    assert copy.push(2 * params) >= 1
+    assert np.asarray(copy.wait()[1]).tolist() == [2.0] * 4
+
+
+def test_what_cannot_be_sent_is_refused(meshes):
+    layout = NamedSharding(meshes[0], P())
+    params = {"w": jax.device_put(jnp.ones(4), layout)}
+    for tree, to, said in (
+        ({"w": np.ones(4)}, layout, r"params\['w'\] is <class 'numpy.ndarray'>; use jax.device_put first"),
+        (params, {"v": layout}, "`to` is not a prefix of the weights' tree"),
+        (params, "slice", "cannot send params.* to 'slice'; expected a Sharding or a Device"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=said):
+            pathways.sync(tree, to)
+    copy = pathways.sync(params, layout)
+    for tree, said in (
+        ({"w": params["w"][:2]}, r"params\['w'\] was float32\[4\] when sync was called, and is float32\[2\]"),
+        ([params["w"]], "the weights' tree was"),
+    ):
+        with pytest.raises(pathways.PathwaysError, match=said):
+            copy.push(tree)
+    with pytest.raises(pathways.PathwaysError, match="version 1 was not pushed; the newest is 0"):
+        copy.wait(1)
