@@ -7,6 +7,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"os"
 	"sync"
@@ -65,15 +66,7 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	config := controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
-		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: cancel,
-		Died: died, KeepTraces: c.HTTP != "",
-	}
-	if tenants != nil {
-		config.Tenants, config.Reload = tenants.table.Load(), tenants.read
-	}
-	server, err := controller.NewServer(config)
+	server, err := controller.NewServer(c.server(tenants, cancel))
 	if err != nil {
 		return err
 	}
@@ -82,27 +75,17 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	defer epochs.Close()
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
-	o := stream.Options{
-		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software,
-			Versions: c.Versions},
-		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
-	}
-	if tenants != nil {
-		o.TenantOf = tenants.of
-	}
+	o := c.options(secure, tenants)
 	adm := admission{server: server, epochs: epochs, log: c.Log, probe: stream.Options{
 		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
 		TLS: secure,
 	}}
 	for _, address := range c.Listen {
-		l, err := stream.Listen(address, o, func(peer string, err error) {
-			c.Log.Warn("a connection was refused", "from", peer, "reason", err)
-		})
+		l, err := c.listen(address, o)
 		if err != nil {
 			return err
 		}
 		defer l.Close()
-		c.Log.Info("the controller listens", "address", l.Address())
 		accepting.Go(func() { adm.accept(ctx, l) })
 	}
 	if c.HTTP != "" {
@@ -123,6 +106,43 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 			return nil
 		}
 	}
+}
+
+// server returns what the controller's server is made from. Tenants is nil if there is no file of them.
+func (c ControllerConfig) server(tenants *tenantFile, stopped func()) controller.ServerConfig {
+	config := controller.ServerConfig{
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
+		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: stopped,
+		Died: died, KeepTraces: c.HTTP != "",
+	}
+	if tenants != nil {
+		config.Tenants, config.Reload = tenants.table.Load(), tenants.read
+	}
+	return config
+}
+
+// options returns what its listeners ask of those that connect.
+func (c ControllerConfig) options(secure *tls.Config, tenants *tenantFile) stream.Options {
+	o := stream.Options{
+		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software,
+			Versions: c.Versions},
+		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+	}
+	if tenants != nil {
+		o.TenantOf = tenants.of
+	}
+	return o
+}
+
+// listen listens at an address, and logs it.
+func (c ControllerConfig) listen(address string, o stream.Options) (*stream.Listener, error) {
+	l, err := stream.Listen(address, o, func(peer string, err error) {
+		c.Log.Warn("a connection was refused", "from", peer, "reason", err)
+	})
+	if err == nil {
+		c.Log.Info("the controller listens", "address", l.Address())
+	}
+	return l, err
 }
 
 // admission admits connections to a controller.

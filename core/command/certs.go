@@ -119,6 +119,13 @@ func makeCerts(dir string, hosts []string, roles bool, tenants []string) (names 
 	if err != nil {
 		return nil, err
 	}
+	return writeAll(dir, files)
+}
+
+// writeAll writes files to a directory that has none of them yet, and returns their names.
+//
+// Errors: ALREADY_EXISTS; those of package system.
+func writeAll(dir string, files []pemFile) (names []string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, system.Error(err, "cannot make the directory")
 	}

@@ -68,19 +68,8 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if err := c.directory().Make(); err != nil {
 		return err
 	}
-	switch alive, err := c.running(); {
-	case err != nil:
+	if err := c.isDown(); err != nil {
 		return err
-	case len(alive) > 0:
-		return status.New(status.AlreadyExists,
-			"cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster,
-			status.Count(len(alive), "process"))
-	}
-	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
-		conn.Close()
-		return status.New(status.AlreadyExists,
-			"a controller that was started by hand listens at %s; `pathways down` ends it, or "+
-				"name another cluster with --cluster", c.address())
 	}
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
@@ -110,6 +99,27 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	_, err = p.stop(c, s.time("wait"))
 	return err
+}
+
+// isDown returns an error if processes of the cluster are there.
+//
+// Errors: ALREADY_EXISTS; those of running.
+func (c place) isDown() error {
+	switch alive, err := c.running(); {
+	case err != nil:
+		return err
+	case len(alive) > 0:
+		return status.New(status.AlreadyExists,
+			"cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster,
+			status.Count(len(alive), "process"))
+	}
+	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
+		conn.Close()
+		return status.New(status.AlreadyExists,
+			"a controller that was started by hand listens at %s; `pathways down` ends it, or "+
+				"name another cluster with --cluster", c.address())
+	}
+	return nil
 }
 
 // divided returns how many workers to start, and how many devices each gets: GPUs are divided among them.

@@ -5,9 +5,35 @@ import "fmt"
 // check panics where the ledger's own rules do not hold. It looks at every object
 // and runs under the build tag invariants.
 func (l *Ledger) check() {
-	bytes, leaving, objects := map[*extent]int64{}, map[*extent]int64{}, map[*extent]int{}
+	bytes, live := l.checkSlots()
+	leaving, objects := map[*extent]int64{}, map[*extent]int{}
+	for o, a := range l.owners {
+		live -= l.checkLists(o, a, leaving, objects)
+		checkExtents(o, a, bytes, leaving, objects)
+	}
+	if len(objects) != 0 {
+		panic(fmt.Sprintf("ledger: %d placements with objects are in no list", len(objects)))
+	}
+	if live != 0 {
+		panic(fmt.Sprintf("ledger: %d objects are in no list", live))
+	}
+	for e, n := range bytes {
+		if n != 0 || e.bytes != 0 {
+			panic(fmt.Sprintf("ledger: a placement with %d bytes is in no list", n))
+		}
+	}
+	l.checkRises()
+	for d, n := range l.needs {
+		if n != 0 {
+			panic(fmt.Sprintf("ledger: a need of %d bytes is left on device %d", n, d))
+		}
+	}
+}
+
+// checkSlots returns the bytes of each placement's objects, and how many objects there are.
+func (l *Ledger) checkSlots() (bytes map[*extent]int64, live int) {
+	bytes = map[*extent]int64{}
 	var total int64
-	live := 0
 	for i := range l.slots {
 		s := l.slot(i)
 		if s.extent == nil {
@@ -21,50 +47,52 @@ func (l *Ledger) check() {
 		panic(fmt.Sprintf("ledger: %d objects of %d bytes are counted, there are %d of %d", l.live, l.space.total, live,
 			total))
 	}
-	for o, a := range l.owners {
-		for i, prev := a.first, none; i != none; i, prev = l.slot(i).next, i {
-			if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.refs < 1 {
-				panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
-			}
-			objects[l.slot(i).extent]++
-			live--
+	return bytes, live
+}
+
+// checkLists walks an owner's two lists. It returns how many objects are in them, and adds by placement those that live
+// and the bytes of those that leave.
+func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, objects map[*extent]int) (n int) {
+	for i, prev := a.first, none; i != none; i, prev = l.slot(i).next, i {
+		if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.refs < 1 {
+			panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
 		}
-		last := none
-		for i := a.retired; i != none; i = l.slot(i).next {
-			s := l.slot(i)
-			if s.extent.owner != a || s.refs != 0 || last != none && l.slot(last).horizon > s.horizon {
-				panic(fmt.Sprintf("ledger: the list of what owner %d retired is broken at slot %d", o, i))
-			}
-			leaving[s.extent] += s.bytes
-			last = i
-			live--
-		}
-		if last != a.lastRetired {
-			panic(fmt.Sprintf("ledger: the list of what owner %d retired ends at slot %d", o, int32(a.lastRetired)))
-		}
-		for e := a.extents; e != nil; e = e.next {
-			if e.objects != objects[e] {
-				panic(fmt.Sprintf("ledger: a placement of owner %d counts %d objects, there are %d", o, e.objects, objects[e]))
-			}
-			delete(objects, e)
-			if e.bytes != bytes[e] || e.leaving != leaving[e] || !e.linked || e.owner != a {
-				panic(fmt.Sprintf("ledger: a placement of owner %d counts %d bytes, %d of them leaving, there are %d and %d",
-					o, e.bytes, e.leaving, bytes[e], leaving[e]))
-			}
-			delete(bytes, e)
-		}
+		objects[l.slot(i).extent]++
+		n++
 	}
-	if len(objects) != 0 {
-		panic(fmt.Sprintf("ledger: %d placements with objects are in no list", len(objects)))
-	}
-	if live != 0 {
-		panic(fmt.Sprintf("ledger: %d objects are in no list", live))
-	}
-	for e, n := range bytes {
-		if n != 0 || e.bytes != 0 {
-			panic(fmt.Sprintf("ledger: a placement with %d bytes is in no list", n))
+	last := none
+	for i := a.retired; i != none; i = l.slot(i).next {
+		s := l.slot(i)
+		if s.extent.owner != a || s.refs != 0 || last != none && l.slot(last).horizon > s.horizon {
+			panic(fmt.Sprintf("ledger: the list of what owner %d retired is broken at slot %d", o, i))
 		}
+		leaving[s.extent] += s.bytes
+		last = i
+		n++
 	}
+	if last != a.lastRetired {
+		panic(fmt.Sprintf("ledger: the list of what owner %d retired ends at slot %d", o, int32(a.lastRetired)))
+	}
+	return n
+}
+
+// checkExtents compares an owner's placements with what was found of them, which it takes out of the maps.
+func checkExtents(o Owner, a *account, bytes, leaving map[*extent]int64, objects map[*extent]int) {
+	for e := a.extents; e != nil; e = e.next {
+		if e.objects != objects[e] {
+			panic(fmt.Sprintf("ledger: a placement of owner %d counts %d objects, there are %d", o, e.objects, objects[e]))
+		}
+		delete(objects, e)
+		if e.bytes != bytes[e] || e.leaving != leaving[e] || !e.linked || e.owner != a {
+			panic(fmt.Sprintf("ledger: a placement of owner %d counts %d bytes, %d of them leaving, there are %d and %d",
+				o, e.bytes, e.leaving, bytes[e], leaving[e]))
+		}
+		delete(bytes, e)
+	}
+}
+
+// checkRises compares what placements have risen since the last fold with the sums of it.
+func (l *Ledger) checkRises() {
 	rise := int64(0)
 	rises := map[*Group]int64{}
 	for _, e := range l.space.dirty {
@@ -79,10 +107,5 @@ func (l *Ledger) check() {
 	}
 	if rise != l.space.rise {
 		panic(fmt.Sprintf("ledger: a rise of %d bytes is counted, there is one of %d", l.space.rise, rise))
-	}
-	for d, n := range l.needs {
-		if n != 0 {
-			panic(fmt.Sprintf("ledger: a need of %d bytes is left on device %d", n, d))
-		}
 	}
 }

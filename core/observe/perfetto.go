@@ -152,25 +152,9 @@ func (p *perfetto) events(r *Recorded) map[uint64][]origin {
 		}
 	}
 	calls := p.calls(by[lane{kind: Call}], gangs, names)
-	flows := map[uint64][]origin{}
-	if len(arrivals) > 0 {
-		p.track(p.process("controller", true), p.next, "operations")
-		p.next++
-	}
-	slices.SortFunc(arrivals, func(a, b Event) int { return cmp.Compare(a.End, b.End) })
-	last := int64(0)
-	for i := range arrivals {
-		e := &arrivals[i]
-		begin := max(e.End-e.Waited, last) // behind those before it, as computations are on a device
-		last = max(e.End, begin)
-		p.slice(cmp.Or(names[e.Gang], moves[e.Gang], "operation"), "controller", begin, last,
-			fmt.Sprintf(`"gang":%d,"operation":%d,"waited_us":%.3f`, e.Gang, e.Op, float64(e.Waited)/µs))
-		if o, ok := calls[e.Op]; ok {
-			flows[e.Gang] = append(flows[e.Gang], o)
-			p.arrow(flows[e.Gang], begin)
-		}
-		flows[e.Gang] = append(flows[e.Gang], origin{p.at, begin})
-	}
+	flows := p.operations(arrivals, calls, func(gang uint64) string {
+		return cmp.Or(names[gang], moves[gang], "operation")
+	})
 	for _, worker := range workers(r.Events) {
 		process := p.process(worker, true)
 		move := func(e *Event) {
@@ -184,6 +168,32 @@ func (p *perfetto) events(r *Recorded) map[uint64][]origin {
 			func(e *Event) {
 				p.slice(e.Name, "collective", e.Begin, e.End, fmt.Sprintf(`"gang":%d,"bytes":%d`, e.Gang, e.Bytes))
 			})
+	}
+	return flows
+}
+
+// operations writes the controller's track, with arrows from calls, and returns where arrows to the computations of
+// gangs begin. Name returns the name of a gang's operation.
+func (p *perfetto) operations(arrivals []Event, calls map[uint64]origin,
+	name func(gang uint64) string) map[uint64][]origin {
+	flows := map[uint64][]origin{}
+	if len(arrivals) > 0 {
+		p.track(p.process("controller", true), p.next, "operations")
+		p.next++
+	}
+	slices.SortFunc(arrivals, func(a, b Event) int { return cmp.Compare(a.End, b.End) })
+	last := int64(0)
+	for i := range arrivals {
+		e := &arrivals[i]
+		begin := max(e.End-e.Waited, last) // behind those before it, as computations are on a device
+		last = max(e.End, begin)
+		p.slice(name(e.Gang), "controller", begin, last,
+			fmt.Sprintf(`"gang":%d,"operation":%d,"waited_us":%.3f`, e.Gang, e.Op, float64(e.Waited)/µs))
+		if o, ok := calls[e.Op]; ok {
+			flows[e.Gang] = append(flows[e.Gang], o)
+			p.arrow(flows[e.Gang], begin)
+		}
+		flows[e.Gang] = append(flows[e.Gang], origin{p.at, begin})
 	}
 	return flows
 }

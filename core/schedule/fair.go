@@ -213,29 +213,7 @@ func (f *Fair) line() (next int) {
 			f.divisionOf(i)
 		}
 	}
-	f.asking = f.asking[:0]
-	for _, h := range f.heads {
-		f.locate(h)
-		p := h.of
-		if f.capped > 0 {
-			if until := f.kept(h); until > 0 { // others need not wait for it
-				f.due = cmp.Or(min(f.due, until), until)
-				continue
-			}
-		}
-		if f.bound > 0 {
-			f.reweighHead(h)
-		}
-		lead := 0.0
-		for _, i := range h.groups {
-			lead = p.finish[i]
-			f.first[i] = min(f.first[i], lead)
-		}
-		if f.crowded > 0 && p.heads > 1 {
-			f.lineAmong(h)
-		}
-		f.asking = append(f.asking, asking{head: h, lead: lead})
-	}
+	f.ask()
 	for i, at := range f.groups {
 		// One that another device keeps back for long must not make all that use this device seem far ahead.
 		f.first[i] = max(f.first[i], at.virtual-float64(f.slack(at)))
@@ -265,6 +243,34 @@ func (f *Fair) line() (next int) {
 		}
 	}
 	return next
+}
+
+// ask lists the heads that may have a place now, and writes for each group of devices the lead of the one that is
+// furthest behind there.
+func (f *Fair) ask() {
+	f.asking = f.asking[:0]
+	for _, h := range f.heads {
+		f.locate(h)
+		p := h.of
+		if f.capped > 0 {
+			if until := f.kept(h); until > 0 { // others need not wait for it
+				f.due = cmp.Or(min(f.due, until), until)
+				continue
+			}
+		}
+		if f.bound > 0 {
+			f.reweighHead(h)
+		}
+		lead := 0.0
+		for _, i := range h.groups {
+			lead = p.finish[i]
+			f.first[i] = min(f.first[i], lead)
+		}
+		if f.crowded > 0 && p.heads > 1 {
+			f.lineAmong(h)
+		}
+		f.asking = append(f.asking, asking{head: h, lead: lead})
+	}
 }
 
 // lineAmong records a head for which those of its party are furthest behind.

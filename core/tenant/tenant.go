@@ -185,6 +185,20 @@ func (r *reader) add(name string, e entry) (err error) {
 		}
 	}
 	t := Tenant{Name: name, Weight: 1, AtMost: allOfDevice}
+	for _, read := range []func(*Tenant, entry) error{r.addWeight, r.addShares, r.addQuotas} {
+		if err := read(&t, e); err != nil {
+			return err
+		}
+	}
+	if err := r.addToken(name, e); err != nil {
+		return err
+	}
+	r.table.all = append(r.table.all, t)
+	return nil
+}
+
+// addWeight reads a tenant's weight and class.
+func (r *reader) addWeight(t *Tenant, e entry) error {
 	if value, says := e["weight"]; says {
 		switch n := value.(type) {
 		case float64:
@@ -195,7 +209,7 @@ func (r *reader) add(name string, e entry) (err error) {
 			t.Weight = 0
 		}
 		if !(t.Weight >= minWeight && t.Weight <= maxWeight) {
-			return r.wrong(name, "weight", fmt.Sprintf("is %v; expected a number above 0, at most %d", said(value),
+			return r.wrong(t.Name, "weight", fmt.Sprintf("is %v; expected a number above 0, at most %d", said(value),
 				int(maxWeight)))
 		}
 	}
@@ -203,13 +217,15 @@ func (r *reader) add(name string, e entry) (err error) {
 		text, _ := value.(string)
 		class, known := classes[text]
 		if !known {
-			return r.wrong(name, "class", fmt.Sprintf("is %v; expected \"high\", \"normal\" or \"low\"", said(value)))
+			return r.wrong(t.Name, "class", fmt.Sprintf("is %v; expected \"high\", \"normal\" or \"low\"", said(value)))
 		}
 		t.Class = class
 	}
-	if err := r.addShares(&t, e); err != nil {
-		return err
-	}
+	return nil
+}
+
+// addQuotas reads what a tenant may have at most.
+func (r *reader) addQuotas(t *Tenant, e entry) error {
 	for _, q := range []struct {
 		field string
 		into  *int64
@@ -221,7 +237,7 @@ func (r *reader) add(name string, e entry) (err error) {
 		text, _ := value.(string)
 		bytes, ok := shape.ParseBytes(text)
 		if !ok || bytes == 0 {
-			return r.wrong(name, q.field, fmt.Sprintf("is %v; expected bytes above 0, such as \"4GiB\"", said(value)))
+			return r.wrong(t.Name, q.field, fmt.Sprintf("is %v; expected bytes above 0, such as \"4GiB\"", said(value)))
 		}
 		*q.into = bytes
 	}
@@ -235,14 +251,10 @@ func (r *reader) add(name string, e entry) (err error) {
 		}
 		n, ok := value.(int64)
 		if !ok || n < 1 || n > math.MaxInt32 {
-			return r.wrong(name, q.field, fmt.Sprintf("is %v; expected a whole number from 1 on", said(value)))
+			return r.wrong(t.Name, q.field, fmt.Sprintf("is %v; expected a whole number from 1 on", said(value)))
 		}
 		*q.into = int(n)
 	}
-	if err := r.addToken(name, e); err != nil {
-		return err
-	}
-	r.table.all = append(r.table.all, t)
 	return nil
 }
 

@@ -96,14 +96,9 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 			m, parts, err = nil, nil, system.Error(err, "cannot read a compiled program")
 		}
 	}()
-	info, err := f.Stat()
+	size, err := sizeOfOwn(f)
 	if err != nil {
 		return nil, nil, err
-	}
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if !info.Mode().IsRegular() || owner != os.Geteuid() || info.Mode().Perm()&0o022 != 0 { // it is loaded as code
-		return nil, nil, status.New(status.PermissionDenied, "the file has mode %v and belongs to user %d; expected a file "+
-			"of user %d alone", info.Mode(), owner, os.Geteuid())
 	}
 	var want [sha256.Size]byte
 	if _, err := io.ReadFull(f, want[:]); err != nil {
@@ -111,7 +106,7 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 	}
 	sum := sha256.New()
 	r := io.TeeReader(f, sum)
-	left := info.Size() - sha256.Size
+	left := size - sha256.Size
 	part := func(most int64) (*content.Memory, error) {
 		var length [cachedLength]byte
 		if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -144,6 +139,22 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 		return nil, parts, damaged(io.ErrUnexpectedEOF)
 	}
 	return m, parts, nil
+}
+
+// sizeOfOwn returns the size of a file, which is loaded as code: it must be a regular one that only this user may write.
+//
+// Errors: PERMISSION_DENIED; those of Stat.
+func sizeOfOwn(f *os.File) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	if !info.Mode().IsRegular() || owner != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return 0, status.New(status.PermissionDenied, "the file has mode %v and belongs to user %d; expected a file "+
+			"of user %d alone", info.Mode(), owner, os.Geteuid())
+	}
+	return info.Size(), nil
 }
 
 func damaged(err error) error { return status.New(status.DataLoss, "the file is damaged: %w", err) }

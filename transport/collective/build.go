@@ -140,6 +140,11 @@ func (b *builder) build() error {
 	if b.spec.Op == spmd.AllReduce && total > smallBytes && len(b.members) > 1 {
 		return b.owners()
 	}
+	return b.oneRound()
+}
+
+// oneRound plans a single round: each process sends every other one all that it needs.
+func (b *builder) oneRound() error {
 	b.cuts = b.whole()
 	r := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	at := map[source]ref{}
