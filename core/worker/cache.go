@@ -141,7 +141,8 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 	return m, parts, nil
 }
 
-// sizeOfOwn returns the size of a file, which is loaded as code: it must be a regular one that only this user may write.
+// sizeOfOwn returns the size of a file, which is loaded as code: it must be a regular one that only this user may
+// write.
 //
 // Errors: PERMISSION_DENIED; those of Stat.
 func sizeOfOwn(f *os.File) (int64, error) {
