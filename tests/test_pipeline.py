@@ -19,36 +19,77 @@ WIDTH, ROWS = 8, 16
 # --- schedules ---
 
 
+def places_of(name, width):
+    """The place of each stage, of so many places."""
+    return {"interleaved": [*range(width)] * 3, "zbv": [*range(width), *reversed(range(width))]}.get(name, range(width))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_small_schedule(name):
-    for stages, microbatches in SIZES:
-        check_schedule(name, stages, microbatches)
+    for width, microbatches in SIZES:
+        if name == "interleaved":
+            microbatches *= width  # noqa: PLW2901
+        check_schedule(name, width, microbatches)
 
 
-def check_schedule(name, stages, microbatches):
-    schedule = Schedule(name, stages, microbatches)
-    places = {(op.kind, op.stage, op.microbatch): op.slot for op in schedule}
-    assert len(places) == len(schedule) == 2 * stages * microbatches
-    assert set(places) == {
-        (kind, s, m) for kind in ("forward", "backward") for s in range(stages) for m in range(microbatches)
-    }
-    for (kind, stage, m), slot in places.items():
-        if kind == "forward" and stage > 0:
-            assert places["forward", stage - 1, m] < slot
-        if kind == "backward":
-            needed = ("backward", stage + 1, m) if stage + 1 < stages else ("forward", stage, m)
-            assert places[needed] < slot
-            assert places["forward", stage, m] < slot
-    for stage in range(stages):
-        ops = schedule.of(stage)
+def check_schedule(name, width, microbatches):
+    places = places_of(name, width)
+    stages = len(places)
+    schedule = Schedule(name, stages, microbatches, places=places)
+    kinds = ("forward", "input", "weight") if name.startswith("zb") else ("forward", "backward")
+    slots = {(op.kind, op.stage, op.microbatch): op.slot for op in schedule}
+    assert len(slots) == len(schedule)
+    assert set(slots) == {(kind, s, m) for kind in kinds for s in range(stages) for m in range(microbatches)}
+    for (kind, stage, m), slot in slots.items():
+        if kind == "forward":
+            assert stage == 0 or slots["forward", stage - 1, m] < slot
+        elif kind == "weight":
+            assert slots["input", stage, m] < slot
+        else:
+            assert stage + 1 == stages or slots[kind, stage + 1, m] < slot
+            assert slots["forward", stage, m] < slot
+    for place in range(width):
+        ops = [op for op in schedule if places[op.stage] == place]
         assert len({op.slot for op in ops}) == len(ops), "one op a slot"
-        for kind in ("forward", "backward"):
-            assert [op.microbatch for op in ops if op.kind == kind] == list(range(microbatches))
-        assert schedule.in_flight(stage) == (microbatches if name == "gpipe" else min(stages - stage, microbatches))
+    for stage in range(stages):
+        for kind in kinds:
+            assert [op.microbatch for op in schedule.of(stage) if op.kind == kind] == list(range(microbatches))
     # The order in which it is submitted is a time order, so nothing is submitted before what it needs.
     assert list(schedule) == sorted(schedule) and [op.slot for op in schedule][0] == 0
-    assert schedule.slots == 2 * (microbatches + stages - 1)
-    assert schedule.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
+    check_idle(schedule, width, microbatches)
+    check_kept(schedule, width, microbatches)
+
+
+def check_idle(schedule, width, microbatches):
+    """Of the orders' papers, where there are enough microbatches."""
+    if schedule.name.startswith("zb") and microbatches < 2 * width:
+        return
+    work = microbatches * {"gpipe": 1, "1f1b": 1, "zbv": 6}.get(schedule.name, 3)
+    assert schedule.bubble == pytest.approx((width - 1) / (work + width - 1))
+    if schedule.name in ("zb-h2", "zbv"):
+        assert schedule.idle == 0
+
+
+def check_kept(schedule, width, microbatches):
+    kept = [schedule.in_flight(stage) for stage in range(schedule.stages)]
+    want = {
+        "gpipe": [microbatches] * width,
+        "1f1b": [min(width - stage, microbatches) for stage in range(width)],
+        "zb-h1": [min(width, microbatches)] * width,
+        "zb-h2": [min(2 * width - 1, microbatches)] * width,
+    }
+    if schedule.name in want:
+        assert kept == want[schedule.name]
+    if schedule.name == "zbv":  # of both stages of a place; two are as large as one of the others
+        assert all(a + b <= 2 * width + 1 for a, b in zip(kept[:width], reversed(kept[width:]), strict=True))
+
+
+def test_backward_that_cannot_be_split_is_one_op():
+    schedule = Schedule("zb-h1", 4, 6, whole={1})
+    assert {op.kind for op in schedule.of(1)} == {"forward", "backward"}
+    assert {op.kind for op in schedule.of(2)} == {"forward", "input", "weight"}
+    assert "not split: stage 1" in schedule.draw()
+    assert list(Schedule("zb-h1", 4, 6).with_whole({1})) == list(schedule)
 
 
 def test_schedule_in_full():
@@ -65,6 +106,21 @@ def test_schedule_in_full():
 def test_schedule_refusals(name, stages, microbatches):
     with pytest.raises(pathways.PathwaysError, match="expected") as error:
         Schedule(name, stages, microbatches)
+    assert error.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "microbatches", "said"),
+    [
+        ("zbv", (0, 1, 0, 1), 4, "there and back, such as a, b, b, a; the stages are on place 0, place 1, place 0"),
+        ("zbv", (0, 1), 4, "there and back"),
+        ("interleaved", (0, 1, 1, 0), 4, "the same order again, such as a, b, a, b"),
+        ("interleaved", (0, 1, 0, 1), 3, "a multiple of 2 microbatches"),
+    ],
+)
+def test_schedule_of_several_stages_on_a_place_refuses_other_places(name, places, microbatches, said):
+    with pytest.raises(pathways.PathwaysError, match=said) as error:
+        Schedule(name, len(places), microbatches, places=places)
     assert error.value.code == "INVALID_ARGUMENT"
 
 
@@ -176,12 +232,48 @@ def test_numbers_of_the_model(devices, stages, width):
     plain = one_after_the_other(list(zip(pipe.params, pipe.shardings, strict=True)), 4, batch, targets)
     assert bits(results) == bits(plain)
 
+    for name in ("zb-h1", "zb-h2"):
+        split = pathways.pipeline(stages, 4, name, loss=loss)
+        split._parts = pipe._parts
+        near(split.value_and_grad(batch, targets), results)
+        assert not split.schedule.whole
+
     y = pipe.forward(batch)
     assert y.shape == (ROWS, WIDTH) and y.sharding.is_equivalent_to(pipe.shardings[-1], 2)
     expected = batch
     for p in params:
         expected = layer(p, expected)
     near(y, expected)
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zbv"])
+def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
+    params, batch, targets = model(4)
+    places = [devices[5 * place] for place in places_of(name, 2)[:4]]
+    pipe = pathways.pipeline(list(zip([layer] * 4, params, places, strict=True)), 4, name, loss=loss)
+    near(pipe.value_and_grad(batch, targets), jax.value_and_grad(whole)(params, batch, targets))
+    assert pipe.schedule.rows[1] == f"stages {'1, 3' if name == 'interleaved' else '1, 2'} on device 5"
+
+
+def test_stage_whose_backward_is_one_loop_is_not_split(devices):
+    """Its weights' gradients come of the same loop as its input's."""
+    r = np.random.default_rng(5)
+    stacked = r.normal(size=(3, WIDTH, WIDTH)).astype("f") / 3
+    params, batch, targets = model(2)
+
+    def layers(params, x):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params)[0]
+
+    stages = [(layer, params[0], devices[0]), (layers, stacked, devices[1]), (layer, params[1], devices[2])]
+    pipe = pathways.pipeline(stages, 4, "zb-h1", loss=loss)
+
+    def plain(params):
+        return loss(layer(params[2], layers(params[1], layer(params[0], batch))), targets)
+
+    want = jax.value_and_grad(plain)([params[0], stacked, params[1]])
+    for _ in range(2):  # the second knows that stage 1 is not split
+        near(pipe.value_and_grad(batch, targets), want)
+        assert pipe.schedule.whole == {1}
 
 
 def test_batches_from_anywhere(devices):

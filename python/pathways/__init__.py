@@ -308,7 +308,7 @@ def to_arrow(array: Any) -> Any:
 def pipeline(
     stages: Sequence[tuple[Callable[[Any, Any], Any], Any, Any]],
     microbatches: int,
-    schedule: Literal["gpipe", "1f1b"] = "1f1b",
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv"] = "1f1b",
     *,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> Pipeline:
@@ -328,8 +328,10 @@ def pipeline(
         they are there already. place: a device; a slice or a list of devices, which share a microbatch's rows; a Mesh,
         along whose first axis rows are split; or a NamedSharding for x.
       microbatches: the number of microbatches that a batch's rows are cut into.
-      schedule: "gpipe", all forwards and then all backwards, or "1f1b", which takes the same time and keeps less:
-        stage s of S keeps the arrays of at most S - s microbatches.
+      schedule: "gpipe", all forwards and then all backwards; "1f1b", which takes the same time and keeps less: stage s
+        of S keeps the arrays of at most S - s microbatches; "interleaved", the same with several stages on each place;
+        "zb-h1", "zb-h2" and "zbv", in which backwards are split, so that little or no time is idle. See
+        docs/guides/pipelines.md.
       loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
         `value_and_grad`.
 

@@ -21,8 +21,9 @@ from jax.sharding import PartitionSpec as P
 
 from pathways import _reshard
 from pathways._errors import PathwaysError
-from pathways._schedule import Schedule
+from pathways._schedule import SEVERAL_STAGES, Schedule
 from pathways._slices import Slice
+from pathways._split import Split
 
 
 class Stage(NamedTuple):
@@ -46,7 +47,8 @@ class Pipeline:
 
     Attributes:
       params: a list with each stage's parameters, on its devices. Assign to it, or to an element, to change them.
-      schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it.
+      schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it. The first step finds out which
+        backwards cannot be split (``schedule.whole``).
       shardings: a list with the sharding of each stage's input.
       microbatches: the number of microbatches per batch.
     """
@@ -60,9 +62,10 @@ class Pipeline:
     ):
         stages = [Stage(*stage) for stage in stages]
         self.shardings = [_sharding(stage.place, i) for i, stage in enumerate(stages)]
-        self.schedule = Schedule(
-            schedule, len(stages), microbatches, [_row(i, s) for i, s in enumerate(self.shardings)]
-        )
+        places = _places(self.shardings)
+        by_place = schedule in SEVERAL_STAGES
+        rows = _rows_of(places if by_place else range(len(stages)), self.shardings)
+        self.schedule = Schedule(schedule, len(stages), microbatches, rows, places)
         self.microbatches = microbatches
         self.params = [_settled(stage.params, self.shardings[i], i) for i, stage in enumerate(stages)]
         last = len(stages) - 1
@@ -124,33 +127,15 @@ class Pipeline:
                 "FAILED_PRECONDITION",
                 "this pipeline has no loss; pass loss=function(y, targets) to pathways.pipeline()",
             )
-        params, last = self._given(params), self.schedule.stages - 1
-        targets = _cut(targets, self.microbatches, self.shardings[last])
-        arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
-        back = [part.backward(p) for part, p in zip(self._parts, params, strict=True)]
-        kept, returns, losses, seed = {}, {}, [], []
-        sums: list[Any] = [None] * (last + 1)
+        step = _Step(self._parts, self._given(params), self.shardings)
+        step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
+        step.targets = _cut(targets, self.microbatches, self.shardings[-1])
+        ops = {"forward": step.forward, "backward": step.backward, "input": step.input, "weight": step.weight}
         for _, stage, m, kind in self.schedule:
-            here = stage, m
-            if kind == "forward":
-                x = arrives.pop(here)
-                y, residuals = self._parts[stage].forward(params[stage], x, targets[m] if stage == last else None)
-                kept[here] = x, residuals, [leaf.sharding for leaf in _smooth(y)]
-                if stage < last:
-                    arrives[stage + 1, m] = _moved(y, self.shardings[stage + 1])
-                else:
-                    losses.append(y)
-                    targets[m] = None
-                    returns[here] = seed = seed or [jnp.ones_like(y, device=y.sharding)]
-            else:
-                x, residuals, _ = kept.pop(here)
-                gradients, onward = back[stage](params[stage], x, residuals, returns.pop(here))
-                sums[stage] = gradients if m == 0 else _add_gradients(sums[stage], gradients)
-                if stage > 0:
-                    # To the devices on which its array was made, in that array's sharding.
-                    shardings = kept[stage - 1, m][-1]
-                    returns[stage - 1, m] = [_reshard.reshard(*pair) for pair in zip(onward, shardings, strict=True)]
-        return _sum_losses(losses), sums
+            ops[kind](stage, m)
+        if step.whole:
+            self.schedule = self.schedule.with_whole(step.whole)
+        return _sum_losses(step.losses), step.sums
 
     def _given(self, params: Sequence[Any] | None) -> Sequence[Any]:
         params = self.params if params is None else params
@@ -159,6 +144,72 @@ class Pipeline:
                 "INVALID_ARGUMENT", f"got parameters of {len(params)} stages; expected {self.schedule.stages}"
             )
         return params
+
+
+# --- a step ---
+
+
+class _Step:
+    """What is under way in one step. Its methods do the ops of a schedule, of one stage and microbatch each."""
+
+    def __init__(self, parts: list[_Part], params: Sequence[Any], shardings: Sequence[Sharding]):
+        self._parts, self._params, self._shardings, self._last = parts, params, shardings, len(parts) - 1
+        self._backs = [part.backward(p) for part, p in zip(parts, params, strict=True)]
+        self.arrives: dict[tuple[int, int], Any] = {}  # (stage, microbatch) → the stage's input
+        self.targets: list[Any] = []
+        self.losses: list[Any] = []
+        self.sums: list[Any] = [None] * len(parts)  # the gradients of each stage's parameters so far
+        self.whole: set[int] = set()  # stages whose backward was to be split, and cannot be
+        self._kept: dict[tuple[int, int], Any] = {}  # (input, residuals, shardings of the output)
+        self._returns: dict[tuple[int, int], list[Any]] = {}  # gradients of the output
+        self._later: dict[tuple[int, int], Any] = {}  # what weight needs
+        self._seed: list[Any] = []
+
+    def forward(self, stage: int, m: int) -> None:
+        here, last = (stage, m), stage == self._last
+        x = self.arrives.pop(here)
+        y, residuals = self._parts[stage].forward(self._params[stage], x, self.targets[m] if last else None)
+        self._kept[here] = x, residuals, [leaf.sharding for leaf in _smooth(y)]
+        if not last:
+            self.arrives[stage + 1, m] = _moved(y, self._shardings[stage + 1])
+            return
+        self.losses.append(y)
+        self.targets[m] = None
+        self._returns[here] = self._seed = self._seed or [jnp.ones_like(y, device=y.sharding)]
+
+    def backward(self, stage: int, m: int) -> None:
+        x, residuals, _ = self._kept.pop((stage, m))
+        gradients, onward = self._backs[stage](self._params[stage], x, residuals, self._returns.pop((stage, m)))
+        self._add(stage, gradients)
+        self._send(stage, m, onward)
+
+    def input(self, stage: int, m: int) -> None:
+        """The half of a backward for which the stage before waits; all of it, where it cannot be split."""
+        x, residuals, _ = self._kept[stage, m]
+        arguments = self._params[stage], x, residuals, self._returns[stage, m]
+        halves = self._parts[stage].halves(*arguments)
+        if halves.whole:
+            self.whole.add(stage)
+            self.backward(stage, m)
+            return
+        del self._kept[stage, m], self._returns[stage, m]
+        onward, self._later[stage, m] = halves.input(arguments)
+        self._send(stage, m, onward)
+
+    def weight(self, stage: int, m: int) -> None:
+        if (stage, m) in self._later:
+            halves, carried, kept = self._later.pop((stage, m))
+            self._add(stage, halves.weight(carried, kept))
+
+    def _add(self, stage: int, gradients: Any) -> None:
+        before = self.sums[stage]
+        self.sums[stage] = gradients if before is None else _add_gradients(before, gradients)
+
+    def _send(self, stage: int, m: int, onward: list[Any]) -> None:
+        """Sends gradients to the devices on which their array was made, in that array's sharding."""
+        if stage > 0:
+            shardings = self._kept[stage - 1, m][-1]
+            self._returns[stage - 1, m] = [_reshard.reshard(*pair) for pair in zip(onward, shardings, strict=True)]
 
 
 # --- a stage's computations ---
@@ -194,23 +245,45 @@ class _Residuals:
         return cls(list(leaves), shape)
 
 
+class _Halves:
+    """The backward of a stage in two computations, for arguments of some shapes and shardings."""
+
+    def __init__(self, part: _Part, arguments: tuple[Any, ...]):
+        def back(params, x, residuals, gradients):
+            return residuals.back((params, x))(gradients)
+
+        split = Split(back, *arguments)
+        self.whole, self._keeps, self._starts = split.whole, split.keeps, split.starts
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
+        self._input = part.jit("_input", split.first)
+        self.weight = part.jit("_weight", split.second, out_shardings=shardings)
+
+    def input(self, arguments: tuple[Any, ...]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
+        """Returns the gradients of the stage's input, and what weight needs, with the halves themselves."""
+        leaves = jax.tree.leaves(arguments)
+        onward, carried = self._input(leaves) if self._starts else ([], [])
+        return onward, (self, carried, [leaves[i] for i in self._keeps])
+
+
 class _Part:
     """The computations of one stage. A trace shows their names.
 
     run: (params, x) → y, for a forward without a backward.
     forward: (params, x, targets) → (y or the loss's share of the mean, residuals).
     backward(params): a computation, (params, x, residuals, gradients of y) → (gradients of params, gradients of x).
+    halves(params, x, residuals, gradients of y): the same in two computations.
     Gradients are lists of the floating-point and complex leaves; the first stage's x has none.
     """
 
     def __init__(self, stage: int, function: Callable[[Any, Any], Any], loss: Callable | None, microbatches: int):
         self.name, self.first, self.loss = f"stage{stage}", stage == 0, loss
         self.function, self.microbatches = function, microbatches
-        self.run = self._jit("", lambda params, x: function(params, x))
-        self.forward = self._jit("_forward", self._forward)
+        self.run = self.jit("", lambda params, x: function(params, x))
+        self.forward = self.jit("_forward", self._forward)
         self._backwards: dict[Any, Callable] = {}
+        self._halves: dict[Any, _Halves] = {}
 
-    def _jit(self, what: str, function: Callable, **more: Any) -> Callable:
+    def jit(self, what: str, function: Callable, **more: Any) -> Callable:
         def call(*args):
             return function(*args)
 
@@ -242,8 +315,16 @@ class _Part:
                 return residuals.back((params, x))(gradients)
 
             shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-            self._backwards[key] = self._jit("_backward", back, out_shardings=(shardings, None))
+            self._backwards[key] = self.jit("_backward", back, out_shardings=(shardings, None))
         return self._backwards[key]
+
+    def halves(self, *arguments: Any) -> _Halves:
+        leaves, structure = jax.tree.flatten(arguments)
+        shardings = tuple(leaf.sharding for leaf in jax.tree.leaves(arguments[0]))
+        key = structure, shardings, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._halves:
+            self._halves[key] = _Halves(self, arguments)
+        return self._halves[key]
 
 
 def _is_smooth(leaf: Any) -> bool:
@@ -293,10 +374,25 @@ def _sharding(place: Any, stage: int) -> Sharding:
     )
 
 
-def _row(stage: int, sharding: Sharding) -> str:
-    """Returns the name of a stage in the schedule's picture."""
-    devices = list(sharding.mesh.devices.flat) if isinstance(sharding, NamedSharding) else list(sharding.device_set)
-    return f"stage {stage} on device {', '.join(str(device.id) for device in devices)}"
+def _devices(sharding: Sharding) -> tuple[int, ...]:
+    devices = sharding.mesh.devices.flat if isinstance(sharding, NamedSharding) else sharding.device_set
+    return tuple(device.id for device in devices)
+
+
+def _places(shardings: Sequence[Sharding]) -> list[int]:
+    """Numbers the sets of devices on which stages are, in the order of the stages."""
+    numbers: dict[tuple[int, ...], int] = {}
+    return [numbers.setdefault(_devices(sharding), len(numbers)) for sharding in shardings]
+
+
+def _rows_of(places: Sequence[int], shardings: Sequence[Sharding]) -> list[str]:
+    """Returns the names of places in the schedule's picture."""
+    rows = []
+    for place in range(max(places, default=-1) + 1):
+        stages = [stage for stage, at in enumerate(places) if at == place]
+        name = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+        rows.append(f"{name} on device {', '.join(map(str, _devices(shardings[stages[0]])))}")
+    return rows
 
 
 def _first(sharding: Sharding, dims: int) -> Sharding:

@@ -11,6 +11,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   its sharding. Without it, moves take the stock way.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
+- an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
+  types are public, as `jax.extend.core`; these parts are what `jax.core.eval_jaxpr` uses.
 - `jax._src.lax.parallel.ragged_all_to_all_p`: the primitive, whose lowering on CPU devices is replaced. Without it,
   JAX's own stays.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
@@ -187,6 +189,16 @@ def handle_registrations(on_type: Callable[..., None], on_target: Callable[..., 
 
     xla_client.register_custom_type_handler("cpu", on_type)
     xla_client.register_custom_call_handler("cpu", on_target)
+
+
+# --- jaxprs ---
+
+
+def bind(equation: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Computes an equation of a jaxpr, and returns its results."""
+    with equation.ctx.manager:
+        made = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return made if equation.primitive.multiple_results else [made]
 
 
 # --- jaxlib's CPU client, as a compiler ---

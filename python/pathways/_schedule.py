@@ -1,13 +1,13 @@
 """The order in which the stages of a pipeline process their microbatches, as data.
 
 This module is pure: it deals with numbers of stages and microbatches, not with arrays or devices. Time is counted in
-slots: a forward or a backward of one microbatch on one stage takes one slot, a move between stages takes none.
+slots: each op of one microbatch on one stage takes one slot, a move between stages takes none.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -15,12 +15,15 @@ from pathways import _graph
 from pathways._errors import PathwaysError
 from pathways._text import count
 
-Kind = Literal["forward", "backward"]
-NAMES = ("gpipe", "1f1b")
+Kind = Literal["forward", "backward", "input", "weight"]
 
 
 class Op(NamedTuple):
-    """One microbatch on one stage, forward or backward, in one slot of time."""
+    """One microbatch on one stage in one slot of time.
+
+    kind: "forward"; "backward", the whole of it; or its two halves: "input", the gradients that the stage before waits
+    for, and "weight", those of the stage's parameters, for which nothing waits.
+    """
 
     slot: int
     stage: int
@@ -31,22 +34,45 @@ class Op(NamedTuple):
 class Schedule(Sequence[Op]):
     """All ops of one step of a pipeline, in the order in which they are submitted: by slot, then by stage.
 
-    A forward comes after the same microbatch's forward on the previous stage. A backward comes after its backward on
-    the next stage, and after its own forward. A stage does one op per slot. In every schedule, backwards process the
-    microbatches from the first to the last, so that gradients always add up in the same order.
+    A forward comes after the same microbatch's forward on the previous stage. A backward, or its input half, comes
+    after that on the next stage, and after its own forward; a weight half after the input half. A place does one op per
+    slot. On every stage, gradients of parameters are made from the first microbatch to the last, so that they always
+    add up in the same order.
+
+    With p places and M microbatches:
 
     ``gpipe``: all forwards, then all backwards; a stage keeps what M microbatches need for their backwards.
-    ``1f1b``: a stage begins a backward as soon as it can, and keeps at most min(S - stage, M). The time is the same.
+    ``1f1b``: a stage begins a backward as soon as it can, and keeps at most min(p - stage, M). The time is the same.
+    ``interleaved``: as 1f1b, with v stages on each place, p stages apart; the idle time is 1/v of that.
+    ``zb-h1``: backwards in two halves. Weight halves fill what was idle at the end; a stage keeps at most p.
+    ``zb-h2``: the same with 2 p - 1 kept; no place is idle between its first op and its last.
+    ``zbv``: the same with two stages on each place, the last stage where the first is, and what p microbatches need
+    for both kept.
+
+    The orders are those of Huang et al. 2019, Narayanan et al. 2019 and 2021, and Qi et al. 2023 and 2024.
 
     Attributes:
-      name: ``gpipe`` or ``1f1b``.
-      stages, microbatches: their numbers, called S and M here.
-      slots: the length of a step, 2 (M + S - 1).
-      bubble: the share of idle slots, (S - 1) / (M + S - 1).
-      rows: the names of the stages in the picture.
+      name: one of those.
+      stages, microbatches: their numbers.
+      places: the place of each stage, from 0.
+      whole: stages whose backward cannot be split, and is one op where the schedule wants two.
+      slots: the length of a step.
+      bubble: the share of idle slots. For gpipe and 1f1b it is (p - 1) / (M + p - 1), for interleaved
+        (p - 1) / (v M + p - 1), for zb-h1 (p - 1) / (3 M + p - 1).
+      idle: the same between each place's first op and its last. With zb-h2 and zbv it is 0, and steps follow each other
+        without a gap.
+      rows: the names of the places in the picture.
     """
 
-    def __init__(self, name: str, stages: int, microbatches: int, rows: Sequence[str] = ()):
+    def __init__(
+        self,
+        name: str,
+        stages: int,
+        microbatches: int,
+        rows: Sequence[str] = (),
+        places: Sequence[int] = (),
+        whole: Collection[int] = (),
+    ):
         if name not in NAMES:
             raise PathwaysError("INVALID_ARGUMENT", f"the schedule is {name!r}; expected one of {', '.join(NAMES)}")
         if stages < 1 or microbatches < 1:
@@ -54,10 +80,16 @@ class Schedule(Sequence[Op]):
                 "INVALID_ARGUMENT", f"{stages} stages and {microbatches} microbatches; expected at least one of each"
             )
         self.name, self.stages, self.microbatches = name, stages, microbatches
-        self.rows = tuple(rows) or tuple(f"stage {stage}" for stage in range(stages))
-        self._ops = _timed([_order(name, stages, microbatches, stage) for stage in range(stages)])
-        self.slots = self._ops[-1].slot + 1
-        self.bubble = 1 - len(self._ops) / (stages * self.slots)
+        self.places = _placed(name, stages, microbatches, places)
+        self.whole = frozenset(whole)
+        width = max(self.places) + 1
+        self.rows = tuple(rows) or tuple(f"{'stage' if width == stages else 'place'} {i}" for i in range(width))
+        orders = [_ORDERS[name](width, microbatches, place, stages // width) for place in range(width)]
+        self._ops = _timed([list(_joined(order, self.whole)) for order in orders], stages)
+        self.slots = max(op.slot for op in self._ops) + 1
+        self.bubble = 1 - len(self._ops) / (width * self.slots)
+        spans = [[op.slot for op in self._ops if self.places[op.stage] == place] for place in range(width)]
+        self.idle = 1 - len(self._ops) / sum(max(span) - min(span) + 1 for span in spans)
 
     def __getitem__(self, index):
         return self._ops[index]
@@ -68,6 +100,12 @@ class Schedule(Sequence[Op]):
     def __repr__(self) -> str:
         return f"<Schedule {self.name}: {_shape(self)}, {count(self.slots, 'slot')}, bubble {self.bubble:.1%}>"
 
+    def with_whole(self, whole: Collection[int]) -> Schedule:
+        """Returns the same schedule where also the backwards of these stages cannot be split."""
+        return Schedule(
+            self.name, self.stages, self.microbatches, self.rows, self.places, self.whole | frozenset(whole)
+        )
+
     def of(self, stage: int) -> list[Op]:
         """Returns the ops of one stage, in the order of time."""
         return [op for op in self._ops if op.stage == stage]
@@ -76,12 +114,12 @@ class Schedule(Sequence[Op]):
         """Returns the largest number of microbatches whose forward a stage has done and whose backward it has not."""
         now = most = 0
         for op in self.of(stage):
-            now += 1 if op.kind == "forward" else -1
+            now += {"forward": 1, "input": 0}.get(op.kind, -1)
             most = max(most, now)
         return most
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Draws time from left to right and a row for each stage, as SVG.
+        """Draws time from left to right and a row for each place, as SVG.
 
         Args:
           path: a file to write it to, whose name ends in .svg; None means no file.
@@ -98,49 +136,183 @@ class Schedule(Sequence[Op]):
         return self.draw()
 
 
-def _order(name: str, stages: int, microbatches: int, stage: int) -> list[tuple[Kind, int]]:
-    """Returns the ops of one stage in their order; `_timed` decides when they run."""
-    ahead = microbatches if name == "gpipe" else min(stages - stage, microbatches)
-    order: list[tuple[Kind, int]] = [("forward", m) for m in range(ahead)]
+# --- orders ---
+
+# The ops of one place in their order; `_timed` decides when they run.
+Order = list[tuple[Kind, int, int]]  # kind, stage, microbatch
+
+
+def _placed(name: str, stages: int, microbatches: int, places: Sequence[int]) -> tuple[int, ...]:
+    """Returns the place of each stage. Orders of one stage a place do not ask for places."""
+    if name not in SEVERAL_STAGES:
+        return tuple(range(stages))
+    places = tuple(places)
+    width = max(places, default=-1) + 1
+    if name == "zbv":
+        want = (*range(width), *reversed(range(width)))
+        said = "two stages on each place, there and back, such as a, b, b, a"
+    else:
+        want = tuple(range(width)) * (stages // max(width, 1))
+        said = "the same places in the same order again, such as a, b, a, b"
+    if len(places) != stages or places != want or width == stages:
+        shown = ", ".join(f"place {place}" for place in places) or "each on a place of its own"
+        raise PathwaysError("INVALID_ARGUMENT", f"the schedule {name} expects {said}; the stages are on {shown}")
+    if name == "interleaved" and microbatches % width:
+        raise PathwaysError(
+            "INVALID_ARGUMENT",
+            f"the schedule interleaved expects a multiple of {width} microbatches, as many as there are places; got"
+            f" {microbatches}",
+        )
+    return places
+
+
+def _gpipe(places: int, microbatches: int, place: int, _: int) -> Order:
+    every = range(microbatches)
+    return [("forward", place, m) for m in every] + [("backward", place, m) for m in every]
+
+
+def _1f1b(places: int, microbatches: int, place: int, _: int) -> Order:
+    ahead = min(places - place, microbatches)
+    order: Order = [("forward", place, m) for m in range(ahead)]
     for m in range(microbatches):
-        order.append(("backward", m))
+        order.append(("backward", place, m))
         if ahead + m < microbatches:
-            order.append(("forward", ahead + m))
+            order.append(("forward", place, ahead + m))
     return order
 
 
-def _timed(orders: list[list[tuple[Kind, int]]]) -> list[Op]:
-    """Assigns each stage's ops to the first slots in which their inputs are ready."""
-    last = len(orders) - 1
-    ended: dict[tuple[Kind, int, int], int] = {}  # (kind, stage, microbatch) → the slot after
+def _interleaved(places: int, microbatches: int, place: int, each: int) -> Order:
+    def at(kind: Kind, k: int) -> tuple[Kind, int, int]:
+        """The k-th forward or backward here: `places` microbatches through one stage, then through the next."""
+        turn, within = divmod(k, places * each)
+        stage, m = divmod(within, places)
+        stage = stage if kind == "forward" else each - 1 - stage
+        return kind, stage * places + place, turn * places + m
+
+    every = microbatches * each
+    ahead = min(2 * (places - place - 1) + (each - 1) * places, every)
+    order = [at("forward", k) for k in range(ahead)]
+    for k in range(every - ahead):
+        order += [at("forward", ahead + k), at("backward", k)]
+    return order + [at("backward", k) for k in range(every - ahead, every)]
+
+
+def _delayed(ahead: int, delay: int, microbatches: int, stage: int) -> Order:
+    """So many forwards ahead, and the weight half of a microbatch so many backwards later."""
+    order: Order = [("forward", stage, m) for m in range(min(ahead, microbatches))]
+    done = len(order)
+    for m in range(microbatches):
+        order.append(("input", stage, m))
+        if m >= delay:
+            order.append(("weight", stage, m - delay))
+        if done < microbatches:
+            order.append(("forward", stage, done))
+            done += 1
+    return order + [("weight", stage, m) for m in range(max(microbatches - delay, 0), microbatches)]
+
+
+def _zb_h1(places: int, microbatches: int, place: int, _: int) -> Order:
+    return _delayed(places - place, place, microbatches, place)
+
+
+def _zb_h2(places: int, microbatches: int, place: int, _: int) -> Order:
+    return _delayed(2 * (places - place) - 1, 2 * place, microbatches, place)
+
+
+def _zbv(places: int, microbatches: int, place: int, _: int) -> Order:
+    stages = place, 2 * places - 1 - place  # the one on the way there, and the one on the way back
+    done = {kind: [0, 0] for kind in ("forward", "input", "weight")}
+    order: Order = []
+
+    def do(kind: Kind, way: int) -> None:
+        if done[kind][way] < microbatches:
+            order.append((kind, stages[way], done[kind][way]))
+            done[kind][way] += 1
+
+    def again(times: int, *ops: tuple[Kind, int]) -> None:
+        for _ in range(times):
+            for op in ops:
+                do(*op)
+
+    again(2 * (places - place) - 1, ("forward", 0))
+    again(place, ("forward", 1), ("forward", 0))
+    again(places - place, ("forward", 1), ("input", 1), ("weight", 1))
+    while done["forward"][1] < microbatches:
+        again(1, *((kind, way) for way in (0, 1) for kind in ("forward", "input", "weight")))
+    again(place, ("input", 0), ("input", 1))
+    while done["input"][0] < microbatches:
+        do("input", 0)
+        do("weight", int(done["weight"][1] < done["input"][1]))
+    again(microbatches, ("weight", 1))
+    again(microbatches, ("weight", 0))
+    return order
+
+
+_ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
+    "gpipe": _gpipe,
+    "1f1b": _1f1b,
+    "interleaved": _interleaved,
+    "zb-h1": _zb_h1,
+    "zb-h2": _zb_h2,
+    "zbv": _zbv,
+}
+NAMES = tuple(_ORDERS)
+SEVERAL_STAGES = ("interleaved", "zbv")  # these have several stages on a place
+
+
+def _joined(order: Order, whole: Collection[int]) -> Iterator[tuple[Kind, int, int]]:
+    """Makes one op of the halves of backwards that cannot be split."""
+    for kind, stage, m in order:
+        if stage not in whole or kind == "forward":
+            yield kind, stage, m
+        elif kind != "weight":
+            yield "backward", stage, m
+
+
+def _timed(orders: list[Order], stages: int) -> list[Op]:
+    """Assigns each place's ops to the first slots in which their inputs are ready."""
+    ended: dict[tuple[str, int, int], int] = {}  # (what, stage, microbatch) → the slot after
     free = [0] * len(orders)
-    queues: list[Iterator[tuple[Kind, int]]] = [iter(order) for order in orders]
+    queues = [iter(order) for order in orders]
     heads = [next(queue, None) for queue in queues]
     ops = []
     while any(heads):
         before = len(ops)
-        for stage, head in enumerate(heads):
+        for place, head in enumerate(heads):
             while head is not None:
-                kind, m = head
-                if kind == "forward":
-                    need = ("forward", stage - 1, m) if stage else None
-                else:
-                    need = ("backward", stage + 1, m) if stage < last else ("forward", stage, m)
-                if need is not None and need not in ended:
+                kind, stage, m = head
+                needs = _needs(kind, stage, m, stages)
+                if any(need not in ended for need in needs):
                     break
-                slot = max(free[stage], ended.get(need, 0))
-                ended[kind, stage, m] = free[stage] = slot + 1
+                slot = max(free[place], *(ended[need] for need in needs), 0)
+                what = "back" if kind in ("backward", "input") else kind
+                ended[what, stage, m] = free[place] = slot + 1
                 ops.append(Op(slot, stage, m, kind))
-                head = next(queues[stage], None)
-            heads[stage] = head
-        assert len(ops) > before, "stages that wait for each other"
+                head = next(queues[place], None)
+            heads[place] = head
+        assert len(ops) > before, "places that wait for each other"
     return sorted(ops)
+
+
+def _needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, int]]:
+    """Returns what an op needs from others: a forward, "back", which is what the stage before waits for, or both."""
+    if kind == "forward":
+        return [("forward", stage - 1, m)] if stage else []
+    if kind == "weight":
+        return [("back", stage, m)]
+    return [("forward", stage, m)] + ([("back", stage + 1, m)] if stage < stages - 1 else [])
 
 
 # --- the picture ---
 
 _CELL, _ROW, _LEFT, _TOP, _EDGE = 26, 30, 16, 52, 14  # pixels
-_LIGHTNESS = {"forward": 72, "backward": 45}
+# By kind: hue, lightness, and the colour of the number.
+_LOOKS = {
+    "forward": (210, 72, "#123"),
+    "backward": (145, 45, "#fff"),
+    "input": (145, 45, "#fff"),
+    "weight": (45, 62, "#321"),
+}
 
 
 def _shape(schedule: Schedule) -> str:
@@ -151,31 +323,38 @@ def _svg(schedule: Schedule) -> str:
     left = _LEFT + max(7 * max(map(len, schedule.rows)), 20) + 10
     right = left + _CELL * schedule.slots
     width = max(right + _EDGE, 560)
-    bottom = _TOP + _ROW * schedule.stages
+    bottom = _TOP + _ROW * len(schedule.rows)
+    halves = ", ".join(
+        ["light forward", "dark backward"]
+        if not any(op.kind == "weight" for op in schedule)
+        else ["blue forward", "green input gradients", "yellow weight gradients"]
+    )
+    if schedule.whole:
+        halves += f"; not split: {', '.join(f'stage {stage}' for stage in sorted(schedule.whole))}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 44}" '
         f'viewBox="0 0 {width} {bottom + 44}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{bottom + 44}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="24" font-size="14" font-weight="bold">{schedule.name}: '
         f"{_shape(schedule)}, {schedule.bubble:.0%} idle</text>",
-        f'<text x="{_LEFT}" y="42" fill="#555">numbers are microbatches: light forward, dark backward</text>',
+        f'<text x="{_LEFT}" y="42" fill="#555">numbers are microbatches: {halves}</text>',
     ]
-    for stage, name in enumerate(schedule.rows):
-        y = _TOP + _ROW * stage
+    for place, name in enumerate(schedule.rows):
+        y = _TOP + _ROW * place
         parts.append(f'<text x="{_LEFT}" y="{y + 20}">{escape(name)}</text>')
         parts.append(
             f'<rect x="{left}" y="{y + 2}" width="{right - left}" height="{_ROW - 4}" fill="#eee" class="idle"/>'
         )
     for op in schedule:
-        x, y = left + _CELL * op.slot, _TOP + _ROW * op.stage
-        hue = 210 if op.kind == "forward" else 145
-        lightness = _LIGHTNESS[op.kind] + 8 * (op.microbatch % 2)
-        ink = "#123" if op.kind == "forward" else "#fff"
+        x, y = left + _CELL * op.slot, _TOP + _ROW * schedule.places[op.stage]
+        hue, lightness, ink = _LOOKS[op.kind]
+        lightness += 8 * (op.microbatch % 2)
+        saturation = 55 if op.stage < len(schedule.rows) else 90  # a place's later stages
         parts.append(
             f'<g class="{op.kind}"><title>stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}'
             f'</title><rect x="{x + 1}" y="{y + 2}" width="{_CELL - 2}" height="{_ROW - 4}" rx="2" '
-            f'fill="hsl({hue},55%,{lightness}%)"/><text x="{x + _CELL / 2:g}" y="{y + 20}" text-anchor="middle" '
-            f'fill="{ink}">{op.microbatch}</text></g>'
+            f'fill="hsl({hue},{saturation}%,{lightness}%)"/><text x="{x + _CELL / 2:g}" y="{y + 20}" '
+            f'text-anchor="middle" fill="{ink}">{op.microbatch}</text></g>'
         )
     parts.append(f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>')
     parts.append(f'<text x="{left}" y="{bottom + 32}" fill="#555">time, in {schedule.slots} slots</text>')
