@@ -5,6 +5,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -69,7 +70,7 @@ func (t *outgoing) show() {
 		if t.err = l.postFile(kindShow, segmentFrame(l.numbered+1, s.Size), s.File); t.err == nil {
 			l.numbered++
 			l.shown[s] = l.numbered
-			s.Then(func() { l.hide(s) })
+			s.Then(func() { l.withdraw(s, kindHide, l.shown) })
 		}
 	}
 	if t.err != nil {
@@ -81,13 +82,14 @@ func (t *outgoing) show() {
 	l.reach()
 }
 
-// hide tells the peer that memory has gone. It may come from under any lock.
-func (l *link) hide(s *shm.Segment) {
+// withdraw tells the peer by a message of this kind that memory has gone, which it knows by one of these numbers. It
+// may come from under any lock.
+func (l *link) withdraw(s *shm.Segment, kind wire.Kind, numbers map[*shm.Segment]uint32) {
 	l.x.calls.Do(func() {
 		l.peer.mu.Lock()
 		defer l.peer.mu.Unlock()
-		l.post(kindHide, segmentFrame(l.shown[s], 0)[:4])
-		delete(l.shown, s)
+		l.post(kind, segmentFrame(numbers[s], 0)[:4])
+		delete(numbers, s)
 	})
 }
 

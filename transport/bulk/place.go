@@ -7,7 +7,6 @@ import (
 	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/transport"
-	"github.com/openpathways/pathways/transport/shm"
 )
 
 // A block that is a part of an array goes straight from where it lies to where it is to lie: one copy on a host, and
@@ -59,7 +58,7 @@ func (t *incoming) place() bool {
 			return true
 		}
 		l.rooms[s] = roomNumber | l.roomed
-		s.Then(func() { l.leaveRoom(s) })
+		s.Then(func() { l.withdraw(s, kindUnmap, l.rooms) })
 	}
 	t.room, t.granted = s, true
 	l.post(kindPlace, placeFrame(t.n, l.rooms[s], offset, e.At))
@@ -68,16 +67,6 @@ func (t *incoming) place() bool {
 
 // roomNumber tells the numbers of rooms from those of segments for one peer.
 const roomNumber = 1 << 31
-
-// leaveRoom tells the peer that memory has gone. It may come from under any lock.
-func (l *link) leaveRoom(s *shm.Segment) {
-	l.x.calls.Do(func() {
-		l.peer.mu.Lock()
-		defer l.peer.mu.Unlock()
-		l.post(kindUnmap, segmentFrame(l.rooms[s], 0)[:4])
-		delete(l.rooms, s)
-	})
-}
 
 // onPlace is onGrant of a part of an array.
 func (l *link) onPlace(n uint64, segment uint32, offset int64, at strided.Layout) (then func(), err error) {

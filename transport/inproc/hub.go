@@ -235,14 +235,12 @@ func (t *transfer) offer() {
 // Expect implements transport.Exchange.
 func (x *Exchange) Expect(peer uint64, key transport.Key, size int64, into []byte,
 	arrived func(transport.Block, error)) {
-	x.expect(&match.Expected{Peer: peer, Key: key, Size: size, Into: into, At: strided.Dense(int64(len(into))),
-		Arrived: arrived})
+	x.expect(match.ExpectBlock(peer, key, size, into, arrived))
 }
 
 // ExpectPart implements transport.Exchange.
 func (x *Exchange) ExpectPart(peer uint64, key transport.Key, part transport.Part, arrived func(error)) {
-	x.expect(&match.Expected{Peer: peer, Key: key, Size: part.At.Bytes(), Into: part.Data, At: part.At,
-		Arrived: func(_ transport.Block, err error) { arrived(err) }})
+	x.expect(match.ExpectPart(peer, key, part, arrived))
 }
 
 // Room implements transport.Exchange.

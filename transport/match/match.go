@@ -27,6 +27,18 @@ type Expected struct {
 	Arrived func(transport.Block, error)
 }
 
+// ExpectBlock returns what is expected by Exchange.Expect.
+func ExpectBlock(peer uint64, key transport.Key, size int64, into []byte,
+	arrived func(transport.Block, error)) *Expected {
+	return &Expected{Peer: peer, Key: key, Size: size, Into: into, At: strided.Dense(int64(len(into))), Arrived: arrived}
+}
+
+// ExpectPart returns what is expected by Exchange.ExpectPart.
+func ExpectPart(peer uint64, key transport.Key, part transport.Part, arrived func(error)) *Expected {
+	return &Expected{Peer: peer, Key: key, Size: part.At.Bytes(), Into: part.Data, At: part.At,
+		Arrived: func(_ transport.Block, err error) { arrived(err) }}
+}
+
 type slot struct {
 	peer uint64
 	key  transport.Key

@@ -91,6 +91,9 @@ func manual(before, after []byte) (*Whole, error) {
 	if w.whole, err = readProgram(whole.shape); err != nil {
 		return nil, err
 	}
+	if w.whole.result == nil {
+		return nil, status.New(status.InvalidArgument, "a program without the shape of its result")
+	}
 	if err := w.readShardings(after); err != nil {
 		return nil, err
 	}
@@ -126,6 +129,7 @@ type program struct {
 	result     []byte
 }
 
+// readProgram reads a program's shape; the result is nil if it has none.
 func readProgram(b []byte) (p program, err error) {
 	p.raw = b
 	for f, err := range protowalk.Fields(b) {
@@ -138,9 +142,6 @@ func readProgram(b []byte) (p program, err error) {
 		case programResult:
 			p.result = f.Bytes
 		}
-	}
-	if p.result == nil {
-		return p, status.New(status.InvalidArgument, "a program without the shape of its result")
 	}
 	return p, nil
 }

@@ -44,19 +44,11 @@ func Rewrite(code []byte) (*Program, error) {
 	if err := w.order(); err != nil {
 		return nil, err
 	}
-	p := &Program{Module: m.write(), Collectives: w.specs}
-	for f, err := range protowalk.Fields(m.shape) {
-		if err != nil {
-			return nil, err
-		}
-		switch f.Number {
-		case programParameters:
-			p.parameters = append(p.parameters, f.Bytes)
-		case programResult:
-			p.result = f.Bytes
-		}
+	of, err := readProgram(m.shape)
+	if err != nil {
+		return nil, err
 	}
-	return p, nil
+	return &Program{Module: m.write(), Collectives: w.specs, parameters: of.parameters, result: of.result}, nil
 }
 
 type rewriter struct {
