@@ -339,6 +339,24 @@ func (r records) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
+// offer sends a block of process 3 that the exchange keeps, under key(1, 0), and waits until it has come: one that is
+// expected, sent behind it, has come then.
+func offer(t *testing.T, x *Exchange, h *hostile) {
+	t.Helper()
+	came := make(chan error, 1)
+	x.Expect(3, key(9, 9), 1, nil, func(b transport.Block, err error) {
+		if err == nil {
+			b.Release()
+		}
+		came <- err
+	})
+	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
+	h.send(kindQuiet, eagerFrame(nil, 2, key(9, 9), []byte("!")))
+	if err := <-came; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What waits for a process that has gone is told why, in the words of the controller.
 // The process may dial once more before it knows, which warns of nothing.
 func TestPeerDialsAfterItHasGone(t *testing.T) {
@@ -347,10 +365,7 @@ func TestPeerDialsAfterItHasGone(t *testing.T) {
 	x.log = slog.New(records{slog.DiscardHandler, logged})
 	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
 	h := intrude(t, address, 3)
-	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
-	for offers := 0; offers == 0; offers, _ = x.table.Len() { // until it has come
-		time.Sleep(time.Millisecond)
-	}
+	offer(t, x, h)
 	why := status.New(status.Cancelled, "client three is gone: it said goodbye")
 	x.Peers(nil, []uint64{3}, why)
 	got := make(chan error, 1)
@@ -378,10 +393,7 @@ func TestResumeOutOfTurn(t *testing.T) {
 	x, neighbour, address := neighbours(t, "tcp")
 	x.Peers([]*wire.Process{{Number: 3, Name: "three"}}, nil, nil)
 	h := intrude(t, address, 3)
-	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
-	for offers := 0; offers == 0; offers, _ = x.table.Len() { // until it has come
-		time.Sleep(time.Millisecond)
-	}
+	offer(t, x, h)
 	again := func(token [tokenSize]byte, attempt, received uint64) (wire.Kind, []byte) {
 		t.Helper()
 		return resumes(t, address, token, attempt, received)
@@ -395,7 +407,7 @@ func TestResumeOutOfTurn(t *testing.T) {
 		return status.CodeOf(r.status())
 	}
 	if kind, payload := again(h.token, 2, 0); kind != kindResume ||
-		binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 1 {
+		binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 2 {
 		t.Fatalf("the second attempt: %d %v", kind, payload)
 	}
 	if code := refusal(again(h.token, 1, 0)); code != status.Aborted {
