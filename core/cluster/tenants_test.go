@@ -1,15 +1,11 @@
 package cluster_test
 
 import (
-	"context"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
@@ -38,24 +34,13 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 	file := write("tenants.toml", "[tenants.ada]\ntoken-file = \"ada.token\"\nweight = 3\n", 0o644)
 	address := "unix:" + filepath.Join(dir, "c")
 	again := make(chan os.Signal)
-	c := serve(t, func(ctx context.Context) error {
-		return cluster.ServeController(ctx, cluster.ControllerConfig{Listen: []string{address}, Tenants: file, Again: again,
-			Secret: cluster.Secret{Token: own}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	})
+	c := listening(t, cluster.ControllerConfig{Listen: []string{address}, Tenants: file, Again: again,
+		Secret: cluster.Secret{Token: own}})
 	defer func() {
 		if err := c.end(); err != nil {
 			t.Error(err)
 		}
 	}()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it listens
-		_, err := cluster.Ask(t.Context(), address, cluster.Secret{Token: own}, nil)
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
 	begins := func(token string) error {
 		_, err := cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Secret: cluster.Secret{Token: token}},
 			func([]client.Ended) {})
