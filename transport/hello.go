@@ -33,7 +33,7 @@ type Credentials struct {
 	// TenantOf returns, on the accepting side, the name of the tenant that a token belongs to, where tenants have tokens
 	// of their own. It may be called by many goroutines. Nil knows none.
 	TenantOf func(token []byte) (name string, ok bool)
-	// Certified is, on the accepting side, who has shown the dialler's certificate; without one, an operator: then the
+	// Certified is, on the accepting side, the holder of the dialler's certificate; an operator if there is none: then the
 	// token decides alone.
 	Certified Holder
 	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.

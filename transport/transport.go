@@ -164,8 +164,8 @@ type Mover interface {
 	// PushPart is PushBytes of a region of an array, which stays as it is until done is called.
 	PushPart(peer uint64, key Key, part Part, done func(error))
 	// ExpectPart is Expect of a block that goes into a region of an array of this process. Arrived is called when no
-	// one writes to it any more, except, with an error, a peer to whom Room has shown the memory: it is not used again
-	// then, and may be released.
+	// process writes to it any more. With an error, a peer that Room has shown the memory to may still write: the
+	// memory is not used again then, and may be released.
 	ExpectPart(peer uint64, key Key, part Part, arrived func(error))
 	// Room is memory for an array whose parts come from these peers, on the account of a space: where they are on this
 	// host they write into it. It may take as long as the system takes to find memory. Without it, the array has to lie

@@ -304,8 +304,9 @@ PJRT_LoadedExecutable_Execute_Args pw_call_lower(pw_call* c) {
   return a;
 }
 
-// launch has the plugin run what has its turn, and wraps the results. The end of a run is watched if somebody may wait
-// for it, which is so for gangs of several devices, if somebody records, or if its device time is to be measured.
+// launch has the plugin run what has its turn, and wraps the results. The end of a run is watched if another gang may
+// wait for it, which is so for gangs of several devices; if a profile or trace is taken; or if its device time is to be
+// measured.
 static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   PJRT_LoadedExecutable* e = c->e;
   PJRT_Event** callers = c->args->device_complete_events;

@@ -23,7 +23,7 @@ static const char kNotCalled[] = "CpuCallback error calling callback: it could n
 
 static pw_callback python;  // read and set atomically
 
-// --- who is inside Python ---
+// --- threads that are inside Python ---
 
 static int inside;
 static bool closed;

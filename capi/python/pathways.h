@@ -130,7 +130,7 @@ char* pathways_slice_ask(int64_t devices, const int64_t* topology, size_t num_to
 
 // Waits for a slice that was asked for, for so many seconds at most. When it was granted, position is 0 and devices has
 // their indices in the client's list. Otherwise position is the request's place in the queue, beginning with 1, and
-// lacks says for people who has the devices that it lacks; the caller frees that.
+// lacks tells people which sessions have the devices that it lacks; the caller frees it.
 // INVALID_ARGUMENT if there is no such island, kind or topology, RESOURCE_EXHAUSTED if there are too few devices.
 char* pathways_slice_wait(pathways_slice_name slice, double seconds, uint32_t* devices, size_t num_devices,
                           int64_t* position, char** lacks);

@@ -31,7 +31,7 @@ char* pw_slice_ask(uint64_t* owner, const pw_slice_want* want, uint64_t* number)
 
 // Waits for a slice that was asked for, for so many seconds at most. When it was granted, position is 0 and devices has
 // their indices in the client's list. Otherwise position is the request's place in the queue, beginning with 1, and
-// lacks says for people who has the devices that it lacks; the caller frees that.
+// lacks tells people which sessions have the devices that it lacks; the caller frees it.
 char* pw_slice_wait(uint64_t owner, uint64_t number, double seconds, uint32_t* devices, size_t num_devices,
                     int64_t* position, char** lacks);
 

@@ -1,6 +1,6 @@
-// Package chain says what a gang waits for: on each worker where its devices stand, who has not come, and what that one
-// does itself, down to the cause. It goes by a report and changes nothing; `pathways why` prints its lines, and a gang
-// that is aborted because it stands still has them as its error.
+// Package chain finds what a gang waits for: on each worker where its devices stand, which worker has not come, and
+// what that one does itself, down to the cause. It goes by a report and changes nothing; `pathways why` prints its
+// lines, and a gang that is aborted because it stands still has them as its error.
 //
 // A Chain is for one goroutine. Commands and the controller import it.
 package chain

@@ -16,10 +16,10 @@ func (p *program) queue() *cobra.Command {
 		Use:   "queue",
 		Short: "show the requests for slices that wait: whose they are, their order, and who has the devices",
 		Long: `Prints the requests for slices that wait for devices, the next one first. The first request of each tenant
-or user comes before anyone's second. Of those, tenants of a higher class come first, then who has the fewest devices in
-exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the requests of one
+or user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest devices
+in exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the requests of one
 tenant or user, and every minute of waiting raises them by one. A request gets its devices once no other session has
-those that it waits for; the last column says who does.`,
+those that it waits for; the last column names the sessions that do.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,

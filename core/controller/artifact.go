@@ -10,7 +10,7 @@ import (
 
 // Long program text and long executables never come here. The text stays with the clients that have it until a worker
 // has compiled it; what it was compiled to, the artifact, stays with that worker and with those that have loaded it.
-// This file decides who sends what to whom.
+// This file decides which process sends what to which other.
 //
 // Text: a program is named by its SHA-256, which the worker that gets the text checks. When a worker is told to
 // compile, the first client that waits for the program is told to send it the text. Where that fails, since the client

@@ -129,7 +129,7 @@ func (st *State) occupied() placement.Occupied {
 	}
 }
 
-// lacking returns who has the devices that a request wants and lacks, those with most of them first.
+// lacking returns the sessions that have the devices which a request wants and lacks, those with most of them first.
 func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 	lacks := r.Lacks()
 	if lacks.Count() == 0 {

@@ -8,14 +8,14 @@ import (
 // maxGiven is to how many workers one sends an artifact at one time.
 const maxGiven = 4
 
-// senders are the workers that have an artifact, and whom they send it to. The zero senders are none. All that happens
-// often takes a time that does not grow with workers, but for a copy of some pointers.
+// senders are the workers that have an artifact, and those that they send it to. The zero senders are none. All that
+// happens often takes a time that does not grow with workers, but for a copy of some pointers.
 type senders struct {
 	holders []*worker // that have it, in the order in which they said so
 	held    map[*worker]bool
 	free    [maxGiven][]*worker // those of them that send to so many others, the longest at it first
 	sends   map[*worker]int     // to how many a worker sends, also one that has it no longer
-	from    map[*worker]*worker // who sends it, by who is sent it
+	from    map[*worker]*worker // the sender, by receiver
 }
 
 // add adds a worker that has it.

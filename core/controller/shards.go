@@ -47,7 +47,7 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 	}
 }
 
-// retireRows takes shards out of the ledger: the object is charged anew for those that it has left.
+// retireRows takes shards out of the ledger: the object is charged again for those that it has left.
 func (st *State) retireRows(s *session, o *object, rows []uint32) {
 	if o.charge == 0 || len(rows) == 0 {
 		return

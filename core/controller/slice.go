@@ -153,7 +153,7 @@ func (st *State) lookForSlices() {
 	st.untold = len(st.layout.Requests())
 }
 
-// tellPlaces tells clients of the places of their requests in the queue, and who has what they lack.
+// tellPlaces tells clients of the places of their requests in the queue, and which sessions have what they lack.
 func (st *State) tellPlaces() {
 	all := st.layout.Requests()
 	st.untold = min(st.untold, len(all))

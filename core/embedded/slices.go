@@ -92,7 +92,7 @@ func (l *local) serve() {
 	}
 }
 
-// lacks says for people who has the devices that a request lacks.
+// lacks returns, for people, which sessions have the devices that a request lacks.
 func lacks(n int) string {
 	switch n {
 	case 0:

@@ -53,7 +53,7 @@ type Request struct {
 // NewRequest returns a request for a slice of this number.
 func NewRequest(number uint64) *Request { return &Request{Number: number, Done: make(chan struct{})} }
 
-// At says that the request waits as the position-th, and who has the devices that it lacks.
+// At says that the request waits as the position-th, and which sessions have the devices that it lacks.
 func (a *Request) At(position int, lacks string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,8 +72,8 @@ func (a *Request) End(devices []int, err error) {
 	}
 }
 
-// Position returns the request's place among those that wait, beginning with 1, and who has the devices that it lacks,
-// for people. It is 0 for a request that has ended, or that nothing has been heard of yet.
+// Position returns the request's place among those that wait, beginning with 1, and which sessions have the devices
+// that it lacks, for people. It is 0 for a request that has ended, or that nothing has been heard of yet.
 func (a *Request) Position() (position int, lacks string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

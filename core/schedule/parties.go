@@ -281,7 +281,7 @@ func (f *Fair) partOf(p *party, group int) float64 {
 	return f.divisionOf(group).parts[p.slot]
 }
 
-// forget begins anew where nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
+// forget begins again if nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
 // that would be treated the same if they came for the first time.
 func (f *Fair) forget() {
 	const (

@@ -251,7 +251,7 @@ func appendLabel(b []byte, value string) []byte {
 
 func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(appendMetrics(nil, s.answer(r, Recent()))) // who has left does not hear it
+	_, _ = w.Write(appendMetrics(nil, s.answer(r, Recent()))) // a viewer that has left does not read it
 }
 
 func sessionLabels(s *wire.Report_SessionReport) []string {

@@ -18,7 +18,7 @@ func (v viewer) may(t *wire.Report_Trace) bool {
 	return v.role == operators || v.role == tenants && v.tenant != "" && v.tenant == t.Tenant
 }
 
-// traces writes which traces clients have recorded, as far as they are for who asks.
+// traces writes which traces clients have recorded, as far as the viewer may see them.
 func (s *Site) traces(w http.ResponseWriter, r *http.Request) {
 	all := []json.RawMessage{}
 	for _, t := range s.config.Source.Traces() {
@@ -51,7 +51,7 @@ func (s *Site) trace(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		w.Header().Set("Content-Encoding", "gzip")
-		_, _ = w.Write(data) // who has left does not hear it
+		_, _ = w.Write(data) // a viewer that has left does not read it
 		return
 	}
 	if plain, err := gzip.NewReader(bytes.NewReader(data)); err == nil {

@@ -319,5 +319,5 @@ func (s *Site) write(w http.ResponseWriter, value any) {
 
 func writeJSON(w http.ResponseWriter, text []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(text) // who has left does not hear it
+	_, _ = w.Write(text) // a viewer that has left does not read it
 }

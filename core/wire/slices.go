@@ -29,10 +29,10 @@ var inWords = map[string]string{
 	HasUse:       "in use by",
 }
 
-// namesHolders is how many of those who have devices a sentence names.
+// namesHolders is how many holders of devices a sentence names.
 const namesHolders = 3
 
-// LacksText says for people who has the devices that a request for a slice lacks.
+// LacksText returns, for people, which sessions have the devices that a request for a slice lacks.
 func LacksText(holders []*Report_Holder) string {
 	if len(holders) == 0 {
 		return "devices are reserved for requests that come before it"

@@ -353,7 +353,7 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 	return nil, status.Wrap(err, "the compiled program did not come")
 }
 
-// ask asks the controller who has an artifact.
+// ask asks the controller which worker has an artifact.
 func (w *Worker) ask(number uint64) (*wire.Source, error) {
 	payload, err := proto.Marshal(&wire.Want{Artifact: number})
 	if err != nil {

@@ -47,7 +47,7 @@ type task struct {
 	call func()
 }
 
-// ownership is who has a queue.
+// ownership is whose a queue is at the moment.
 type ownership uint8
 
 const (

@@ -164,7 +164,7 @@ func (w *Worker) which(gang uint64) string {
 	return name
 }
 
-// whom says for whom a collective waits. mu is held.
+// whom returns what a collective waits for: workers, or devices of this one. The caller holds mu.
 func (w *Worker) whom(c collective.Wait) string {
 	if len(c.Missing) > 0 {
 		slices.Sort(c.Missing)

@@ -20,8 +20,8 @@
 // A queue waits for bytes (until their sender has gone), for a program to be
 // loaded, for the other devices of a gang, and for the driver to be through with
 // earlier work. Abort ends the waits of a gang, Drop those of a session, and the
-// end of the connection all of them. Waits says what each queue stands at, and for
-// whom devices wait in collectives and in calls of their client.
+// end of the connection all of them. Waits returns what each queue waits for, and for
+// which process or device a device waits in a collective or in a call of its client.
 //
 // # Concurrency
 //

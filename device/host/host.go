@@ -1,4 +1,4 @@
-// Package host reports how much of its machine's memory this process may use, gives Go
+// Package host reports how much of its machine's memory this process may use, lends Go
 // processors beyond its share of the machine, and has long work leave them to others.
 //
 // Its functions may be called from any goroutine. It imports nothing of the

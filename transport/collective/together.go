@@ -185,7 +185,7 @@ func (l *layout) add(p int, from ref) ref {
 	return ref{kind: block, call: p, reg: dense(at, from.reg.bytes())}
 }
 
-// meet says who reads whose block.
+// meet plans a round in which each process reads the blocks of others, as reads says.
 func (l *layout) meet(reads func(q, p int) bool) round {
 	l.gets = make([]pack, len(l.blocks))
 	l.out = l.blocks[l.own]

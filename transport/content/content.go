@@ -1,6 +1,6 @@
 // Package content sends things of any size from one process to another: program text and executables, which are too
-// long for messages. The controller says who sends what to whom, and numbers the transfers; the bytes go by a
-// transport.Exchange, never through the controller.
+// long for messages. The controller decides which process sends what to which other, and numbers the transfers; the
+// bytes go by a transport.Exchange, never through the controller.
 //
 // A transfer is a header, which says how long each part of the thing is, and then its bytes in chunks. The receiver
 // lets window chunks come at a time, straight into memory outside of Go's heap: so the exchange needs little memory of

@@ -1,7 +1,7 @@
 // Package inproc joins the parts of a cluster in one process: for the embedded
 // case, for tests, and for simulation.
 //
-// Pair makes two ends of a connection, Network gives connections by address, and
+// Pair makes two ends of a connection, Network makes connections by address, and
 // Hub joins the exchanges of several processes' numbers. Nothing is encoded but
 // messages, and blocks are written straight to where they are wanted.
 //

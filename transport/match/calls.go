@@ -24,7 +24,7 @@ func (c *Calls) Do(f func()) {
 }
 
 // Take has the calls of Do wait for Run, which the caller then owes, where there are
-// none under way: for who can make them itself, soon, and saves a goroutine.
+// none under way: for a caller that can make them itself, soon, which saves a goroutine.
 func (c *Calls) Take() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

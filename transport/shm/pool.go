@@ -89,7 +89,7 @@ type Arena struct {
 	round    uint64 // of serve, in which there was
 	dry      int    // no block of this size
 	closed   error
-	asked    sync.WaitGroup // who waits, or is being told
+	asked    sync.WaitGroup // requests that wait, or are being answered
 }
 
 // Block is a piece of memory. Data is 64-byte aligned.
@@ -330,7 +330,7 @@ func (p *Pool) room(size int, a *Arena) (need int64, gone []*Segment) {
 	return need, gone
 }
 
-// Close ends an arena: who waits gets err, and its segments go as soon as their
+// Close ends an arena: requests that wait end with err, and its segments go as soon as their
 // blocks are released.
 func (a *Arena) Close(err error) {
 	p := a.pool

@@ -201,7 +201,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for how&waits != 0 && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
-		if c.idle { // what fills it was for later, and its Flush may come from who waits here
+		if c.idle { // what fills it was for later, and its Flush may come from the goroutine that waits here
 			c.leave(false)
 		}
 		c.room.Wait()

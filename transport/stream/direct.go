@@ -45,7 +45,7 @@ func rawOf(socket net.Conn) syscall.RawConn {
 	}
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return nil // who reads or writes meets the error
+		return nil // the next read or write meets the error
 	}
 	return raw
 }

@@ -173,7 +173,7 @@ func (r *resumed) Read(into []byte) (int, error) {
 }
 
 // readGreeting reads the frame of a Hello, whose header has come, and nothing behind it. What it takes grows with what
-// comes; who has to show a token and does not is read no further.
+// comes; a newcomer that has to show a token and does not is read no further.
 func readGreeting(socket io.Reader, head []byte, cred transport.Credentials) ([]byte, error) {
 	n, kind := int(binary.LittleEndian.Uint32(head)), wire.Kind(head[4])
 	switch {
