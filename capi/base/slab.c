@@ -1,3 +1,13 @@
+// A slot is in one place at a time: with the caller that took it, in the cache of one thread, or in its slab's list of
+// free slots. A cache is its thread's alone, so that thread takes and puts slots there without a lock; mu of the slab
+// guards the list, from which a thread takes a batch at once and to which it returns one. A thread that ends returns
+// its cache.
+//
+// A slab gets its index with its first slot. Before, its caches are those of index 0, which stay empty, so take_more
+// meets every such slab. Threads without memory for caches use the list alone.
+//
+// pw_slab_taken subtracts what lies in lists and caches from all slots. Each cache says how many slots it has by a
+// number that its thread alone writes; so slots that move meanwhile may count or not, and no others.
 #include "slab.h"
 
 #include <stdlib.h>

@@ -1,5 +1,10 @@
 // Plays a program: node after node through the frontend's own Execute, copy and reshard, so that order, promises,
 // donation and errors are those of ordinary calls.
+//
+// A play owns a handle of each shard that is alive. It destroys those of a value behind the last node that reads it,
+// passes those of results to its caller, and destroys the rest when it ends, whatever has failed. An error of a node
+// becomes the contents of that node's results, so nodes that read them fail with it and all others go on; a play itself
+// fails only if memory is short, its inputs do not fit, or the user interrupts it, and then makes no results.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,10 @@
 // Captures: calls of one thread become nodes.
+//
+// A call is recorded whole, with all its results, or it changes nothing that a later call sees: a node counts only when
+// it is complete (num_nodes), and values of one that failed stay without a reader. A node reads only values of nodes
+// before it, since their symbols are all that a call can name; so the order of recording is one in which the graph can
+// be played. last is the last node that reads a value, and live_until lists by node what it reads last, for play.c to
+// free there. A capture belongs to its thread and has no lock.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

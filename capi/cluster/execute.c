@@ -99,7 +99,7 @@ static PJRT_Error* read_shard(call* c, size_t i, size_t row) {
     return pw_misfit(row, i, x->name, b->shape, x->params[i].shape);
   if (!x->any_params && !(lies(b, &x->params[i]) && (b->minor_to_major == NULL || here(c, row, b))))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                    "argument %zu of %s on device row %zu lies otherwise in memory than the program was compiled for; "
+                    "argument %zu of %s on device row %zu has another layout than the program was compiled for; "
                     "bring it to the program's layout with jax.device_put(x, format)",
                     i, x->name, row);
   if (b->device->client != x->client) return pw_foreign(i, x->name);

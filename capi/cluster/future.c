@@ -1,4 +1,11 @@
 // Events. A future is the end of one operation; every event of the operation is a reference to it.
+//
+// It ends once: set decides which thread completes it, and the ends that other threads bring are dropped. code and
+// message are written before the gate opens and never after, so a thread that sees it open reads them without a lock.
+//
+// A callback is called once. callbacks is a stack until the completing thread exchanges it for &fired, which it does
+// when the gate is open. A callback that was pushed before is on the stack that this thread took; one that comes later
+// finds &fired, and is called by the thread that brings it. Both get the end, and no lock is held while they run.
 #include <stdlib.h>
 
 #include "cluster.h"

@@ -1,5 +1,14 @@
 // Runs that wait for their turn. Their results are handed out at once, as buffers that the plugin fulfils after the run
 // is launched; if that is not possible, the call waits.
+//
+// run_new takes all that the run needs after its call has returned, or nothing: pins on its inputs, copies of them on
+// the run's devices, and what launching allocates, so that launching cannot fail for want of memory. From pwGoArm on
+// the run is the core's, which calls pw_run_launch or pw_run_fail, once. Each of them fulfils every promise, with
+// contents or with an error, and then frees the run (settle): so no read waits for a run that has ended.
+//
+// An input that the run donates is dead for new calls from its call on (take_over), and pinned until it is launched.
+// Its bytes may still go in between, since a run that was put off before may donate another handle of them: spent finds
+// that, and the run fails instead of beginning.
 #include <stdlib.h>
 
 #include "_cgo_export.h"

@@ -1,4 +1,12 @@
 // Futures, and the one thread that callbacks run on.
+//
+// A future becomes ready or failed once: when the last of its pending events has fired (left). The first error counts.
+// code and message change under mu and only before that; the gate opens behind it, so a thread that sees it open reads
+// them without mu.
+//
+// A callback is called once, after the future is no longer pending: mu decides whether it is on the list that the last
+// event takes, or finds the gate open. In either case the library's thread calls it, never a plugin's: a callback may
+// drop a session, which waits for the plugin's threads. That thread calls in the order of pc_later, with no lock held.
 #include <stdlib.h>
 #include <time.h>
 

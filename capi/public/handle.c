@@ -1,5 +1,13 @@
 // Handles. A slot is never returned to the allocator, so any number can be looked up; its generation, which a drop
 // changes, shows whether the handle is stale.
+//
+// Generation and references are one word. find adds a reference only to a word that has the handle's generation and a
+// reference, in one exchange, so an object lives as long as a call uses it. retire changes the generation, once: the
+// thread whose exchange succeeds has the handle's reference, and a second drop of the handle finds it stale. The thread
+// that takes away the last reference destroys the object, and only then is the slot free again; until another object
+// has it, its word has no reference, and find refuses it.
+//
+// No lock is held while an object is destroyed. A session's mu guards its list alone; mu guards the free slots.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>

@@ -143,7 +143,7 @@ func (m *Transfer) program() (*graph.Transfer, error) {
 	for i, v := range m.Moves {
 		n := max(1, v.GetCount())
 		if v == nil || v.From > math.MaxUint32-n || v.To > math.MaxUint32-n {
-			return nil, status.New(status.InvalidArgument, "move %d of a transfer names devices that cannot be", i)
+			return nil, status.New(status.InvalidArgument, "move %d of a transfer names devices that do not exist", i)
 		}
 		for k := range n {
 			t.Moves = append(t.Moves, graph.Move{Source: v.Source, From: v.From + k, To: v.To + k, Start: v.Start, Size: v.Size,

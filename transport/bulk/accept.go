@@ -29,7 +29,8 @@ func (x *Exchange) Take(in *transport.Incoming) {
 			"this is a process's address for the bytes of its peers; clients and workers connect to the controller"))
 		return
 	case h.Process == 0 || h.Process == x.config.Self:
-		refuse(status.New(status.InvalidArgument, "a link from process %d to process %d cannot be", h.Process, x.config.Self))
+		refuse(status.New(status.InvalidArgument, "a link from process %d to process %d; expected one from another process",
+			h.Process, x.config.Self))
 		return
 	case h.Cluster != x.config.Hello.Cluster:
 		refuse(status.New(status.FailedPrecondition,

@@ -8,6 +8,16 @@ import (
 	"github.com/openpathways/pathways/transport/shm"
 )
 
+// A block that comes meets what expects it (meet), gets memory (memory, have), is granted to the peer (grant), and ends
+// in settle, which is called after each change and does what has become due:
+//
+//	answer   once (taken): the bytes were taken, or will not be. The peer's Push is done with it
+//	Arrived  once (told), with the block or the first error (err). Bytes that come after an error go nowhere
+//	forget   when the peer has said its last (final), this side has answered, and no bytes are asked for again
+//
+// None of them is done while a stripe or a copy of this side has the memory (writing). A peer that was granted a room
+// and has not said its last may still write there; so the room's segment is retired instead of used again.
+
 // incoming is a block that the peer pushes. The peer's mu guards all that changes.
 type incoming struct {
 	link  *link
@@ -103,7 +113,7 @@ func (t *incoming) offer() (then func()) {
 	return nil
 }
 
-// expect is told who expects a block that was in the table.
+// expect is called when a block that was in the table is expected.
 func (t *incoming) expect(e *match.Expected) {
 	t.link.peer.mu.Lock()
 	more := t.meet(e)
@@ -113,8 +123,8 @@ func (t *incoming) expect(e *match.Expected) {
 	}
 }
 
-// meet brings a block and who expects it together. True asks the caller to call
-// memory when the lock is free.
+// meet brings a block together with what expects it. If it returns true, its caller has to call memory once the lock is
+// free.
 func (t *incoming) meet(e *match.Expected) (more bool) {
 	t.expected = e
 	switch {
@@ -226,7 +236,7 @@ func (l *link) onFinal(n uint64, why error) (then func(), err error) {
 	return nil, nil
 }
 
-// lay keeps a failed block for who will expect it, for a while.
+// lay keeps a failed block for a while, until it is expected.
 func (l *link) lay(t *incoming) {
 	if len(l.failed) < maxFailed {
 		l.failed = append(l.failed, t)
@@ -292,8 +302,8 @@ func (t *incoming) fail(err error) {
 	t.settle()
 }
 
-// settle says what there is to say, to the peer and to who expects the block, and
-// forgets it when both sides have said their last.
+// settle tells the peer and the caller of Expect what has become due, and forgets the block when both sides have said
+// their last.
 func (t *incoming) settle() {
 	l := t.link
 	if t.final && t.asked == 0 && t.granted && !l.shared && t.got == t.size {

@@ -17,6 +17,18 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// The reader returns the peer's frames whole and in the peer's order. Memory grows with the bytes that come, never with
+// a length that a peer claims: a frame that buf cannot hold doubles its memory as it fills up, and one of more than
+// longFrame needs room in a pool that the connections of a listener share (unfinished.go), which ends those that hold
+// room and send nothing. Before the peer is let in, frames have the length of a greeting at most.
+//
+// Four words tell the Conn's timer, without a lock, what the reader waits for: reading while a read is under way, so
+// that a peer counts as silent only if it is listened to; inside while the rest of a frame is awaited, which bounds a
+// frame's time; reads and frames count what has come.
+//
+// A file comes with the first bytes of its message, so it is in files before Recv returns the message that speaks of
+// it.
+
 // maxFiles bounds the files that came and were not taken.
 const maxFiles = 64
 
