@@ -81,7 +81,9 @@ func symbolOf(address unsafe.Pointer) *wire.Symbol {
 // inMemory is the library of handlers that were made at run time.
 const inMemory = "(memory)"
 
-// loaded are the handlers that Load has registered, by target and platform.
+// loaded are the handlers that Load has registered, by target and platform. Its lock is held while a library is opened
+// and its handler registered, so that a target is registered once: that happens when a worker first meets the target,
+// and nothing else takes the lock.
 var loaded struct {
 	sync.Mutex
 	all map[[2]string]*wire.Handler
@@ -214,8 +216,9 @@ func (f *sums) sum(path string) ([]byte, error) {
 		return nil, err
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s, ok := f.all[path]; ok && s.size == info.Size() && s.time.Equal(info.ModTime()) {
+	s, known := f.all[path]
+	f.mu.Unlock()
+	if known && s.size == info.Size() && s.time.Equal(info.ModTime()) {
 		return s.hash, nil
 	}
 	file, err := os.Open(path)
@@ -227,9 +230,12 @@ func (f *sums) sum(path string) ([]byte, error) {
 	if _, err := io.Copy(h, file); err != nil {
 		return nil, err
 	}
+	s = sum{info.Size(), info.ModTime(), h.Sum(nil)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.all == nil {
 		f.all = map[string]sum{}
 	}
-	f.all[path] = sum{info.Size(), info.ModTime(), h.Sum(nil)}
-	return f.all[path].hash, nil
+	f.all[path] = s
+	return s.hash, nil
 }

@@ -16,7 +16,7 @@ import (
 
 // tracing is the pathways.trace under way, if there is one.
 var tracing struct {
-	mu   sync.Mutex // guards the rest
+	mu   sync.Mutex // guards the rest; only StartTrace, which creates the file under it, and StopTrace take it
 	file *os.File   // not nil from before it begins until it is written
 	r    *recording // not nil while it records
 }

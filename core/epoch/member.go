@@ -179,11 +179,11 @@ func (m *Member) goodbye(why error) {
 func (m *Member) read() {
 	over, err := m.answers()
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.left != nil && !over {
 		over, err = true, m.left
 	}
 	m.over, m.err = over, err
+	m.mu.Unlock()
 	close(m.done)
 	m.conn.Close()
 }

@@ -336,12 +336,13 @@ func (w *Worker) close() {
 	late := time.AfterFunc(closeWait, func() {
 		waits, running := w.Waits(), w.Running()
 		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", len(w.gangs),
-			"waits", fmt.Sprint(waits),
-			"running", fmt.Sprint(running))
+		gangs := len(w.gangs)
 		clear(w.gangs)
 		w.idle.Broadcast()
+		w.mu.Unlock()
+		w.log.Error("work of the driver does not end; its memory is given up", "worker", w.config.Name, "gangs", gangs,
+			"waits", fmt.Sprint(waits),
+			"running", fmt.Sprint(running))
 	})
 	w.mu.Lock()
 	for len(w.gangs) > 0 {

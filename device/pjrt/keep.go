@@ -48,10 +48,14 @@ func tidyKept() {
 
 func stopKeeping() {
 	keepers.mu.Lock()
-	defer keepers.mu.Unlock()
-	if keepers.clients--; keepers.clients == 0 {
+	keepers.clients--
+	last := keepers.clients == 0
+	if last {
 		keepers.timer.Stop()
 		keepers.timer = nil
-		C.pwdrv_keep_tidy(0)
+	}
+	keepers.mu.Unlock()
+	if last {
+		C.pwdrv_keep_tidy(0) // a client that begins meanwhile keeps what it frees from now on
 	}
 }

@@ -260,7 +260,8 @@ func (l *link) carry(conn *stream.Conn, attempt, received uint64, answer func() 
 		l.reach()
 	}
 	p.back()
-	l.x.log.Info("a link has a new connection", "peer", p.title(), "after", time.Since(l.since).Round(time.Millisecond))
+	name, after := p.title(), time.Since(l.since).Round(time.Millisecond)
+	l.x.calls.Do(func() { l.x.log.Info("a link has a new connection", "peer", name, "after", after) })
 	return c, nil
 }
 

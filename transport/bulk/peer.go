@@ -190,7 +190,8 @@ func (p *peer) leave(why error) {
 	}
 	p.away = status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", p.x.title(), p.title(),
 		why)
-	p.x.log.Warn("a peer cannot be reached", "peer", p.title(), "why", why)
+	name := p.title()
+	p.x.calls.Do(func() { p.x.log.Warn("a peer cannot be reached", "peer", name, "why", why) })
 	p.x.end(p.x.table.Forsake(p.number, p.away), p.away)
 	p.fail(func(transport.Key) bool { return true }, p.away)
 }
@@ -205,7 +206,8 @@ func (p *peer) back() {
 	if p.away != nil {
 		p.away = nil
 		p.x.table.Regain(p.number)
-		p.x.log.Warn("a peer is reached again", "peer", p.title())
+		name := p.title()
+		p.x.calls.Do(func() { p.x.log.Warn("a peer is reached again", "peer", name) })
 	}
 }
 

@@ -120,7 +120,8 @@ func (a *area) lost(place int) {
 	}
 }
 
-// trim returns the memory of an area that was not used for a while.
+// trim returns the memory of an area that was not used for a while. It does so under mu, so that nothing is written
+// there meanwhile: a use that comes just then waits for it, after areaIdle without one.
 func (a *area) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

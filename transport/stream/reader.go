@@ -377,9 +377,10 @@ func (c *Conn) File() *os.File {
 func (c *Conn) DropFiles() {
 	r := &c.reader
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, f := range r.files {
+	files := r.files
+	r.files, r.closed = nil, true
+	r.mu.Unlock()
+	for _, f := range files {
 		f.Close()
 	}
-	r.files, r.closed = nil, true
 }
