@@ -1,0 +1,212 @@
+"""Partitioned functions, compiled: a program whose nodes are their fragments and transfers."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from pathways import _graph, _program, _reshard
+from pathways._errors import PathwaysError
+from pathways.mpmd import _fragments
+from pathways.mpmd._fragments import Array, Fragment
+
+NAMES = re.compile(r"mpmd\.computation\.([^/()\"]+)")  # of named computations, in the locations of a fragment
+
+
+class Step(NamedTuple):
+    """An operation of a partitioned function. Values are numbers."""
+
+    fragment: Fragment | None  # None is a copy of one array
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    last: tuple[int, ...]  # of the values, those that nothing reads afterwards
+
+
+class Steps:
+    """The operations of a partitioned function, in the order in which they are submitted.
+
+    Operations of one mesh stay in the order of the plan, which is the schedule. Control dependencies are between
+    operations of one mesh, and each device runs what it is given in the order of submission, so that they hold by
+    themselves. A copy comes right after what makes its array: it does not wait for others that the plan copies with it.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        devices: Sequence[jax.Device],
+        meshes: Sequence[Mesh],
+        lines: Mapping[str, str],
+        compiler_options: Mapping[str, Any] | None = None,
+    ):
+        self.arrays = [_fragments.array_of(text, devices, meshes) for text in plan["values"]]
+        self.inputs: list[int] = plan["inputs"]
+        self.outputs: list[int] = plan["outputs"]
+        self.donated: list[int] = plan["donated"]
+        fragments: dict[str, Fragment] = {}
+        steps: list[tuple[Fragment | None, tuple[int, ...], tuple[int, ...]]] = []
+        copies: dict[int, list[int]] = {}
+        for op in plan["ops"]:
+            if op["fragment"] is None:
+                for read, made in zip(op["reads"], op["makes"], strict=True):
+                    copies.setdefault(read, []).append(made)
+
+        def add(fragment: Fragment | None, reads: Sequence[int], makes: Sequence[int]) -> None:
+            steps.append((fragment, tuple(reads), tuple(makes)))
+            copy(makes)
+
+        def copy(made: Sequence[int]) -> None:
+            for value in made:
+                for target in copies.get(value, ()):
+                    add(None, [value], [target])
+
+        copy(self.inputs)
+        for op in plan["ops"]:
+            if (name := op["fragment"]) is None:
+                continue
+            if name not in fragments:
+                text = plan["fragments"][name]
+                fragments[name] = _fragments.compile_fragment(
+                    name.rpartition(".")[0] or name,
+                    text,
+                    [self.arrays[i] for i in op["reads"]],
+                    [self.arrays[i] for i in op["makes"]],
+                    op["donated"],
+                    _line(text, lines),
+                    compiler_options,
+                )
+            add(fragments[name], op["reads"], op["makes"])
+        self.fragments = list(fragments.values())
+        self.steps = _with_last_reads(steps, set(self.outputs))
+
+    def run(self, *arrays: jax.Array) -> list[jax.Array]:
+        """Runs the operations one by one. A program captures it."""
+        values: dict[int, Any] = dict(zip(self.inputs, arrays, strict=True))
+        for step in self.steps:
+            reads = [values[i] for i in step.reads]
+            if step.fragment is None:
+                made: Sequence[Any] = [_reshard.reshard(reads[0], self.arrays[step.makes[0]].sharding)]
+            else:
+                made = step.fragment.run(reads)
+            values.update(zip(step.makes, made, strict=True))
+            del reads, made
+            for i in step.last:
+                del values[i]
+        return [values[i] for i in self.outputs]
+
+
+def _with_last_reads(steps: list[Any], outputs: set[int]) -> list[Step]:
+    seen, found = set(outputs), []
+    for fragment, reads, makes in reversed(steps):
+        last = tuple(dict.fromkeys(i for i in (*reads, *makes) if i not in seen))
+        seen.update(last)
+        found.append(Step(fragment, reads, makes, last))
+    return found[::-1]
+
+
+def _line(text: str, lines: Mapping[str, str]) -> str:
+    """Returns the line of a fragment's first named computation that has one."""
+    names = (urllib.parse.unquote(name) for name in NAMES.findall(text))
+    return next((lines[name] for name in names if lines.get(name)), "")
+
+
+class Compiled:
+    """A compiled function. A call plays it as one program: on a cluster, one message a call.
+
+    Arguments are as in `lower`. Arrays that are committed to devices are in the sharding of `input_shardings`; others
+    are moved there. It returns without waiting for the results.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        steps: Steps,
+        in_tree: Any,
+        out_tree: Any,
+        inputs: Sequence[NamedSharding],
+        outputs: Sequence[NamedSharding],
+    ):
+        self._name, self._steps, self._in_tree, self._out_tree = name, steps, in_tree, out_tree
+        self._arrays = [
+            Array(steps.arrays[i].shape, steps.arrays[i].dtype, sharding)
+            for i, sharding in zip(steps.inputs, inputs, strict=True)
+        ]
+
+        def play(*arrays):
+            return steps.run(*arrays)
+
+        play.__name__ = play.__qualname__ = name
+        self._program = _program.Program(play, None, None, tuple(steps.donated), None)
+        self.input_shardings = in_tree.unflatten(inputs)
+        self.output_shardings = out_tree.unflatten(outputs)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._out_tree.unflatten(self._program(*self._given(args)))
+
+    def one_by_one(self, *args: Any) -> Any:
+        """Runs the same fragments and transfers without a program: each as a call of its own, in the same order."""
+        return self._out_tree.unflatten(self._steps.run(*self._given(args)))
+
+    def _given(self, args: tuple[Any, ...]) -> list[jax.Array]:
+        leaves, tree = jax.tree.flatten(args)
+        if tree != self._in_tree:
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"{self._name} was lowered for arguments {self._in_tree} and is called with {tree}"
+            )
+        for i, (x, array) in enumerate(zip(leaves, self._arrays, strict=True)):
+            if type(x) is not jax.Array and not isinstance(x, jax.Array) or x.sharding is not array.sharding:
+                leaves[i] = self._moved(i, x, array)
+            elif x.shape != array.shape or x.dtype != array.dtype:
+                leaves[i] = self._moved(i, x, array)
+        return leaves
+
+    def _moved(self, i: int, x: Any, array: Array) -> jax.Array:
+        """Returns an argument as it is expected, or refuses it."""
+        shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(getattr(x, "dtype", np.result_type(x)))
+        if shape != array.shape or dtype != array.dtype:
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"argument {self._path(i)} of {self._name} is {dtype}{list(shape)}; expected "
+                f"{array.dtype}{list(array.shape)}, as it was lowered",
+            )
+        if not isinstance(x, jax.Array) or not x.committed:
+            return jax.device_put(x, array.sharding)
+        if not x.sharding.is_equivalent_to(array.sharding, x.ndim):
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"argument {self._path(i)} of {self._name} has the sharding {x.sharding}; expected {array.sharding}: "
+                "move it there once, by jax.device_put(args, compiled.input_shardings)",
+            )
+        return x
+
+    def _path(self, i: int) -> str:
+        paths = jax.tree_util.tree_leaves_with_path(self.input_shardings)
+        return jax.tree_util.keystr(paths[i][0])
+
+    @property
+    def graph(self) -> dict[str, Any]:
+        """The program as a dict, as `pathways.program`'s is."""
+        return self._lowered().graph
+
+    def _lowered(self) -> _program.Lowered:
+        return self._program.lower(*(array.described for array in self._arrays))
+
+    def as_text(self) -> str:
+        """Returns one line per argument, fragment, transfer and result, in the order in which they are submitted."""
+        return self._lowered().as_text()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a picture, an SVG: a box for each mesh with its fragments, and arrows with the bytes that move."""
+        _graph.write(path, self._repr_svg_())
+
+    def _repr_svg_(self) -> str:
+        return self._lowered()._repr_svg_()
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {len(self._steps.steps)} operations of {len(self._steps.fragments)} fragments>"
