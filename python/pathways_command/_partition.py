@@ -73,7 +73,7 @@ def plan(module: Any) -> dict[str, Any]:
     """Returns what a module of IFRT does.
 
     A dict: values, the type of each; inputs and outputs, lists of values; donated, the inputs that may be reused; ops,
-    in their order, each {fragment, reads, makes, donated}, whose fragment is None for a copy; and fragments, the text of
+    in their order, each {fragment, reads, makes, donated}, where None as fragment is a copy; and fragments, the text of
     each by name.
     """
     fragments, main = {}, None

@@ -20,6 +20,14 @@ from pathways.mpmd._fragments import Array, Fragment
 NAMES = re.compile(r"mpmd\.computation\.([^/()\"]+)")  # of named computations, in the locations of a fragment
 
 
+PLACES = re.compile(r"\"([^\"]+)\":(\d+):\d+")  # files and lines, there
+OTHERS = (
+    os.path.dirname(_program.__file__),
+    "/shardy/integrations/",
+    "/site-packages/jax/",
+)  # whose are not the user's
+
+
 class Step(NamedTuple):
     """An operation of a partitioned function. Values are numbers."""
 
@@ -111,9 +119,12 @@ def _with_last_reads(steps: list[Any], outputs: set[int]) -> list[Step]:
 
 
 def _line(text: str, lines: Mapping[str, str]) -> str:
-    """Returns the line of a fragment's first named computation that has one."""
+    """Returns the line of a fragment's first named computation that has one, or else of its first operation."""
     names = (urllib.parse.unquote(name) for name in NAMES.findall(text))
-    return next((lines[name] for name in names if lines.get(name)), "")
+    if line := next((lines[name] for name in names if lines.get(name)), ""):
+        return line
+    found = ((file, number) for file, number in PLACES.findall(text) if not any(part in file for part in OTHERS))
+    return next((f"{file}:{number}" for file, number in found), "")
 
 
 class Compiled:
@@ -138,6 +149,9 @@ class Compiled:
             for i, sharding in zip(steps.inputs, inputs, strict=True)
         ]
 
+        # For each argument, the shardings with which it came and that are as good as the expected one.
+        self._known = [{array.sharding} for array in self._arrays]
+
         def play(*arrays):
             return steps.run(*arrays)
 
@@ -159,15 +173,20 @@ class Compiled:
             raise PathwaysError(
                 "INVALID_ARGUMENT", f"{self._name} was lowered for arguments {self._in_tree} and is called with {tree}"
             )
-        for i, (x, array) in enumerate(zip(leaves, self._arrays, strict=True)):
-            if type(x) is not jax.Array and not isinstance(x, jax.Array) or x.sharding is not array.sharding:
+        for i, (x, array, known) in enumerate(zip(leaves, self._arrays, self._known, strict=True)):
+            if (
+                not isinstance(x, jax.Array)
+                or x.sharding not in known
+                or (x.shape, x.dtype) != (array.shape, array.dtype)
+            ):
                 leaves[i] = self._moved(i, x, array)
-            elif x.shape != array.shape or x.dtype != array.dtype:
-                leaves[i] = self._moved(i, x, array)
+                known.add(leaves[i].sharding)
         return leaves
 
     def _moved(self, i: int, x: Any, array: Array) -> jax.Array:
         """Returns an argument as it is expected, or refuses it."""
+        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
         shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(getattr(x, "dtype", np.result_type(x)))
         if shape != array.shape or dtype != array.dtype:
             raise PathwaysError(

@@ -6,6 +6,7 @@ lowered to a call of the module. So shardings, donation, and how it runs are JAX
 
 from __future__ import annotations
 
+import itertools
 import re
 import types
 import warnings
@@ -53,28 +54,40 @@ def array_of(text: str, devices: Sequence[jax.Device], meshes: Sequence[Mesh]) -
     order, places = ([int(n) for n in found[key].split(",") if n.strip()] for key in ("order", "devices"))
     shape = tuple(int(n) for n in found["dims"].split("x") if n)
     here = [devices[i] for i in places]
-    mesh = next((mesh for mesh in meshes if list(mesh.devices.flat) == here), None)
-    if mesh is None or list(mesh.axis_sizes) != sizes and any(n > 1 for n in shards):
-        # JAX's own mesh, where one axis of the user's is cut in two, say.
-        mesh = Mesh(np.array(here).reshape(sizes), tuple(f"axis{i}" for i in range(len(sizes))))
-    spec = P(*_axes(shards, order, sizes, mesh.axis_names))
+    # The devices, by the shard of each dimension that they have; along the last axis are replicas.
+    held = np.arange(len(here)).reshape(sizes).transpose(order).reshape(*shards, -1)
+    for mesh in meshes:
+        if list(mesh.devices.flat) == here and (spec := _spec(held, mesh)) is not None:
+            break
+    else:  # an axis of the user's is cut in two, say
+        names = [f"axis{i}" for i in range(held.ndim)]
+        mesh, spec = Mesh(np.array(here)[held], names), P(*names[:-1])
     return Array(shape, _dtype(found["dtype"]), NamedSharding(mesh, spec, memory_kind=found["memory"]))
 
 
-def _axes(shards: list[int], order: list[int], sizes: list[int], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the axes along which each dimension is cut. They are taken in `order`, the first of a dimension major."""
-    rest, spec = iter(order), []
-    for n in shards:
-        axes = []
-        while n > 1:
-            axis = next(rest)
-            if sizes[axis] > 1:
-                axes.append(names[axis])
-                n //= sizes[axis]
-        spec.append(tuple(axes))
-    while spec and not spec[-1]:
-        spec.pop()
-    return spec
+def _spec(held: np.ndarray, mesh: Mesh) -> P | None:
+    """Returns the spec on a mesh by which its devices, numbered in its order, have the shards of `held`, or None."""
+    *shards, _ = held.shape
+    numbers = np.arange(held.size).reshape(mesh.axis_sizes)
+    wide = [i for i, n in enumerate(mesh.axis_sizes) if n > 1]
+    for axes in itertools.permutations(wide):
+        rest, cut = list(axes), []
+        for n in shards:
+            taken = []
+            while n > 1 and rest and n % mesh.axis_sizes[rest[0]] == 0:
+                taken.append(rest.pop(0))
+                n //= mesh.axis_sizes[taken[-1]]
+            cut.append(taken)
+            if n > 1:
+                break
+        else:
+            moved = [axis for taken in cut for axis in taken]
+            moved += [axis for axis in range(numbers.ndim) if axis not in moved]
+            if np.array_equal(np.sort(numbers.transpose(moved).reshape(held.shape)), np.sort(held)):
+                while cut and not cut[-1]:
+                    cut.pop()
+                return P(*(tuple(mesh.axis_names[axis] for axis in taken) or None for taken in cut))
+    return None
 
 
 def _dtype(text: str) -> np.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +19,12 @@ from jax.sharding import PartitionSpec as P
 
 from pathways._errors import PathwaysError
 from pathways.mpmd import _compiled, _marks
-from pathways.mpmd._config import FORWARD_ONLY, Config
+from pathways.mpmd._config import FORWARD_ONLY, SCHEDULE, Config
 
 PARTITION = os.path.join(os.path.dirname(pathways_command.__file__), "_partition.py")
+PROGRESS = re.compile(r"I\d{4} |\t- ")  # what the passes say of what they do
+DIALECTS = ("stablehlo", "mpmd", "ifrt")
+UNSUPPORTED = "which pathways.mpmd does not run: compute and print outside of it, from what it returns"
 TOLD = 2000  # of what the process that partitions has said, the last characters that an error repeats
 
 
@@ -34,10 +38,9 @@ class FunctionNamedShardings(NamedTuple):
 class Lowered:
     """A function that was traced and partitioned. `compile()` compiles its fragments."""
 
-    def __init__(self, name: str, config: Config, jax_lowered: Any, in_tree: Any, stablehlo: str, lines, done):
+    def __init__(self, name: str, config: Config, jax_lowered: Any, in_tree: Any, lines, done):
         self._name, self._config, self._in_tree, self._lines, self._done = name, config, in_tree, lines, done
-        self._jax = jax_lowered  # keeps what its custom calls refer to
-        self._texts = {"stablehlo": stablehlo, "mpmd": done["mpmd"], "ifrt": done["ifrt"]}
+        self._jax = jax_lowered
         self._inputs, self._outputs = (
             [_named_sharding(side, config) for side in done[key]] for key in ("inputs", "outputs")
         )
@@ -53,9 +56,9 @@ class Lowered:
         Raises:
           PathwaysError: INVALID_ARGUMENT for another dialect.
         """
-        if dialect not in self._texts:
-            raise PathwaysError("INVALID_ARGUMENT", f"the dialect is {dialect!r}; expected one of {list(self._texts)}")
-        return self._texts[dialect]
+        if dialect not in DIALECTS:
+            raise PathwaysError("INVALID_ARGUMENT", f"the dialect is {dialect!r}; expected one of {DIALECTS}")
+        return self._jax.as_text() if dialect == "stablehlo" else self._done[dialect]
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> _compiled.Compiled:
         """Compiles the fragments, each for its mesh.
@@ -105,12 +108,11 @@ class Jitted:
         in_tree = jax.tree.structure(args)
         module = lowered.compiler_ir("stablehlo")
         module = ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
-        stablehlo = str(module)
-        _refuse(module, in_tree.num_leaves, stablehlo)
+        _refuse(module, in_tree.num_leaves)
         lines = _marks.rewrite(module)
         self._check(lines)
         done = _partition(self._name, module.operation.get_asm(enable_debug_info=True), self._options(lowered, in_tree))
-        return Lowered(self._name, config, lowered, in_tree, stablehlo, lines, done)
+        return Lowered(self._name, config, lowered, in_tree, lines, done)
 
     def _check(self, lines: Mapping[str, str]) -> None:
         config = self._config
@@ -199,6 +201,8 @@ def _described(x: Any, config: Config) -> Any:
     """Returns what the function is traced with: arguments are on different devices, which jit would refuse."""
     if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
         return x
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # a random key
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
     sharding = NamedSharding(config.sharding_mesh, x.sharding.spec) if _alike(x.sharding, config) else None
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=bool(x.weak_type))
 
@@ -214,17 +218,15 @@ def _named_sharding(side: Mapping[str, Any], config: Config) -> NamedSharding:
 # --- partitioning ---
 
 
-def _refuse(module: ir.Module, num_arguments: int, text: str) -> None:
+def _refuse(module: ir.Module, num_arguments: int) -> None:
     """Raises an error for what fragments cannot have."""
-    if "callback" in text and "custom_call @xla" in text:
-        raise PathwaysError("UNIMPLEMENTED", "the function has a callback, which pathways.mpmd does not run")
     main = ir.SymbolTable(module.operation)["main"].operation
     if len(main.regions[0].blocks[0].arguments) != num_arguments:
-        raise PathwaysError(
-            "UNIMPLEMENTED",
-            "the function takes more than its arguments, such as tokens of ordered effects, which pathways.mpmd does "
-            "not run",
-        )
+        raise PathwaysError("UNIMPLEMENTED", f"the function has ordered effects, {UNSUPPORTED}")
+    for op in _marks.operations(module.operation, "stablehlo.custom_call"):
+        target = ir.StringAttr(op.attributes["call_target_name"]).value
+        if "python" in target and "callback" in target:
+            raise PathwaysError("UNIMPLEMENTED", f"the function has a callback (jax.debug.print, say), {UNSUPPORTED}")
 
 
 def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -239,12 +241,13 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
         check=False,
     )
     if done.returncode != 0 or not done.stdout:
-        schedule = options["partitioning_options"].get("mpmd_pipeline_schedule")
+        schedule = options["partitioning_options"][SCHEDULE]
         only = f"; {schedule} is for functions without gradients" if schedule in FORWARD_ONLY else ""
+        said = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)]
         raise PathwaysError(
             "INVALID_ARGUMENT",
-            f"jaxlib's passes ended ({done.returncode}) at {name} with the schedule {schedule}{only}: "
-            f"{done.stderr[-TOLD:].strip()}",
+            f"jaxlib's passes cannot partition {name} by the schedule {schedule}{only}. They ended with "
+            f"{done.returncode}: {' '.join(said)[-TOLD:]}",
         )
     answer = json.loads(done.stdout)
     if "error" in answer:

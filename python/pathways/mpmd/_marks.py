@@ -41,7 +41,7 @@ class _Rewriting:
             self._visit(self.symbols["main"].operation, 0)
 
     def _visit(self, function: ir.Operation, transposes: int) -> None:
-        for op in list(_calls(function)):
+        for op in list(operations(function, "func.call")):
             path = _path(op.location)
             again = path.rpartition("rematted_computation")
             count = again[2].count("transpose(") + (0 if again[1] else transposes)
@@ -105,14 +105,14 @@ def _take_over(op: ir.Operation, results: list[Any]) -> None:
     op.erase()
 
 
-def _calls(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Yields the calls in an operation's regions, also nested ones."""
+def operations(op: ir.Operation, name: str) -> Iterator[ir.Operation]:
+    """Yields the operations of a name in an operation's regions, also nested ones."""
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
-                if inner.operation.name == "func.call":
+                if inner.operation.name == name:
                     yield inner.operation
-                yield from _calls(inner.operation)
+                yield from operations(inner.operation, name)
 
 
 def _marked_functions(module: ir.Operation) -> set[str]:
@@ -124,7 +124,7 @@ def _marked_functions(module: ir.Operation) -> set[str]:
             continue
         name = ir.StringAttr(function.operation.attributes["sym_name"]).value
         calls[name] = set()
-        for op in _calls(function.operation):
+        for op in operations(function.operation, "func.call"):
             calls[name].add(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
             if MARK.search(_path(op.location).rpartition("/")[2]):
                 marked.add(name)
