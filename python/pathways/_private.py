@@ -17,6 +17,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   JAX's own stays.
 - `jaxlib.xla_client`: the registry of FFI targets (`_xla`, `_custom_callback_handler`, `register_custom_call_handler`,
   `register_custom_type_handler`), and the CPU client with its compile options.
+- `jaxlib._sdy_mpmd.compile_mpmd`, which OpenXLA's MPMD front end calls, and the names `jax.jaxlib` and `mlir` by which
+  that asks for jaxlib and its bindings of MLIR.
 
 A worker does not import JAX: the parts of jaxlib that it uses are in `pathways_command/_handlers.py`. The structs of
 jaxlib that C reads are named in `capi/ffi`.
@@ -107,6 +109,23 @@ def lower_ragged_all_to_all(platform: str, exchange: Callable[..., Any]) -> None
     primitive = getattr(parallel, "ragged_all_to_all_p", None)
     if primitive is not None:
         mlir.register_lowering(primitive, mlir.lower_fun(exchange, multiple_results=False), platform=platform)
+
+
+def replace_compile_mpmd(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the function that compiles a module for OpenXLA's MPMD front end by make(that function).
+
+    It also makes the names importable by which that front end knows jaxlib. It does nothing the second time.
+    """
+    from pathways_command import _partition
+
+    _partition.alias()
+    from jaxlib import _sdy_mpmd
+
+    stock = _sdy_mpmd.compile_mpmd
+    if not hasattr(stock, "__wrapped__"):
+        replaced = make(stock)
+        replaced.__wrapped__ = stock
+        _sdy_mpmd.compile_mpmd = replaced
 
 
 # --- arrays ---

@@ -243,7 +243,7 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
     if done.returncode != 0 or not done.stdout:
         schedule = options["partitioning_options"][SCHEDULE]
         only = f"; {schedule} is for functions without gradients" if schedule in FORWARD_ONLY else ""
-        said = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)]
+        said = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)] or ["no message"]
         raise PathwaysError(
             "INVALID_ARGUMENT",
             f"jaxlib's passes cannot partition {name} by the schedule {schedule}{only}. They ended with "
