@@ -187,7 +187,7 @@ class Compiled:
         """Returns an argument as it is expected, or refuses it."""
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
-        shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(getattr(x, "dtype", np.result_type(x)))
+        shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else np.result_type(x))
         if shape != array.shape or dtype != array.dtype:
             raise PathwaysError(
                 "INVALID_ARGUMENT",

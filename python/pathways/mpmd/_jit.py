@@ -23,6 +23,7 @@ from pathways.mpmd._config import FORWARD_ONLY, SCHEDULE, Config
 
 PARTITION = os.path.join(os.path.dirname(pathways_command.__file__), "_partition.py")
 PROGRESS = re.compile(r"I\d{4} |\t- ")  # what the passes say of what they do
+STACK = re.compile(r"\n[^\n]*: note: called from")  # the calls that led to an error
 DIALECTS = ("stablehlo", "mpmd", "ifrt")
 UNSUPPORTED = "which pathways.mpmd does not run: compute and print outside of it, from what it returns"
 TOLD = 2000  # of what the process that partitions has said, the last characters that an error repeats
@@ -251,7 +252,8 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
         )
     answer = json.loads(done.stdout)
     if "error" in answer:
-        raise PathwaysError("INVALID_ARGUMENT", f"{name} cannot be partitioned: {answer['error']}")
+        what = STACK.split(answer["error"])[0].strip()
+        raise PathwaysError("INVALID_ARGUMENT", f"{name} cannot be partitioned: {what}")
     return answer
 
 

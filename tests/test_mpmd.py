@@ -1,0 +1,390 @@
+"""pathways.mpmd: a function partitioned over meshes by jaxlib's passes, and played as one program.
+
+Its values are those of the function under jax.jit, within rounding, and have the bits of the same fragments called one
+by one. How a program runs on a cluster is the subject of test_program.py.
+"""
+
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from pathways import mpmd
+
+WIDTH, ROWS = 8, 4
+HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
+ON_CLUSTERS = ["1F1B"]  # of the schedules, those that are also tried there
+EMBEDDED = pytest.mark.embedded("it is about partitioning, which is the same everywhere")
+
+
+def meshes(devices, stages, shape=(1,), axes=("x",)):
+    n = int(np.prod(shape))
+    order = devices[::2] + devices[1::2]  # of two workers, each stage is on another than the one before
+    return {f"m{i}": Mesh(np.array(order[n * i : n * (i + 1)]).reshape(shape), axes) for i in range(stages)}
+
+
+def config(devices, stages, schedule=None, **more):
+    on = more.pop("on", None) or meshes(devices, stages)
+    names = [f"block {i}" for i in range(stages)]  # a name is any text
+    return mpmd.make_config(
+        on,
+        dict(zip(names, on, strict=True)),
+        name_to_stage_assignment={name: i for i, name in enumerate(names)},
+        pipeline_schedule=schedule,
+        **more,
+    )
+
+
+def block(w, x):
+    return jnp.tanh(x @ w)
+
+
+def forward(ws, x):
+    for i, w in enumerate(ws):
+        x = mpmd.named_computation(block, name=f"block {i}")(w, x)
+    return x
+
+
+def loss(ws, x):
+    return jnp.mean(forward(ws, x) ** 2)
+
+
+def microbatch(carry, ws, x):
+    return jax.tree.map(jnp.add, carry, jax.value_and_grad(loss)(ws, x))
+
+
+def train(ws, xs):
+    carry = jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)
+    for i, x in enumerate(xs):
+        carry = mpmd.call(microbatch, call_counter=i)(carry, ws, x)
+    value, gradients = carry
+    return value, jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients)
+
+
+def infer(ws, xs):
+    return [mpmd.call(forward, call_counter=i)(ws, x) for i, x in enumerate(xs)]
+
+
+def numbers(stages, microbatches, seed=0):
+    r = np.random.default_rng(seed)
+    ws = [r.normal(size=(WIDTH, WIDTH)).astype("f") / 2 for _ in range(stages)]
+    return ws, [r.normal(size=(ROWS, WIDTH)).astype("f") for _ in range(microbatches)]
+
+
+def bits(tree):
+    return [(leaf.shape, leaf.dtype, np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(tree)]
+
+
+def near(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), a, b)
+
+
+def placed(compiled, args):
+    return jax.device_put(args, compiled.input_shardings)
+
+
+# --- schedules ---
+
+
+def order(compiled, stage):
+    """Returns the directions of a stage's fragments, in the order of submission."""
+    names = [node["name"] for node in compiled.graph["nodes"] if f"_stage{stage}_" in node["name"]]
+    return "".join("B" if "_bwd" in name else "F" for name in names)
+
+
+ORDERS = {  # of three microbatches, on the first and the last of two stages
+    "GPipe": ("FFFBBB", "FFFBBB"),
+    "1F1B": ("FFBFBB", "FBFBFB"),
+    "GPipeBut1F1BForLastMesh": ("FFFBBB", "FBFBFB"),
+}
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("name", [n if n in ON_CLUSTERS else pytest.param(n, marks=EMBEDDED) for n in mpmd.SCHEDULES])
+def test_every_schedule(devices, name):
+    function = infer if name == "ParallelPipelinesWithWrapAround" else train
+    args = numbers(2, 3)
+    compiled = mpmd.jit(function, config(devices, 2, name)).lower(*args).compile()
+    mine = placed(compiled, args)
+    results = compiled(*mine)
+    assert bits(results) == bits(compiled.one_by_one(*mine)) == bits(compiled(*mine))
+    near(results, jax.jit(function)(*args))
+    if name in ORDERS:
+        assert (order(compiled, 0), order(compiled, 1)) == ORDERS[name]
+
+
+@EMBEDDED
+def test_four_stages(devices):
+    args = numbers(4, 4)
+    compiled = mpmd.jit(train, config(devices, 4, "zero_bubble_h1")).lower(*args).compile()
+    near(compiled(*placed(compiled, args)), jax.jit(train)(*args))
+
+
+@pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here nodes are calls of a plugin")
+def test_a_step_is_one_message(devices):
+    args = numbers(2, 8)
+    compiled = mpmd.jit(train, config(devices, 2, "GPipe")).lower(*args).compile()
+    args = placed(compiled, args)
+    jax.block_until_ready(compiled(*args))
+    before = pathways.stats()
+    results = compiled(*args)
+    after = pathways.stats()
+    jax.block_until_ready(results)
+    assert after["executes"] - before["executes"] >= 4 * 8
+    assert after["go_entries"] - before["go_entries"] < 12
+
+
+# --- the words ---
+
+
+def of_outside(ws, xs):
+    """The gradient of a sum of calls: it is the calls that are transposed."""
+    return jax.grad(lambda ws: sum(mpmd.call(loss, call_counter=i)(ws, x) for i, x in enumerate(xs)))(ws)
+
+
+def of_checkpoint(ws, xs):
+    """The backward computes the forward again, which is no backward."""
+    return [mpmd.call(jax.grad(jax.checkpoint(loss)), call_counter=i)(ws, x) for i, x in enumerate(xs)]
+
+
+@pytest.mark.newest
+@EMBEDDED
+@pytest.mark.parametrize("gradients", [of_outside, of_checkpoint])
+def test_forward_and_backward_are_told_apart(devices, gradients):
+    """The passes know a backward by the number of transposes that lead to it."""
+    args = numbers(2, 2)
+    compiled = mpmd.jit(gradients, config(devices, 2, "GPipe")).lower(*args).compile()
+    near(compiled(*placed(compiled, args)), jax.jit(gradients)(*args))
+    assert order(compiled, 0) == order(compiled, 1) == "FFBB"
+
+
+@EMBEDDED
+def test_tensors_reductions_and_a_tied_weight(devices):
+    def f(w, x):
+        a = mpmd.named_computation(lambda w, x: x @ w, name="block 0")(w, x)
+        b = mpmd.named_computation(lambda w, x: x @ w.T, name="block 1")(mpmd.broadcast(w), mpmd.broadcast(x))
+        return mpmd.named_tensor({"a": a}, "there"), mpmd.named_tensor(mpmd.reduce(a + b), "here")
+
+    on = meshes(devices, 2)
+    cfg = mpmd.make_config(
+        on,
+        {"block 0": "m0", "block 1": "m1", "here": "m0", "there": "m1"},
+        input_mesh_assignment=("m0", None),
+    )
+    (w, *_), (x, *_) = numbers(1, 1)
+    x = np.concatenate([x, x])
+
+    def both(w, x):
+        return f(w, x), jax.grad(lambda w: f(w, x)[1].sum())(w)
+
+    compiled = mpmd.jit(both, cfg).lower(w, x).compile()
+    near(compiled(*placed(compiled, (w, x))), jax.jit(both)(w, x))
+    (there, here), gradient = compiled.output_shardings
+    assert (there["a"].mesh, here.mesh, gradient.mesh) == (on["m1"], on["m0"], on["m0"])
+    assert compiled.input_shardings[0].mesh == on["m0"]
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", pytest.param("ZeroBubbleH1", marks=EMBEDDED)])
+def test_steps_with_donation_on_meshes_of_two_axes(devices, schedule):
+    on = meshes(devices, 2, (2, 2), ("data", "model"))
+
+    def mlp(w, x):
+        return x + jnp.tanh(x @ w["up"]) @ w["down"]
+
+    def forward(ws, x):
+        for i, w in enumerate(ws):
+            x = mpmd.named_computation(mlp, name=f"block {i}")(w, x)
+        return jnp.mean(x**2)
+
+    def step(ws, xs):
+        gradients = jax.tree.map(jnp.zeros_like, ws)
+        for i, x in enumerate(xs):
+            gradients = mpmd.call(lambda g, ws, x: jax.tree.map(jnp.add, g, jax.grad(forward)(ws, x)), call_counter=i)(
+                gradients, ws, x
+            )
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients)
+
+    r = np.random.default_rng(0)
+    ws = [{"up": r.normal(size=(8, 16)), "down": r.normal(size=(16, 8))} for _ in range(2)]
+    ws, xs = jax.tree.map(lambda x: x.astype("f") / 4, (ws, [r.normal(size=(8, 8)) for _ in range(2)]))
+    one = {"up": NamedSharding(on["m0"], P(None, "model")), "down": NamedSharding(on["m0"], P("model"))}
+    jitted = mpmd.jit(
+        step,
+        config(devices, 2, schedule, on=on),
+        in_shardings=([one, one], NamedSharding(on["m0"], P("data"))),
+        out_shardings=[one, one],
+        donate_argnums=0,
+    )
+    lowered = jitted.lower(ws, xs)
+    compiled = lowered.compile()
+    assert lowered.function_named_shardings == (compiled.input_shardings, compiled.output_shardings)
+    assert [w["up"].spec for w in compiled.output_shardings] == [P(None, "model")] * 2
+    params, xs_there = placed(compiled, (ws, xs))
+    want = ws
+    for _ in range(2):
+        given, want = params, jax.jit(step)(want, xs)
+        params = compiled(params, xs_there)
+        near(params, want)
+        assert all(w.is_deleted() for w in jax.tree.leaves(given))
+    for w, mesh in zip(params, on.values(), strict=True):
+        assert w["up"].sharding.is_equivalent_to(NamedSharding(mesh, P(None, "model")), 2)
+
+
+@EMBEDDED
+def test_meshes_of_arguments_are_read_from_shardings(devices):
+    on = meshes(devices, 2)
+    cfg = config(devices, 2, on=on, read_input_output_mesh_from_shardings=True)
+    there = NamedSharding(on["m1"], P())
+    function = lambda w, x: mpmd.named_computation(block, name="block 1")(w, x)
+    lowered = mpmd.jit(function, cfg, in_shardings=(there, there), out_shardings=there).lower(
+        *map(np.ones, [(8, 8)] * 2)
+    )
+    assert lowered.function_named_shardings == ((there, there), there)
+    assert all(lowered.as_text(dialect) for dialect in ("stablehlo", "mpmd", "ifrt"))
+
+
+@EMBEDDED
+def test_a_call_compiles_at_the_first_time_and_takes_arrays_from_anywhere(devices):
+    def f(key, x):
+        return mpmd.named_computation(lambda key, x: x + jax.random.normal(key, x.shape), name="block 1")(key, x)
+
+    jitted = mpmd.jit(f, config(devices, 2))
+    key = jax.random.key(3)
+    for x in (np.ones((2, 3), "f"), jnp.ones((2, 3)), np.ones(4, "f")):
+        near(jitted(key, x), f(key, x))
+    assert len(jitted._compiled) == 2
+
+
+# --- errors ---
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"schedule": "zigzag"}, "pipeline_schedule is 'zigzag'; expected one of GPipe, 1F1B"),
+        (
+            {"input_mesh_assignment": ("m0", "m7")},
+            "input_mesh_assignment names a mesh 'm7'; expected one of 'm0', 'm1'",
+        ),
+        ({"partitioning_options": {"speed": True}}, "'speed'; expected some of mpmd_infer_transfers"),
+        ({"partitioning_options": {"mpmd_infer_transfers": 1}}, "is 1; expected True or False"),
+        ({"schedule": "zb-h1", "partitioning_options": {"mpmd_split_bwd_fragments": False}}, "ZeroBubbleH1 needs"),
+        ({"schedule": "1f1b", "partitioning_options": {"mpmd_pipeline_schedule": "gpipe"}}, "1F1B, and .* name GPipe"),
+        ({"read_input_output_mesh_from_shardings": True, "output_mesh_assignment": "m0"}, "pass one of them"),
+    ],
+)
+def test_configs_that_are_refused(devices, more, text):
+    with pytest.raises(pathways.PathwaysError, match=text) as error:
+        config(devices, 2, more.pop("schedule", None), **more)
+    assert error.value.code == "INVALID_ARGUMENT"
+
+
+@EMBEDDED
+def test_meshes_that_are_refused(devices):
+    one, wide = Mesh(devices[:1], "x"), Mesh(devices[1:3], "x")
+    cpu = Mesh(jax.devices("cpu")[:1], "x")
+    for topology, text in [
+        ({}, "no mesh"),
+        ({"m@0": one}, "without @ and #"),
+        ({"m0": one, "m1": wide}, "'m1' has axes {'x': 2}, and 'm0' has {'x': 1}"),
+        ({"m0": one, "m1": Mesh(devices[:1], "x")}, f"device {devices[0].id} is in the meshes 'm0' and 'm1'"),
+        ({"m0": cpu}, "not on devices of Pathways"),
+        ({"m0": devices[0]}, "expected a jax.sharding.Mesh"),
+    ]:
+        with pytest.raises(pathways.PathwaysError, match=re.escape(text)):
+            mpmd.make_config(topology, {})
+    with pytest.raises(pathways.PathwaysError, match="'m1'; expected one of 'm0'"):
+        mpmd.make_config({"m0": one}, {"block": "m1"})
+    for stages in ({"block": -1}, {"other": 0}):
+        with pytest.raises(pathways.PathwaysError, match="stage"):
+            mpmd.make_config({"m0": one}, {"block": "m0"}, name_to_stage_assignment=stages)
+    for name in ("main", "", 3):
+        with pytest.raises(pathways.PathwaysError, match="expected a text"):
+            mpmd.named_computation(block, name=name)
+    with pytest.raises(pathways.PathwaysError, match="call_counter is -1"):
+        mpmd.call(block, call_counter=-1)
+
+
+@EMBEDDED
+def test_functions_that_cannot_be_partitioned(devices):
+    def stranger(x):
+        return mpmd.named_computation(jnp.sin, name="stranger")(x)  # the line
+
+    def moving(x):
+        y = mpmd.named_computation(jnp.sin, name="block 0")(x)
+        return mpmd.named_computation(jnp.cos, name="block 1")(y * 2)
+
+    def printing(x):
+        jax.debug.print("{}", x)
+        return mpmd.named_computation(jnp.sin, name="block 0")(x)
+
+    def in_order(x):
+        jax.debug.print("{}", x, ordered=True)
+        return mpmd.named_computation(jnp.sin, name="block 0")(x)
+
+    line = stranger.__code__.co_firstlineno + 1
+    x, cfg = np.ones(3, "f"), config(devices, 2)
+    for function, code, text in [
+        (stranger, "INVALID_ARGUMENT", f"{__file__}:{line}: the named computation 'stranger' has no mesh"),
+        (moving, "INVALID_ARGUMENT", "mpmd_infer_transfers"),
+        (printing, "UNIMPLEMENTED", "callback"),
+        (in_order, "UNIMPLEMENTED", "ordered effects"),
+    ]:
+        with pytest.raises(pathways.PathwaysError, match=re.escape(text)) as error:
+            mpmd.jit(function, cfg).lower(x)
+        assert error.value.code == code
+    with pytest.raises(pathways.PathwaysError, match="is for functions without gradients.*IsForwardFragment"):
+        mpmd.jit(train, config(devices, 2, "ParallelPipelinesWithWrapAround")).lower(*numbers(2, 2))
+    with pytest.raises(pathways.PathwaysError, match="expected a NamedSharding whose mesh has the axes"):
+        mpmd.jit(train, cfg, in_shardings=jax.sharding.SingleDeviceSharding(devices[0]))
+
+
+def test_a_fragment_that_fails_names_its_stage_and_line(devices):
+    def fill(x):
+        return jnp.zeros(HUGE, "f") + x[0, 0]
+
+    def f(w, x):
+        y = mpmd.named_computation(block, name="block 0")(w, x)
+        z = mpmd.named_computation(fill, name="block 1")(y)  # the line
+        return y, mpmd.named_computation(lambda z: z[0, :2], name="block 2")(z)
+
+    line = f.__code__.co_firstlineno + 2
+    (w, *_), (x, *_) = numbers(1, 1)
+    compiled = mpmd.jit(f, config(devices, 3)).lower(w, x).compile()
+    y, nothing = compiled(w, x)
+    near(y, block(w, x))
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as caught:
+        nothing.block_until_ready()
+    text = str(caught.value)
+    assert text.startswith("RESOURCE_EXHAUSTED: ")
+    assert re.search(rf"\[jit_\w*stage1\w*, called at {re.escape(__file__)}:{line}", text), text
+
+
+@EMBEDDED
+def test_calls_that_are_refused(devices):
+    args = numbers(2, 2)
+    compiled = mpmd.jit(train, config(devices, 2)).lower(*args).compile()
+    ws, xs = placed(compiled, args)
+    for given, text in [
+        ((ws, xs[:1]), "was lowered for arguments"),
+        ((ws, [np.ones((2, 2), "f"), xs[1]]), "argument [1][0] of train is float32[2, 2]; expected float32[4, 8]"),
+        (([ws[1], ws[0]], xs), "argument [0][0] of train has the sharding"),
+    ]:
+        with pytest.raises(pathways.PathwaysError, match=re.escape(text)):
+            compiled(*given)
+
+
+@EMBEDDED
+def test_the_picture(devices, tmp_path):
+    args = numbers(2, 2)
+    compiled = mpmd.jit(train, config(devices, 2, "1F1B")).lower(*args).compile()
+    compiled.save(tmp_path / "step.svg")
+    assert (tmp_path / "step.svg").read_text(encoding="utf-8") == compiled._repr_svg_()
+    assert "stage1_fwd" in compiled.as_text() and "train: 12 operations" in repr(compiled)
