@@ -6,6 +6,7 @@ by one. How a program runs on a cluster is the subject of test_program.py.
 
 import os
 import re
+import xml.etree.ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -92,16 +93,20 @@ def placed(compiled, args):
 # --- schedules ---
 
 
-def order(compiled, stage):
-    """Returns the directions of a stage's fragments, in the order of submission."""
-    names = [node["name"] for node in compiled.graph["nodes"] if f"_stage{stage}_" in node["name"]]
-    return "".join("B" if "_bwd" in name else "F" for name in names)
+def rows(compiled):
+    """Returns the plan, a text for each mesh with a letter for each slot."""
+    letters = {"forward": "F", "backward": "B", "weights": "W"}
+    table = compiled.schedule
+    found = [["."] * table.slots for _ in table.meshes]
+    for op in table:
+        found[table.meshes.index(op.mesh)][op.slot] = letters[op.kind]
+    return list(map("".join, found))
 
 
-ORDERS = {  # of three microbatches, on the first and the last of two stages
-    "GPipe": ("FFFBBB", "FFFBBB"),
-    "1F1B": ("FFBFBB", "FBFBFB"),
-    "GPipeBut1F1BForLastMesh": ("FFFBBB", "FBFBFB"),
+ROWS_OF = {  # with three microbatches
+    "GPipe": ["FFF..BBB", ".FFFBBB."],
+    "1F1B": ["FF.BFB.B", ".FBFBFB."],
+    "GPipeBut1F1BForLastMesh": ["FFFB.B.B", ".FBFBFB."],
 }
 
 
@@ -115,8 +120,8 @@ def test_every_schedule(devices, name):
     results = compiled(*mine)
     assert bits(results) == bits(compiled.one_by_one(*mine)) == bits(compiled(*mine))
     near(results, jax.jit(function)(*args))
-    if name in ORDERS:
-        assert (order(compiled, 0), order(compiled, 1)) == ORDERS[name]
+    if name in ROWS_OF:
+        assert rows(compiled) == ROWS_OF[name]
 
 
 @EMBEDDED
@@ -124,6 +129,8 @@ def test_four_stages(devices):
     args = numbers(4, 4)
     compiled = mpmd.jit(train, config(devices, 4, "zero_bubble_h1")).lower(*args).compile()
     near(compiled(*placed(compiled, args)), jax.jit(train)(*args))
+    # The first stage has no input, whose gradient could be split off.
+    assert rows(compiled) == ["FFFF...B.B.B.B.", ".FFF..BFBWBWBWW", "..FF.BFBFBWBWWW", "...FBFBFBFBWWWW"]
 
 
 @pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here nodes are calls of a plugin")
@@ -161,7 +168,7 @@ def test_forward_and_backward_are_told_apart(devices, gradients):
     args = numbers(2, 2)
     compiled = mpmd.jit(gradients, config(devices, 2, "GPipe")).lower(*args).compile()
     near(compiled(*placed(compiled, args)), jax.jit(gradients)(*args))
-    assert order(compiled, 0) == order(compiled, 1) == "FFBB"
+    assert [row.replace(".", "") for row in rows(compiled)] == ["FFBB", "FFBB"]
 
 
 @EMBEDDED
@@ -259,6 +266,31 @@ def test_a_call_compiles_at_the_first_time_and_takes_arrays_from_anywhere(device
     for x in (np.ones((2, 3), "f"), jnp.ones((2, 3)), np.ones(4, "f")):
         near(jitted(key, x), f(key, x))
     assert len(jitted._compiled) == 2
+
+
+@EMBEDDED
+@pytest.mark.skipif(not os.environ.get("SHARDY_PYTHON"), reason="SHARDY_PYTHON names no checkout of openxla/shardy")
+def test_openxlas_own_front_end(devices):
+    shardy = mpmd.shardy()
+    args = numbers(2, 2)
+
+    def train(ws, xs):
+        gradients = jax.tree.map(jnp.zeros_like, ws)
+        for i, x in enumerate(xs):
+            one = shardy.call(jax.grad(loss), call_counter=i)(ws, x)
+            gradients = jax.tree.map(jnp.add, gradients, one)
+        return gradients
+
+    def loss(ws, x):
+        for i, w in enumerate(ws):
+            x = shardy.named_computation(block, name=f"block {i}")(w, x)
+        return jnp.mean(x**2)
+
+    on = meshes(devices, 2)
+    lowered = shardy.jit(train, shardy.make_config(on, dict(zip(["block 0", "block 1"], on, strict=True)))).lower(*args)
+    compiled = lowered.compile()
+    placed = jax.device_put(args, lowered.function_named_shardings.input_specs)
+    near(compiled(*placed), jax.jit(train)(*args))
 
 
 # --- errors ---
@@ -382,9 +414,14 @@ def test_calls_that_are_refused(devices):
 
 
 @EMBEDDED
-def test_the_picture(devices, tmp_path):
+def test_the_pictures(devices, tmp_path):
     args = numbers(2, 2)
     compiled = mpmd.jit(train, config(devices, 2, "1F1B")).lower(*args).compile()
     compiled.save(tmp_path / "step.svg")
     assert (tmp_path / "step.svg").read_text(encoding="utf-8") == compiled._repr_svg_()
     assert "stage1_fwd" in compiled.as_text() and "train: 12 operations" in repr(compiled)
+    compiled.schedule.save(tmp_path / "plan.svg")
+    root = xml.etree.ElementTree.fromstring((tmp_path / "plan.svg").read_text(encoding="utf-8"))
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len(compiled.schedule) == 8 and "p0_stage0_fwd_calls0to1, forward, slot 0" in titles
+    assert repr(compiled.schedule) == "<Timetable of 8 fragments on 2 meshes: 6 slots, bubble 33.3%>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from pathways import _graph, _program, _reshard
 from pathways._errors import PathwaysError
-from pathways.mpmd import _fragments
+from pathways.mpmd import _fragments, _timetable
 from pathways.mpmd._fragments import Array, Fragment
 
 NAMES = re.compile(r"mpmd\.computation\.([^/()\"]+)")  # of named computations, in the locations of a fragment
@@ -32,6 +32,7 @@ class Step(NamedTuple):
     """An operation of a partitioned function. Values are numbers."""
 
     fragment: Fragment | None  # None is a copy of one array
+    run: Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     last: tuple[int, ...]  # of the values, those that nothing reads afterwards
@@ -91,31 +92,34 @@ class Steps:
                 )
             add(fragments[name], op["reads"], op["makes"])
         self.fragments = list(fragments.values())
-        self.steps = _with_last_reads(steps, set(self.outputs))
+        self.steps = self._with_last_reads(steps)
 
     def run(self, *arrays: jax.Array) -> list[jax.Array]:
         """Runs the operations one by one. A program captures it."""
         values: dict[int, Any] = dict(zip(self.inputs, arrays, strict=True))
         for step in self.steps:
-            reads = [values[i] for i in step.reads]
-            if step.fragment is None:
-                made: Sequence[Any] = [_reshard.reshard(reads[0], self.arrays[step.makes[0]].sharding)]
-            else:
-                made = step.fragment.run(reads)
+            made = step.run([values[i] for i in step.reads])
             values.update(zip(step.makes, made, strict=True))
-            del reads, made
+            del made
             for i in step.last:
                 del values[i]
         return [values[i] for i in self.outputs]
 
+    def _with_last_reads(self, steps: list[Any]) -> list[Step]:
+        seen, found = set(self.outputs), []
+        lines = {i: fragment.line for fragment, reads, makes in steps if fragment for i in (*reads, *makes)}
+        lines |= {i: fragment.line for fragment, _, makes in steps if fragment for i in makes}
+        for fragment, reads, makes in reversed(steps):
+            last = tuple(dict.fromkeys(i for i in (*reads, *makes) if i not in seen))
+            seen.update(last)
+            run = fragment.run if fragment else self._copy(makes[0], lines.get(reads[0]) or lines.get(makes[0], ""))
+            found.append(Step(fragment, run, reads, makes, last))
+        return found[::-1]
 
-def _with_last_reads(steps: list[Any], outputs: set[int]) -> list[Step]:
-    seen, found = set(outputs), []
-    for fragment, reads, makes in reversed(steps):
-        last = tuple(dict.fromkeys(i for i in (*reads, *makes) if i not in seen))
-        seen.update(last)
-        found.append(Step(fragment, reads, makes, last))
-    return found[::-1]
+    def _copy(self, made: int, line: str) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
+        """Returns a function that moves an array. Its line is that of what makes the array, or else reads it."""
+        target = self.arrays[made].sharding
+        return _fragments.calling(lambda x: [_reshard.reshard(x, target)], line)
 
 
 def _line(text: str, lines: Mapping[str, str]) -> str:
@@ -142,7 +146,9 @@ class Compiled:
         out_tree: Any,
         inputs: Sequence[NamedSharding],
         outputs: Sequence[NamedSharding],
+        topology: Mapping[str, Mesh],
     ):
+        self._topology = topology
         self._name, self._steps, self._in_tree, self._out_tree = name, steps, in_tree, out_tree
         self._arrays = [
             Array(steps.arrays[i].shape, steps.arrays[i].dtype, sharding)
@@ -207,6 +213,12 @@ class Compiled:
     def _path(self, i: int) -> str:
         paths = jax.tree_util.tree_leaves_with_path(self.input_shardings)
         return jax.tree_util.keystr(paths[i][0])
+
+    @property
+    def schedule(self) -> _timetable.Timetable:
+        """When each fragment runs, if all take the same time: the plan."""
+        steps = [(step.fragment and step.fragment.name, step.reads, step.makes) for step in self._steps.steps]
+        return _timetable.Timetable(steps, self._steps.arrays, self._topology)
 
     @property
     def graph(self) -> dict[str, Any]:

@@ -183,14 +183,14 @@ def compile_fragment(
         # Memory that no result can take over is donated to be freed early.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         compiled = jitted.lower(*(array.described for array in reads)).compile(compiler_options)
-    return Fragment(name, line, _calling(compiled, line))
+    return Fragment(name, line, calling(compiled, line))
 
 
-def _calling(compiled: Any, line: str) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
-    """Returns a function that calls a computation from a line of the user's, which its errors name."""
+def calling(call: Callable[..., Any], line: str) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
+    """Returns a function that makes a call from a line of the user's, which errors of what it starts then name."""
 
     def run(arrays):
-        return compiled(*arrays)
+        return call(*arrays)
 
     file, _, number = line.rpartition(":")
     if not file:

@@ -39,7 +39,7 @@ class FunctionNamedShardings(NamedTuple):
 class Lowered:
     """A function that was traced and partitioned. `compile()` compiles its fragments."""
 
-    def __init__(self, name: str, config: Config, jax_lowered: Any, in_tree: Any, lines, done):
+    def __init__(self, name: str, config: Config, jax_lowered: Any, in_tree: Any, lines: dict[str, str], done: dict):
         self._name, self._config, self._in_tree, self._lines, self._done = name, config, in_tree, lines, done
         self._jax = jax_lowered
         self._inputs, self._outputs = (
@@ -69,7 +69,9 @@ class Lowered:
         """
         meshes = list(self._config.topology.values())
         steps = _compiled.Steps(self._done["plan"], self._config.devices, meshes, self._lines, compiler_options)
-        return _compiled.Compiled(self._name, steps, self._in_tree, self._out_tree, self._inputs, self._outputs)
+        return _compiled.Compiled(
+            self._name, steps, self._in_tree, self._out_tree, self._inputs, self._outputs, self._config.topology
+        )
 
 
 class Jitted:
@@ -189,12 +191,17 @@ def _broadcast(prefix: Any, tree: Any) -> list[str | None]:
         return [None] * tree.num_leaves
     whole = tree.unflatten([None] * tree.num_leaves)
     # A leaf of the prefix is a name or None, either of which stands for a whole subtree.
-    named = jax.tree.map(
-        lambda name, part: jax.tree.map(lambda _: name, part, is_leaf=lambda x: x is None),
-        prefix,
-        whole,
-        is_leaf=lambda x: x is None or isinstance(x, str),
-    )
+    try:
+        named = jax.tree.map(
+            lambda name, part: jax.tree.map(lambda _: name, part, is_leaf=lambda x: x is None),
+            prefix,
+            whole,
+            is_leaf=lambda x: x is None or isinstance(x, str),
+        )
+    except ValueError as error:
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"the meshes of arguments or results are not a prefix of their tree: {error}"
+        ) from None
     return jax.tree.leaves(named, is_leaf=lambda x: x is None)
 
 

@@ -1,0 +1,146 @@
+"""When each fragment of a partitioned function runs, if all take the same time and transfers take none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Literal, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from pathways import _graph
+from pathways._text import count
+from pathways.mpmd._fragments import Array
+
+Kind = Literal["forward", "backward", "weights", "other"]
+# jaxlib's names: p3_stage1_fwd_calls1to3 is run for the microbatches 1, 2 and 3, one after the other.
+NAME = re.compile(r"p\d+_(?:stage(?P<stage>\d+))?.*?(?P<way>_fwd|_bwd)?(?:_calls?(?P<first>\d+)(?P<step>to|from)?\d*)?")
+
+
+class Op(NamedTuple):
+    """A fragment in a timetable. `weights` is what a schedule has split off a backward; microbatch is None if it is
+    of none, or of several."""
+
+    slot: int
+    mesh: str
+    name: str
+    kind: Kind
+    microbatch: int | None
+
+
+class Timetable:
+    """The plan of a step: a sequence of ops, in the order of submission. A notebook shows it as a picture.
+
+    Attributes:
+      meshes: the names of the meshes, a row each.
+      slots: the number of slots from beginning to end.
+      bubble: the part of all slots in which a mesh has nothing to do.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[str | None, Sequence[int], Sequence[int]]],
+        arrays: Sequence[Array],
+        topology: Mapping[str, Mesh],
+    ):
+        """steps: for each operation the fragment's name, None for a copy, what it reads and what it makes."""
+        self.meshes = list(topology)
+        of_device = {device: name for name, mesh in topology.items() for device in mesh.devices.flat}
+        free, ready, runs, seen = dict.fromkeys(topology, 0), {}, {}, set()
+        self._ops: list[Op] = []
+        for name, reads, makes in steps:
+            begin = max((ready.get(i, 0) for i in reads), default=0)
+            if name is None:
+                ready.update(dict.fromkeys(makes, begin))
+                continue
+            device: jax.Device = next(iter(arrays[[*makes, *reads][0]].sharding.device_set))
+            mesh = of_device[device]
+            slot = max(begin, free[mesh])
+            free[mesh] = slot + 1
+            ready.update(dict.fromkeys(makes, slot + 1))
+            runs[name] = runs.get(name, -1) + 1
+            kind, microbatch = _role(name, runs[name], seen)
+            self._ops.append(Op(slot, mesh, name, kind, microbatch))
+        self.slots = max(free.values(), default=0)
+        self.bubble = 1 - len(self._ops) / max(1, len(self.meshes) * self.slots)
+
+    def __getitem__(self, index):
+        return self._ops[index]
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self._ops)
+
+    def of(self, mesh: str) -> list[Op]:
+        """Returns the ops of one mesh, in the order of time."""
+        return [op for op in self._ops if op.mesh == mesh]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture, an SVG: a row for each mesh, time from left to right."""
+        _graph.write(path, self._repr_svg_())
+
+    def _repr_svg_(self) -> str:
+        return _svg(self)
+
+    def __repr__(self) -> str:
+        meshes, slots = count(len(self.meshes), "mesh"), count(self.slots, "slot")
+        return f"<Timetable of {count(len(self), 'fragment')} on {meshes}: {slots}, bubble {self.bubble:.1%}>"
+
+
+def _role(name: str, run: int, seen: set[tuple[str, int]]) -> tuple[Kind, int | None]:
+    """Returns what a fragment is in its given run, from 0; seen has the backwards before it."""
+    found = NAME.fullmatch(name)
+    if found is None or found["stage"] is None and found["way"] is None:
+        return "other", None
+    way: Kind = "backward" if found["way"] == "_bwd" else "forward"
+    if found["first"] is None:  # run for microbatches in another order than theirs, or for none
+        return way, None
+    microbatch = int(found["first"]) + (-run if found["step"] == "from" else run)
+    key = found["stage"] or "", microbatch
+    if way == "backward" and key in seen:
+        return "weights", microbatch
+    if way == "backward":
+        seen.add(key)
+    return way, microbatch
+
+
+_CELL, _ROW, _LEFT, _TOP, _EDGE = 26, 30, 16, 52, 14  # pixels
+_FILL = {"forward": "#9cc3ea", "backward": "#3f8f5f", "weights": "#c9a227", "other": "#8a94a3"}
+
+
+def _svg(table: Timetable) -> str:
+    left = _LEFT + max(7 * max(map(len, table.meshes)), 20) + 10
+    width = max(left + _CELL * table.slots + _EDGE, 560)
+    bottom = _TOP + _ROW * len(table.meshes)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 14}" '
+        f'viewBox="0 0 {width} {bottom + 14}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{bottom + 14}" fill="#fff"/>',
+        f'<text x="{_LEFT}" y="22" font-size="14" font-weight="bold">{count(len(table), "fragment")}, '
+        f"{count(table.slots, 'slot')}, {table.bubble:.0%} idle</text>",
+    ]
+    x = _LEFT
+    for kind, fill in _FILL.items():
+        if any(op.kind == kind for op in table):
+            parts.append(f'<rect x="{x}" y="31" width="10" height="10" fill="{fill}"/>')
+            parts.append(f'<text x="{x + 14}" y="40" fill="#555">{kind}</text>')
+            x += 90
+    for row, mesh in enumerate(table.meshes):
+        y = _TOP + _ROW * row
+        parts.append(f'<text x="{_LEFT}" y="{y + 20}">{escape(mesh)}</text>')
+        parts.append(f'<rect x="{left}" y="{y + 2}" width="{_CELL * table.slots}" height="{_ROW - 4}" fill="#eee"/>')
+    for op in table:
+        x, y = left + _CELL * op.slot, _TOP + _ROW * table.meshes.index(op.mesh)
+        ink = "#123" if op.kind in ("forward", "weights") else "#fff"
+        label = "" if op.microbatch is None else op.microbatch
+        parts.append(
+            f'<g><title>{escape(op.name)}, {op.kind}, slot {op.slot}</title><rect x="{x + 1}" y="{y + 2}" '
+            f'width="{_CELL - 2}" height="{_ROW - 4}" rx="2" fill="{_FILL[op.kind]}"/>'
+            f'<text x="{x + _CELL / 2:g}" y="{y + 20}" text-anchor="middle" fill="{ink}">{label}</text></g>'
+        )
+    return "\n".join([*parts, "</svg>\n"])
