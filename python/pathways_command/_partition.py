@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 CONTROL = "!ifrt.control"  # the type of what stands for the end of an operation
@@ -37,6 +38,10 @@ def partition(text: str, options: dict[str, Any]) -> tuple[Any, Any, Any]:
 
     options: the arguments of apply_mpmd_partitioning, as JSON has them.
     """
+    # The extension asks for jax.jaxlib, and so for JAX itself, which takes longer to import than all the rest.
+    stub = ModuleType("jax")
+    stub.__path__ = []
+    sys.modules.setdefault("jax", stub)
     alias()
     from jaxlib import _sdy_mpmd
     from jaxlib.mlir import ir
