@@ -74,6 +74,11 @@ def register_backend(name: str, priority: int, make: Callable[[], Any]) -> None:
     xla_bridge.register_backend_factory(name, make, priority=priority, fail_quietly=False)
 
 
+def raw_platform(client: Any) -> str:
+    """Returns the name of the platform for which JAX lowers what runs on a client's devices."""
+    return getattr(client, "_raw_platform", client.platform)
+
+
 def add_name(client: Any) -> None:
     """Makes JAX find the client under its platform's own name, too: jax.devices("gpu"), or DLPack's "cuda".
 
@@ -83,7 +88,7 @@ def add_name(client: Any) -> None:
     """
     from jax._src import xla_bridge
 
-    platform = getattr(client, "_raw_platform", client.platform)
+    platform = raw_platform(client)
     if platform != "cpu":
         xla_bridge._backends.setdefault(platform, client)
 

@@ -17,15 +17,10 @@ from pathways._errors import PathwaysError
 from pathways.mpmd import _fragments, _timetable
 from pathways.mpmd._fragments import Array, Fragment
 
-NAMES = re.compile(r"mpmd\.computation\.([^/()\"]+)")  # of named computations, in the locations of a fragment
-
-
-PLACES = re.compile(r"\"([^\"]+)\":(\d+):\d+")  # files and lines, there
-OTHERS = (
-    os.path.dirname(_program.__file__),
-    "/shardy/integrations/",
-    "/site-packages/jax/",
-)  # whose are not the user's
+# In the text of a fragment, whose locations have them: names of named computations, and lines.
+NAMES = re.compile(r"mpmd\.computation\.([^/()\"]+)")
+PLACES = re.compile(r"\"([^\"]+)\":(\d+):\d+")
+LIBRARIES = os.path.dirname(_program.__file__), "/shardy/integrations/", "/site-packages/jax/"  # not the user's lines
 
 
 class Step(NamedTuple):
@@ -127,7 +122,7 @@ def _line(text: str, lines: Mapping[str, str]) -> str:
     names = (urllib.parse.unquote(name) for name in NAMES.findall(text))
     if line := next((lines[name] for name in names if lines.get(name)), ""):
         return line
-    found = ((file, number) for file, number in PLACES.findall(text) if not any(part in file for part in OTHERS))
+    found = ((file, number) for file, number in PLACES.findall(text) if not any(part in file for part in LIBRARIES))
     return next((f"{file}:{number}" for file, number in found), "")
 
 

@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pathways import _private
 from pathways._errors import PathwaysError
 from pathways.mpmd import _compiled, _marks
 from pathways.mpmd._config import FORWARD_ONLY, SCHEDULE, Config
@@ -105,9 +106,12 @@ class Jitted:
           PathwaysError: INVALID_ARGUMENT if the function cannot be partitioned by this config: the message is that of
             jaxlib's passes; UNIMPLEMENTED for callbacks and ordered effects inside.
         """
+        if not getattr(jax.config, "jax_use_shardy_partitioner", True):
+            raise PathwaysError("FAILED_PRECONDITION", "pathways.mpmd needs Shardy; set jax_use_shardy_partitioner")
         config = self._config
         given = jax.tree.map(lambda x: _described(x, config), args)
-        lowered = self._jitted.trace(*given).lower(lowering_platforms=(config.devices[0].platform,))
+        platform = _private.raw_platform(config.devices[0].client)
+        lowered = self._jitted.trace(*given).lower(lowering_platforms=(platform,))
         in_tree = jax.tree.structure(args)
         module = lowered.compiler_ir("stablehlo")
         module = ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)

@@ -6,10 +6,11 @@ on devices of Pathways this module answers instead.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -45,28 +46,18 @@ class _Executable:
         raise PathwaysError("UNIMPLEMENTED", f"an MPMD executable of Pathways has no {name}")
 
 
-def _compile(
-    stock: Callable[..., Any],
-    backend: Any,
-    ifrt_mlir_module: Any,
-    devices: Sequence[jax.Device],
-    out_shardings: Sequence[Any],
-    ifrt_ir_compile_options: Mapping[str, Any] | None = None,
-    host_callbacks: Sequence[Any] = (),
-    **more: Any,
-) -> Any:
-    ours = all(_reshard._ours(jax.sharding.SingleDeviceSharding(device)) for device in devices)
-    if not ours:
-        if host_callbacks:
-            more["host_callbacks"] = host_callbacks
-        options = ifrt_ir_compile_options
-        return stock(
-            backend, ifrt_mlir_module, devices, out_shardings=out_shardings, ifrt_ir_compile_options=options, **more
-        )
-    if host_callbacks or ifrt_ir_compile_options:
-        raise PathwaysError("UNIMPLEMENTED", "Pathways runs no MPMD program with callbacks or ifrt_ir_compile_options")
-    meshes = list(dict.fromkeys(sharding.mesh for sharding in out_shardings))
-    return _Executable(_compiled.Steps(_partition.plan(ifrt_mlir_module), devices, meshes, {}))
+def _compile(stock: Callable[..., Any], **given: Any) -> Any:
+    """Answers a call of jaxlib's compile_mpmd, whose arguments that front end passes by name."""
+    if not all(_reshard._ours(jax.sharding.SingleDeviceSharding(device)) for device in given["devices"]):
+        return stock(**given)
+    for name in ("ifrt_ir_compile_options", "host_callbacks"):
+        if given.get(name):
+            raise PathwaysError("UNIMPLEMENTED", f"Pathways runs no MPMD program that is compiled with {name}")
+    if any(options.env_option_overrides for options in (given.get("xla_compile_options") or {}).values()):
+        raise PathwaysError("UNIMPLEMENTED", "Pathways runs no MPMD program that is compiled with compiler_options")
+    meshes = list(dict.fromkeys(sharding.mesh for sharding in given["out_shardings"] or ()))
+    plan = _partition.plan(given["ifrt_mlir_module"])
+    return _Executable(_compiled.Steps(plan, given["devices"], meshes, {}))
 
 
 def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
@@ -82,7 +73,7 @@ def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
     Raises:
       PathwaysError: NOT_FOUND if there is no such front end, or something that it needs is missing.
     """
-    _private.replace_compile_mpmd(lambda stock: lambda *args, **kwargs: _compile(stock, *args, **kwargs))
+    _private.replace_compile_mpmd(lambda stock: functools.partial(_compile, stock))
     path = os.fspath(path) if path is not None else os.environ.get(VARIABLE)
     if path and path not in sys.path:
         sys.path.insert(0, path)
