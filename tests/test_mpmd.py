@@ -4,7 +4,10 @@ Its values are those of the function under jax.jit, within rounding, and have th
 by one. How a program runs on a cluster is the subject of test_program.py.
 """
 
+import itertools
+import math
 import os
+import random
 import re
 import xml.etree.ElementTree
 
@@ -16,6 +19,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
+from pathways.mpmd import _fragments
 
 WIDTH, ROWS = 8, 4
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
@@ -241,6 +245,36 @@ def test_steps_with_donation_on_meshes_of_two_axes(devices, schedule):
         assert all(w.is_deleted() for w in jax.tree.leaves(given))
     for w, mesh in zip(params, on.values(), strict=True):
         assert w["up"].sharding.is_equivalent_to(NamedSharding(mesh, P(None, "model")), 2)
+
+
+@EMBEDDED
+def test_shardings_of_ifrt(devices):
+    """By the definition: axes in their order, and then cut into the shards of each dimension, the first one major."""
+    r = random.Random(0)
+    axes = ("a", "b", "c")
+    own = [Mesh(np.array(devices).reshape(2, 2, 2), axes), Mesh(np.array(devices[::-1]).reshape(2, 2, 2), axes)]
+    on_own = 0
+    for _ in range(200):
+        sizes = r.choice([(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (2, 1, 4)])
+        order = r.sample(range(len(sizes)), len(sizes))
+        shards = r.choice([s for s in itertools.product((1, 2, 4, 8), repeat=2) if 8 % math.prod(s) == 0])
+        ids = r.choice([range(8), range(7, -1, -1), r.sample(range(8), 8)])
+        cut, to, on = "x".join(map(str, shards)), ", ".join(map(str, order)), "x".join(map(str, sizes))
+        places = ", ".join(map(str, ids))
+        text = f"!ifrt.array<tensor<8x16xbf16>, #ifrt.sharding_param<{cut} to [{to}] on {on}>, [{places}]>"
+        array = _fragments.array_of(text, devices, own)
+        assert (array.shape, array.dtype) == ((8, 16), jnp.bfloat16)
+        on_own += array.sharding.mesh in own
+        held = array.sharding.devices_indices_map((8, 16))
+        for i, place in enumerate(ids):
+            at = np.unravel_index(i, sizes)
+            moved = np.ravel_multi_index([at[axis] for axis in order], [sizes[axis] for axis in order])
+            shard = np.unravel_index(moved // (8 // math.prod(shards)), shards)
+            want = [(n // k * j, n // k * (j + 1)) for n, k, j in zip((8, 16), shards, shard, strict=True)]
+            assert [part.indices(n)[:2] for part, n in zip(held[devices[place]], (8, 16), strict=True)] == want, text
+    assert on_own > 100  # most can be said on the axes of a mesh of the user's
+    with pytest.raises(pathways.PathwaysError, match="no known sharding"):
+        _fragments.array_of("!ifrt.array<tensor<2xf32>, #ifrt.sharding_unspecified, [0]>", devices, own)
 
 
 @EMBEDDED
