@@ -38,7 +38,7 @@ def config(devices, stages, schedule=None, **more):
     names = [f"block {i}" for i in range(stages)]  # a name is any text
     return mpmd.make_config(
         on,
-        dict(zip(names, on, strict=True)),
+        dict(zip(names, itertools.cycle(on), strict=False)),
         name_to_stage_assignment={name: i for i, name in enumerate(names)},
         pipeline_schedule=schedule,
         **more,
@@ -108,6 +108,7 @@ def rows(compiled):
 
 
 ROWS_OF = {  # with three microbatches
+    "Circular": ["FFFFF.F..BBBBB.B", ".FFFFF.FBBBBB.B."],  # with two stages on each mesh
     "GPipe": ["FFF..BBB", ".FFFBBB."],
     "1F1B": ["FF.BFB.B", ".FBFBFB."],
     "GPipeBut1F1BForLastMesh": ["FFFB.B.B", ".FBFBFB."],
@@ -118,8 +119,9 @@ ROWS_OF = {  # with three microbatches
 @pytest.mark.parametrize("name", [n if n in ON_CLUSTERS else pytest.param(n, marks=EMBEDDED) for n in mpmd.SCHEDULES])
 def test_every_schedule(devices, name):
     function = infer if name == "ParallelPipelinesWithWrapAround" else train
-    args = numbers(2, 3)
-    compiled = mpmd.jit(function, config(devices, 2, name)).lower(*args).compile()
+    stages = 4 if name == "Circular" else 2
+    args = numbers(stages, 3)
+    compiled = mpmd.jit(function, config(devices, stages, name, on=meshes(devices, 2))).lower(*args).compile()
     mine = placed(compiled, args)
     results = compiled(*mine)
     assert bits(results) == bits(compiled.one_by_one(*mine)) == bits(compiled(*mine))
