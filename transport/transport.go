@@ -38,7 +38,7 @@ type Conn interface {
 	// the queue's bound is reached it waits until there is room, or the
 	// connection fails. INVALID_ARGUMENT means that the message is longer than the
 	// connection takes, see wire.MaxFrame, and was not sent; the sender ends what it
-	// was about. Any other error means that the connection is no more; nil does not
+	// was about. Any other error means that the connection has ended; nil does not
 	// mean that the message arrived.
 	Send(kind wire.Kind, payload []byte) error
 	// Recv waits for the next message. The payload is the caller's until the next

@@ -41,9 +41,9 @@ typedef struct {
   bool donates;   // one at least
 } call;
 
-// here: a shard lies on the device of its row. One that does not is moved, and the
-// run donates its copy, made before.
-static bool here(const call* c, size_t row, const pr_buffer* b) {
+// is_on_row reports whether a shard lies on the device of its row. One that does not is copied there before, and the
+// run donates the copy.
+static bool is_on_row(const call* c, size_t row, const pr_buffer* b) {
   return b->device == (c->only ? c->only : c->x->devices[row]);
 }
 
@@ -97,7 +97,7 @@ static PJRT_Error* read_shard(call* c, size_t i, size_t row) {
   if (b == NULL || atomic_load_explicit(&b->gone, memory_order_acquire)) return pw_gone(row, i, x->name, b);
   if (!x->any_params && !pw_fits(b->shape, x->params[i].shape))
     return pw_misfit(row, i, x->name, b->shape, x->params[i].shape);
-  if (!x->any_params && !(lies(b, &x->params[i]) && (b->minor_to_major == NULL || here(c, row, b))))
+  if (!x->any_params && !(lies(b, &x->params[i]) && (b->minor_to_major == NULL || is_on_row(c, row, b))))
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
                     "argument %zu of %s on device row %zu has another layout than the program was compiled for; "
                     "bring it to the program's layout with jax.device_put(x, format)",
@@ -116,7 +116,7 @@ static PJRT_Error* read_arguments(call* c) {
     for (size_t d = 0; d < c->n; d++) {
       PJRT_Error* err = read_shard(c, i, d);
       if (err) return err;
-      whole = whole && shards[d]->object == shards[0]->object && here(c, d, shards[d]);
+      whole = whole && shards[d]->object == shards[0]->object && is_on_row(c, d, shards[d]);
     }
     c->inputs[i] = whole && c->n ? shards[0]->object->base.name.number : 0;
     if (whole) continue;
@@ -135,11 +135,11 @@ static PJRT_Error* twice(const call* c) {
   size_t at = 0;
   bool bad = false;
   for (size_t i = 0; !bad && i < c->n * c->m; i++)
-    if (c->donated[i / c->n] && here(c, i % c->n, c->shards[i]) &&
+    if (c->donated[i / c->n] && is_on_row(c, i % c->n, c->shards[i]) &&
         atomic_exchange_explicit(&c->shards[i]->donor, number, memory_order_relaxed) == number)
       bad = true, at = i;
   for (size_t i = 0; !bad && i < c->n * c->m; i++)
-    if (!c->donated[i / c->n] && here(c, i % c->n, c->shards[i]) &&
+    if (!c->donated[i / c->n] && is_on_row(c, i % c->n, c->shards[i]) &&
         atomic_load_explicit(&c->shards[i]->donor, memory_order_relaxed) == number)
       bad = true, at = i;
   if (!bad) return NULL;
@@ -298,7 +298,7 @@ static PJRT_Error* run(call* c) {
     return err;
   }
   for (size_t i = 0; c->donates && i < c->m * c->n; i++)  // before their memory counts as that of results
-    if (c->donated[i / c->n] && here(c, i % c->n, c->shards[i])) pr_buffer_release(c->shards[i]);
+    if (c->donated[i / c->n] && is_on_row(c, i % c->n, c->shards[i])) pr_buffer_release(c->shards[i]);
   wrap(c, of.first_output, made);
   // As on JAX's own CPU client, a run that calls Python has ended when the call
   // returns, and its error is the call's: what is submitted next never stands in

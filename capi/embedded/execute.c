@@ -151,9 +151,9 @@ PJRT_Error* pw_located(PJRT_Error* err, const PJRT_LoadedExecutable* e, const ch
   return pw_error_context(err, text);
 }
 
-// here is pw_located for a call that is still on this thread.
-static PJRT_Error* here(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options,
-                        pw_buffer* const* inputs, size_t num_inputs) {
+// located_now is pw_located for a call that is still on this thread.
+static PJRT_Error* located_now(PJRT_Error* err, const PJRT_LoadedExecutable* e, const PJRT_ExecuteOptions* options,
+                               pw_buffer* const* inputs, size_t num_inputs) {
   char text[PW_LOCATION] = "";
   pw_location(options, text, sizeof text);
   return pw_located(err, e, text, inputs, num_inputs);
@@ -265,7 +265,7 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
   }
   PJRT_Error* err = turn->verdict > 0 ? pw_error_take((PJRT_Error_Code)turn->verdict, turn->message) : NULL;
   err = pw_room_end(&room, err);
-  if (err) return here(err, e, c->args->options, NULL, 0);
+  if (err) return located_now(err, e, c->args->options, NULL, 0);
   // A computation whose shards do not wait comes after what it reads, and so do its results.
   uint64_t maker = e->collective ? turn->gang : 0;
   for (size_t i = 0; !e->collective && i < reads->num; i++) maker = reads->list[i] > maker ? reads->list[i] : maker;
@@ -324,7 +324,7 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   if (err) {
     pw_watch_free(watch);
     pw_kept_drop(c->kept);
-    err = here(err, e, c->args->options, c->inputs, c->n * c->m);
+    err = located_now(err, e, c->args->options, c->inputs, c->n * c->m);
     pw_give_up(c);
     if (e->donates) pw_donated(c->inputs, c->n * c->m);
     return err;

@@ -121,7 +121,7 @@ func (t *outgoing) stripe(err error) {
 	x.stripeed = append(x.stripeed, t)
 }
 
-// giveBack ends blocks that were lent to peers which are no more.
+// giveBack ends blocks that were lent to peers that have gone.
 func (x *Exchange) giveBack(of func(*outgoing) bool) {
 	x.stripeing.Lock()
 	var back, rest []*outgoing

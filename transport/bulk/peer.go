@@ -33,9 +33,9 @@ import (
 // # Why every push ends
 //
 // A block is told its end by tell, which clears done, so at most once. It is told at least once: a block that waits for
-// a link is either taken over by the link (joined, under mu, so that none is added behind), or fails by failAll, leave
-// or end. A link's blocks end with its messages, and fail with it. And no state lasts without an end in sight: dial
-// ends with a link, with lost, or passes into away after DialTime; so does a link without a connection (giveUp).
+// a link is either taken over by the link (joined, under mu, so that none is added behind), or fails by failAll,
+// markAway or end. A link's blocks end with its messages, and fail with it. And no state lasts without an end in sight:
+// dial ends with a link, with lost, or passes into away after DialTime; so does a link without a connection (giveUp).
 //
 // A block that has failed here is still offered if there is a link, as failed: the receiver may be waiting for it, and
 // must hear that it will not come.
@@ -60,7 +60,7 @@ type peer struct {
 	since   time.Time // dialling, or lost: since when
 	tried   error     // dialling: the latest reason why it failed
 	away    error     // it cannot be reached for now: what is under way with it fails
-	lost    error     // it is no more
+	lost    error     // why it has gone; nil while it is there
 	gone    bool      // as Peers says
 }
 
@@ -178,13 +178,12 @@ func (p *peer) giveUp(l *link, since *carrier) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lost == nil && l.carrier == nil && l.last == since {
-		p.leave(l.broken)
+		p.markAway(l.broken)
 	}
 }
 
-// leave has all fail that is under way with a peer, and what comes until back. Mu is
-// held.
-func (p *peer) leave(why error) {
+// markAway fails all that is under way with a peer, and what comes until back. The caller has mu.
+func (p *peer) markAway(why error) {
 	if p.away != nil {
 		return
 	}
@@ -196,7 +195,7 @@ func (p *peer) leave(why error) {
 	p.fail(func(transport.Key) bool { return true }, p.away)
 }
 
-// back ends leave when all links have connections. Mu is held.
+// back ends what markAway began when all links have connections. The caller has mu.
 func (p *peer) back() {
 	for l := range p.links {
 		if l.carrier == nil {
@@ -266,7 +265,7 @@ func (p *peer) linked() bool {
 }
 
 // reach tries the addresses of a process until one answers, the process has come by
-// itself, or it is no more. An error is a refusal that will not change.
+// itself, or it has gone. An error is a refusal that will not change.
 func (p *peer) reach(process *wire.Process) error {
 	for attempt := 0; ; attempt++ {
 		err := p.try(process)
@@ -279,7 +278,7 @@ func (p *peer) reach(process *wire.Process) error {
 		p.mu.Lock()
 		p.tried = err
 		if p.out == nil && time.Since(p.since) >= p.x.config.DialTime {
-			p.leave(err)
+			p.markAway(err)
 		}
 		p.mu.Unlock()
 		timer := time.NewTimer(resume.Pause(attempt))

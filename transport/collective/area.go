@@ -110,7 +110,7 @@ func (a *area) reclaim() {
 	a.busy = left
 }
 
-// lost clears the bits of a place whose member is no more.
+// lost clears the bits of a place whose member has gone.
 func (a *area) lost(place int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -330,7 +330,7 @@ func (b *Board) readers(processes []uint64) (bits uint64) {
 	return bits
 }
 
-// lost drops what is kept for a member that is no more.
+// lost drops what is kept for a member that has gone.
 func (b *Board) lost(process uint64) {
 	place, ok := b.met.Load().index[process]
 	if !ok {

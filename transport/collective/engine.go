@@ -22,7 +22,7 @@ type Engine struct {
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
 	gangs    map[uint64]*gang
-	gone     match.Recent[uint64] // processes that are no more
+	gone     match.Recent[uint64] // processes that have gone
 	closed   error
 
 	plansMu sync.RWMutex // taken after a gang's

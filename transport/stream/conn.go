@@ -25,15 +25,15 @@ import (
 //
 // A send appends a whole frame to pending, under mu. One goroutine at a time writes to the socket. That is the writer,
 // which takes all of pending under mu and writes it without. While it sleeps (idle, under mu) everything that it took
-// has been written, and the holder of mu may write in its place: leave does, for a message on a quiet connection, and
-// wakes the writer for what the socket did not take. A file belongs to the byte at its offset of pending; the writer
-// alone sends those, so a file never passes its message.
+// has been written, and the holder of mu may write in its place: writeOrWake does, for a message on a quiet connection,
+// and wakes the writer for what the socket did not take. A file belongs to the byte at its offset of pending; the
+// writer alone sends those, so a file never passes its message.
 //
 // # What bounds memory and waits
 //
 // pending grows to MaxPending, and one message more; then Send waits for room, which the writer makes whenever it takes
 // pending. Post does not wait: its callers read from the peer, and two that waited for each other would never go on;
-// their own protocols bound them. The lock is held for no system call but leave's, on a socket that never blocks.
+// their own protocols bound them. The lock is held for no system call but writeOrWake's, on a socket that never blocks.
 //
 // # How it ends
 //
@@ -66,7 +66,7 @@ type Conn struct {
 	idle     bool       // the writer waits in work
 	closing  bool       // nothing more is sent; the writer ends when pending is empty
 	spoke    bool       // this side has sent a message, or read the peer's Hello: heartbeats may follow
-	err      error      // why the connection is no more
+	err      error      // why the connection has ended
 	hears    bool       // err is that of a write: what the peer said before is still received
 	detached bool       // the socket is Detach's caller's
 	timer    *time.Timer
@@ -202,7 +202,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	defer c.mu.Unlock()
 	for how&waits != 0 && len(c.pending) >= c.config.MaxPending && c.err == nil && !c.closing {
 		if c.idle { // what fills it was for later, and its Flush may come from the goroutine that waits here
-			c.leave(false)
+			c.writeOrWake(false)
 		}
 		c.room.Wait()
 	}
@@ -224,7 +224,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 		c.pending = wire.AppendFrame(c.pending, kind, payload)
 	}
 	if c.idle && how&later == 0 {
-		c.leave(fd < 0 && c.direct.due())
+		c.writeOrWake(fd < 0 && c.direct.due())
 	}
 	return nil
 }
@@ -392,7 +392,7 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// failure is why the connection is no more, or nil.
+// failure is why the connection has ended, or nil.
 func (c *Conn) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

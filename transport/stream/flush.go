@@ -64,13 +64,13 @@ func (c *Conn) Flush(here bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.idle && len(c.pending) > 0 && c.err == nil {
-		c.leave(here && c.direct.due())
+		c.writeOrWake(here && c.direct.due())
 	}
 }
 
-// leave has pending written while the writer waits, at once or by the writer.
+// writeOrWake has pending written while the writer waits: at once if here is true, else by the writer, which it wakes.
 // Called with mu.
-func (c *Conn) leave(here bool) {
+func (c *Conn) writeOrWake(here bool) {
 	if here {
 		if n := c.direct.write(c.pending); n > 0 {
 			c.wrote.Add(1)

@@ -14,7 +14,7 @@ func (c *Conn) Room(n int) {
 	defer c.mu.Unlock()
 	for len(c.pending) >= n && c.err == nil && !c.closing {
 		if c.idle { // what fills it was for later, and its Flush may come from the caller
-			c.leave(false)
+			c.writeOrWake(false)
 		}
 		c.room.Wait()
 	}

@@ -47,7 +47,7 @@ func (u *unfinished) begin(c *Conn, size int) (*arrival, error) {
 }
 
 // next returns how much is read next of a frame. Where that is more than the connection's allowance, it waits until
-// the frame has its turn, or the connection is no more, which reading will tell.
+// the frame has its turn, or the connection has ended, which reading will tell.
 func (u *unfinished) next(f *arrival) []byte {
 	left := f.memory[f.have:]
 	if u == nil || len(f.memory) <= allowance {
