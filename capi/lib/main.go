@@ -6,6 +6,7 @@
 // and the version script exports.map, which hides every other symbol.
 package main
 
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Wshadow
 // #cgo LDFLAGS: -Wl,--wrap=pthread_create
 import "C" // monitor.c
 
