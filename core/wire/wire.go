@@ -35,9 +35,10 @@ import (
 //	11 2026-11-24  blocks are written into arrays of their receiver
 //	12 2026-11-24  links of clients and workers to the controller outlive their connections
 //	13 2026-11-24  other workers take the places of those that a session has lost
+//	14 2026-11-24  links outlive the controller, which may start again
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 13
+	ProtocolMax     = 14
 	ProtocolLend    = 2  // the first that lends
 	ProtocolBurst   = 3  // the first with bursts
 	ProtocolProfile = 4  // the first with profiles
@@ -50,6 +51,7 @@ const (
 	ProtocolPlace   = 11 // the first whose blocks are written into arrays of their receiver
 	ProtocolLink    = 12 // the first with Welcome.link
 	ProtocolRebind  = 13 // the first with Rebind
+	ProtocolRejoin  = 14 // the first with Rejoin
 )
 
 // Kind is what a frame holds.
@@ -62,6 +64,11 @@ const (
 	KindHeartbeat Kind = 3
 	KindGoodbye   Kind = 4
 	KindReceived  Kind = 5 // how many frames of a link have come, see transport/link
+	// KindRestarted is never sent. A link returns it from Recv where the controller has started again: what came before
+	// is of the start before, and what is sent from then on goes to the new one, which expects Rejoin first.
+	KindRestarted Kind = 6
+	KindRejoin    Kind = 7
+	KindSettled   Kind = 8
 
 	KindCompile   Kind = 10
 	KindCompiled  Kind = 11

@@ -558,8 +558,11 @@ func (x *Resume) GetReceived() uint64 {
 
 // Resumed is the answer to Resume. The frames that the dialler does not have follow.
 type Resumed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"` // frames that the controller has
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Received uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"` // frames that the controller has
+	// Of a controller that has started again since: its term from now on. Frames count from 1 again, in both directions,
+	// and the dialler begins with Rejoin.
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +604,13 @@ func (x *Resumed) GetReceived() uint64 {
 	return 0
 }
 
+func (x *Resumed) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -618,6 +628,7 @@ type Welcome struct {
 	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                        // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`          // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
+	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                   // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
 	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
 	unknownFields protoimpl.UnknownFields
@@ -757,6 +768,13 @@ func (x *Welcome) GetMaxTrace() uint32 {
 		return x.MaxTrace
 	}
 	return 0
+}
+
+func (x *Welcome) GetKeeps() bool {
+	if x != nil {
+		return x.Keeps
+	}
+	return false
 }
 
 func (x *Welcome) GetLink() *Link {
@@ -5811,7 +5829,8 @@ type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Client        *Process               `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Devices       []*Span                `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // virtual devices 0, 1, 2 … one span after the other
+	Devices       []*Span                `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`  // virtual devices 0, 1, 2 … one span after the other
+	Settles       bool                   `protobuf:"varint,4,opt,name=settles,proto3" json:"settles,omitempty"` // the client tells which operations it has heard the end of, and the others are remembered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5865,6 +5884,13 @@ func (x *Session) GetDevices() []*Span {
 		return x.Devices
 	}
 	return nil
+}
+
+func (x *Session) GetSettles() bool {
+	if x != nil {
+		return x.Settles
+	}
+	return false
 }
 
 // Controller to client: other workers can take the places of those that the session has lost, or waits for. The client
@@ -5930,6 +5956,814 @@ func (x *Rebind) GetDevices() []*Device {
 	return nil
 }
 
+// Worker or client to a controller that has started again: what it has, before all else. It may be several messages.
+type Rejoin struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	More     bool                   `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`        // another one follows
+	Holdings []*Holding             `protobuf:"bytes,2,rep,name=holdings,proto3" json:"holdings,omitempty"` // of a worker, each session in one message or several
+	// Of a client:
+	Last     uint64   `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`                // number of its last operation
+	Epoch    uint64   `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`              // of its devices, see Rebind
+	Programs []uint64 `protobuf:"varint,5,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has
+	// Frames of what it has sent and of which it knows no end, one behind the other: graphs, assembled objects, compiles,
+	// operations in their order, and frees.
+	Frames        []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
+	Status        *Status  `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`               // why its session cannot go on
+	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays of which it knows no end
+	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rejoin) Reset() {
+	*x = Rejoin{}
+	mi := &file_wire_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rejoin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rejoin) ProtoMessage() {}
+
+func (x *Rejoin) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
+func (*Rejoin) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *Rejoin) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *Rejoin) GetHoldings() []*Holding {
+	if x != nil {
+		return x.Holdings
+	}
+	return nil
+}
+
+func (x *Rejoin) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Rejoin) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Rejoin) GetPrograms() []uint64 {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Rejoin) GetFrames() []byte {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *Rejoin) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Rejoin) GetPending() []uint64 {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+func (x *Rejoin) GetArtifacts() []uint64 {
+	if x != nil {
+		return x.Artifacts
+	}
+	return nil
+}
+
+// What a worker has of a session.
+type Holding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has loaded, or is loading
+	Arrays        []*HeldArray           `protobuf:"bytes,3,rep,name=arrays,proto3" json:"arrays,omitempty"`
+	Gangs         []*HeldGang            `protobuf:"bytes,4,rep,name=gangs,proto3" json:"gangs,omitempty"` // that are under way, or ended and are not settled
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holding) Reset() {
+	*x = Holding{}
+	mi := &file_wire_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holding) ProtoMessage() {}
+
+func (x *Holding) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
+func (*Holding) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Holding) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Holding) GetPrograms() []uint64 {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Holding) GetArrays() []*HeldArray {
+	if x != nil {
+		return x.Arrays
+	}
+	return nil
+}
+
+func (x *Holding) GetGangs() []*HeldGang {
+	if x != nil {
+		return x.Gangs
+	}
+	return nil
+}
+
+// Shards of an array that are ready, or have failed.
+type HeldArray struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        uint64                 `protobuf:"varint,1,opt,name=object,proto3" json:"object,omitempty"`
+	Devices       []uint32               `protobuf:"varint,2,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`            // of a shard
+	Memory        string                 `protobuf:"bytes,4,opt,name=memory,proto3" json:"memory,omitempty"`
+	Donated       bool                   `protobuf:"varint,5,opt,name=donated,proto3" json:"donated,omitempty"` // a computation has taken its contents over
+	Failed        *Status                `protobuf:"bytes,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldArray) Reset() {
+	*x = HeldArray{}
+	mi := &file_wire_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldArray) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldArray) ProtoMessage() {}
+
+func (x *HeldArray) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
+func (*HeldArray) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *HeldArray) GetObject() uint64 {
+	if x != nil {
+		return x.Object
+	}
+	return 0
+}
+
+func (x *HeldArray) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *HeldArray) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *HeldArray) GetMemory() string {
+	if x != nil {
+		return x.Memory
+	}
+	return ""
+}
+
+func (x *HeldArray) GetDonated() bool {
+	if x != nil {
+		return x.Donated
+	}
+	return false
+}
+
+func (x *HeldArray) GetFailed() *Status {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+type HeldGang struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gang          uint64                 `protobuf:"varint,1,opt,name=gang,proto3" json:"gang,omitempty"`
+	Op            uint64                 `protobuf:"varint,2,opt,name=op,proto3" json:"op,omitempty"`
+	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	Failed        *Status                `protobuf:"bytes,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	Busy          uint64                 `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`                         // as that of Completed
+	NoMemory      bool                   `protobuf:"varint,6,opt,name=no_memory,json=noMemory,proto3" json:"no_memory,omitempty"` // as that of Failure
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldGang) Reset() {
+	*x = HeldGang{}
+	mi := &file_wire_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldGang) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldGang) ProtoMessage() {}
+
+func (x *HeldGang) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
+func (*HeldGang) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *HeldGang) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *HeldGang) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *HeldGang) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *HeldGang) GetFailed() *Status {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *HeldGang) GetBusy() uint64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
+func (x *HeldGang) GetNoMemory() bool {
+	if x != nil {
+		return x.NoMemory
+	}
+	return false
+}
+
+// Client to controller, and on to the workers of its session: which operations it has heard the end of. Workers forget
+// these; they remember the others, in case the controller starts again.
+type Settled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"` // to a worker
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`       // operations below it, but for pending
+	Pending       []uint64               `protobuf:"varint,3,rep,packed,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settled) Reset() {
+	*x = Settled{}
+	mi := &file_wire_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settled) ProtoMessage() {}
+
+func (x *Settled) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settled.ProtoReflect.Descriptor instead.
+func (*Settled) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *Settled) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Settled) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *Settled) GetPending() []uint64 {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+// A link, with the connection's own part of the state.
+type KeptLink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Hello         *Hello                 `protobuf:"bytes,3,opt,name=hello,proto3" json:"hello,omitempty"`
+	Pass          uint32                 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"` // who the dialler is, see package transport
+	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	HeartbeatMs   uint32                 `protobuf:"varint,6,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
+	Process       uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`
+	Session       uint32                 `protobuf:"varint,8,opt,name=session,proto3" json:"session,omitempty"`
+	Board         *Board                 `protobuf:"bytes,9,opt,name=board,proto3" json:"board,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptLink) Reset() {
+	*x = KeptLink{}
+	mi := &file_wire_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptLink) ProtoMessage() {}
+
+func (x *KeptLink) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
+func (*KeptLink) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *KeptLink) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeptLink) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *KeptLink) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *KeptLink) GetPass() uint32 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
+func (x *KeptLink) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *KeptLink) GetHeartbeatMs() uint32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
+}
+
+func (x *KeptLink) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *KeptLink) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *KeptLink) GetBoard() *Board {
+	if x != nil {
+		return x.Board
+	}
+	return nil
+}
+
+// A session's devices.
+type KeptSession struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	Sized         bool                   `protobuf:"varint,3,opt,name=sized,proto3" json:"sized,omitempty"` // it asked for this number of devices
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"` // it has, or had, slices
+	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"` // process number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptSession) Reset() {
+	*x = KeptSession{}
+	mi := &file_wire_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptSession) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptSession) ProtoMessage() {}
+
+func (x *KeptSession) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
+func (*KeptSession) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *KeptSession) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *KeptSession) GetDevices() []*Span {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *KeptSession) GetSized() bool {
+	if x != nil {
+		return x.Sized
+	}
+	return false
+}
+
+func (x *KeptSession) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *KeptSession) GetSlices() bool {
+	if x != nil {
+		return x.Slices
+	}
+	return false
+}
+
+func (x *KeptSession) GetClient() uint64 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
+// A compiled program of a session.
+type KeptProgram struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
+	Op            uint64                 `protobuf:"varint,3,opt,name=op,proto3" json:"op,omitempty"`
+	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                 // of KeptCompiled
+	Devices       []uint32               `protobuf:"varint,5,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual, row by row
+	Portable      bool                   `protobuf:"varint,6,opt,name=portable,proto3" json:"portable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptProgram) Reset() {
+	*x = KeptProgram{}
+	mi := &file_wire_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptProgram) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptProgram) ProtoMessage() {}
+
+func (x *KeptProgram) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
+func (*KeptProgram) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *KeptProgram) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *KeptProgram) GetProgram() uint64 {
+	if x != nil {
+		return x.Program
+	}
+	return 0
+}
+
+func (x *KeptProgram) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *KeptProgram) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *KeptProgram) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *KeptProgram) GetPortable() bool {
+	if x != nil {
+		return x.Portable
+	}
+	return false
+}
+
+// What a program was compiled to.
+type KeptCompiled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Format        string                 `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	Text          *Content               `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Code          []byte                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	Options       []byte                 `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
+	Handlers      []*Handler             `protobuf:"bytes,6,rep,name=handlers,proto3" json:"handlers,omitempty"`
+	Info          *ProgramInfo           `protobuf:"bytes,7,opt,name=info,proto3" json:"info,omitempty"`
+	Loadable      *Loadable              `protobuf:"bytes,8,opt,name=loadable,proto3" json:"loadable,omitempty"`
+	Places        []*Place               `protobuf:"bytes,9,rep,name=places,proto3" json:"places,omitempty"` // that it was compiled for
+	Number        uint64                 `protobuf:"varint,10,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptCompiled) Reset() {
+	*x = KeptCompiled{}
+	mi := &file_wire_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptCompiled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptCompiled) ProtoMessage() {}
+
+func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
+func (*KeptCompiled) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *KeptCompiled) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *KeptCompiled) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *KeptCompiled) GetText() *Content {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetCode() []byte {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetOptions() []byte {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetHandlers() []*Handler {
+	if x != nil {
+		return x.Handlers
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetInfo() *ProgramInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetLoadable() *Loadable {
+	if x != nil {
+		return x.Loadable
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetPlaces() []*Place {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *KeptCompiled) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Devices of one worker in a row.
 type Span struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5942,7 +6776,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5954,7 +6788,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5967,7 +6801,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -6002,7 +6836,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6014,7 +6848,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6027,7 +6861,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -6056,7 +6890,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6068,7 +6902,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6081,7 +6915,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -6113,7 +6947,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6959,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6972,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -6186,7 +7020,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6198,7 +7032,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6211,7 +7045,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -6275,7 +7109,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6287,7 +7121,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6300,7 +7134,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -6349,7 +7183,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6361,7 +7195,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6374,7 +7208,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -6457,7 +7291,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6469,7 +7303,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6482,7 +7316,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -6546,7 +7380,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6558,7 +7392,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6571,7 +7405,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -6610,7 +7444,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6622,7 +7456,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6635,7 +7469,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -6688,7 +7522,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6700,7 +7534,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6713,7 +7547,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Look) GetIsland() string {
@@ -6766,7 +7600,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6778,7 +7612,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6791,7 +7625,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -6850,7 +7684,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6862,7 +7696,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6875,7 +7709,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Ask) GetStop() bool {
@@ -6932,7 +7766,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6944,7 +7778,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6957,7 +7791,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Trace) GetName() string {
@@ -7008,7 +7842,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7020,7 +7854,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7033,7 +7867,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Report) GetCluster() string {
@@ -7179,7 +8013,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7191,7 +8025,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7204,7 +8038,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80, 0}
+	return file_wire_proto_rawDescGZIP(), []int{89, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -7269,7 +8103,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7281,7 +8115,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7294,7 +8128,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82, 0}
+	return file_wire_proto_rawDescGZIP(), []int{91, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -7342,7 +8176,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7354,7 +8188,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7367,7 +8201,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82, 1}
+	return file_wire_proto_rawDescGZIP(), []int{91, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -7403,7 +8237,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7415,7 +8249,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7428,7 +8262,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 0}
+	return file_wire_proto_rawDescGZIP(), []int{94, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -7512,7 +8346,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7524,7 +8358,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7537,7 +8371,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 1}
+	return file_wire_proto_rawDescGZIP(), []int{94, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -7581,7 +8415,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7593,7 +8427,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7606,7 +8440,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 2}
+	return file_wire_proto_rawDescGZIP(), []int{94, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -7701,7 +8535,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7713,7 +8547,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7726,7 +8560,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 3}
+	return file_wire_proto_rawDescGZIP(), []int{94, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -7785,7 +8619,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7797,7 +8631,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7810,7 +8644,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 4}
+	return file_wire_proto_rawDescGZIP(), []int{94, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -7864,7 +8698,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7876,7 +8710,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7889,7 +8723,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 5}
+	return file_wire_proto_rawDescGZIP(), []int{94, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -7964,7 +8798,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7976,7 +8810,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7989,7 +8823,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 6}
+	return file_wire_proto_rawDescGZIP(), []int{94, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -8125,7 +8959,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8137,7 +8971,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8150,7 +8984,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 7}
+	return file_wire_proto_rawDescGZIP(), []int{94, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -8303,7 +9137,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8315,7 +9149,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8328,7 +9162,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 8}
+	return file_wire_proto_rawDescGZIP(), []int{94, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -8417,7 +9251,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8429,7 +9263,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8442,7 +9276,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 9}
+	return file_wire_proto_rawDescGZIP(), []int{94, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -8505,7 +9339,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8517,7 +9351,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8530,7 +9364,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 10}
+	return file_wire_proto_rawDescGZIP(), []int{94, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -8574,7 +9408,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8586,7 +9420,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8599,7 +9433,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 11}
+	return file_wire_proto_rawDescGZIP(), []int{94, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -8696,7 +9530,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8708,7 +9542,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8721,7 +9555,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 12}
+	return file_wire_proto_rawDescGZIP(), []int{94, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -8791,7 +9625,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8803,7 +9637,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8816,7 +9650,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 13}
+	return file_wire_proto_rawDescGZIP(), []int{94, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -8846,7 +9680,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8858,7 +9692,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8871,7 +9705,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85, 14}
+	return file_wire_proto_rawDescGZIP(), []int{94, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -8952,9 +9786,10 @@ const file_wire_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x1a\n" +
-	"\breceived\x18\x05 \x01(\x04R\breceived\"%\n" +
+	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
-	"\breceived\x18\x01 \x01(\x04R\breceived\"\xe9\x04\n" +
+	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xff\x04\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -8971,7 +9806,8 @@ const file_wire_proto_rawDesc = "" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
 	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12\x1b\n" +
-	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12'\n" +
+	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12\x14\n" +
+	"\x05keeps\x18\x18 \x01(\bR\x05keeps\x12'\n" +
 	"\x04link\x18\x14 \x01(\v2\x13.pathways.wire.LinkR\x04link\x120\n" +
 	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumed\"G\n" +
 	"\x05Board\x12\x16\n" +
@@ -9428,15 +10264,85 @@ const file_wire_proto_rawDesc = "" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12/\n" +
 	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\x12'\n" +
-	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\"\x82\x01\n" +
+	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\"\x9c\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
 	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +
-	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\"\x81\x01\n" +
+	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x18\n" +
+	"\asettles\x18\x04 \x01(\bR\asettles\"\x81\x01\n" +
 	"\x06Rebind\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x120\n" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
-	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"J\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\x95\x02\n" +
+	"\x06Rejoin\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\x122\n" +
+	"\bholdings\x18\x02 \x03(\v2\x16.pathways.wire.HoldingR\bholdings\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\x04R\x04last\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bprograms\x18\x05 \x03(\x04R\bprograms\x12\x16\n" +
+	"\x06frames\x18\x06 \x01(\fR\x06frames\x12-\n" +
+	"\x06status\x18\a \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x18\n" +
+	"\apending\x18\t \x03(\x04R\apending\x12\x1c\n" +
+	"\tartifacts\x18\b \x03(\x04R\tartifacts\"\xa0\x01\n" +
+	"\aHolding\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
+	"\bprograms\x18\x02 \x03(\x04R\bprograms\x120\n" +
+	"\x06arrays\x18\x03 \x03(\v2\x18.pathways.wire.HeldArrayR\x06arrays\x12-\n" +
+	"\x05gangs\x18\x04 \x03(\v2\x17.pathways.wire.HeldGangR\x05gangs\"\xb4\x01\n" +
+	"\tHeldArray\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
+	"\adevices\x18\x02 \x03(\rR\adevices\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06memory\x18\x04 \x01(\tR\x06memory\x12\x18\n" +
+	"\adonated\x18\x05 \x01(\bR\adonated\x12-\n" +
+	"\x06failed\x18\x06 \x01(\v2\x15.pathways.wire.StatusR\x06failed\"\xa4\x01\n" +
+	"\bHeldGang\x12\x12\n" +
+	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x0e\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\x12-\n" +
+	"\x06failed\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x06failed\x12\x12\n" +
+	"\x04busy\x18\x05 \x01(\x04R\x04busy\x12\x1b\n" +
+	"\tno_memory\x18\x06 \x01(\bR\bnoMemory\"Q\n" +
+	"\aSettled\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
+	"\apending\x18\x03 \x03(\x04R\apending\"\x8d\x02\n" +
+	"\bKeptLink\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12*\n" +
+	"\x05hello\x18\x03 \x01(\v2\x14.pathways.wire.HelloR\x05hello\x12\x12\n" +
+	"\x04pass\x18\x04 \x01(\rR\x04pass\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12!\n" +
+	"\fheartbeat_ms\x18\x06 \x01(\rR\vheartbeatMs\x12\x18\n" +
+	"\aprocess\x18\a \x01(\x04R\aprocess\x12\x18\n" +
+	"\asession\x18\b \x01(\rR\asession\x12*\n" +
+	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xb2\x01\n" +
+	"\vKeptSession\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
+	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x14\n" +
+	"\x05sized\x18\x03 \x01(\bR\x05sized\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06slices\x18\x05 \x01(\bR\x06slices\x12\x16\n" +
+	"\x06client\x18\x06 \x01(\x04R\x06client\"\x99\x01\n" +
+	"\vKeptProgram\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x0e\n" +
+	"\x02op\x18\x03 \x01(\x04R\x02op\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x18\n" +
+	"\adevices\x18\x05 \x03(\rR\adevices\x12\x1a\n" +
+	"\bportable\x18\x06 \x01(\bR\bportable\"\xf1\x02\n" +
+	"\fKeptCompiled\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06format\x18\x02 \x01(\tR\x06format\x12*\n" +
+	"\x04text\x18\x03 \x01(\v2\x16.pathways.wire.ContentR\x04text\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\fR\x04code\x12\x18\n" +
+	"\aoptions\x18\x05 \x01(\fR\aoptions\x122\n" +
+	"\bhandlers\x18\x06 \x03(\v2\x16.pathways.wire.HandlerR\bhandlers\x12.\n" +
+	"\x04info\x18\a \x01(\v2\x1a.pathways.wire.ProgramInfoR\x04info\x123\n" +
+	"\bloadable\x18\b \x01(\v2\x17.pathways.wire.LoadableR\bloadable\x12,\n" +
+	"\x06places\x18\t \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12\x16\n" +
+	"\x06number\x18\n" +
+	" \x01(\x04R\x06number\"J\n" +
 	"\x04Span\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
@@ -9736,7 +10642,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 118)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -9812,49 +10718,58 @@ var file_wire_proto_goTypes = []any{
 	(*Peers)(nil),                // 71: pathways.wire.Peers
 	(*Session)(nil),              // 72: pathways.wire.Session
 	(*Rebind)(nil),               // 73: pathways.wire.Rebind
-	(*Span)(nil),                 // 74: pathways.wire.Span
-	(*Drop)(nil),                 // 75: pathways.wire.Drop
-	(*Goodbye)(nil),              // 76: pathways.wire.Goodbye
-	(*Profile)(nil),              // 77: pathways.wire.Profile
-	(*Profiled)(nil),             // 78: pathways.wire.Profiled
-	(*Recorded)(nil),             // 79: pathways.wire.Recorded
-	(*Happened)(nil),             // 80: pathways.wire.Happened
-	(*Executed)(nil),             // 81: pathways.wire.Executed
-	(*Watch)(nil),                // 82: pathways.wire.Watch
-	(*Doing)(nil),                // 83: pathways.wire.Doing
-	(*Look)(nil),                 // 84: pathways.wire.Look
-	(*Timeline)(nil),             // 85: pathways.wire.Timeline
-	(*Ask)(nil),                  // 86: pathways.wire.Ask
-	(*Trace)(nil),                // 87: pathways.wire.Trace
-	(*Report)(nil),               // 88: pathways.wire.Report
-	nil,                          // 89: pathways.wire.Hello.VersionsEntry
-	nil,                          // 90: pathways.wire.Platform.StringsEntry
-	nil,                          // 91: pathways.wire.Platform.IntsEntry
-	nil,                          // 92: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 93: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 94: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 95: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 96: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 97: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 98: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 99: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 100: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 101: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 102: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 103: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 104: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 105: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 106: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 107: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 108: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 109: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 110: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 111: pathways.wire.Report.Supervised
+	(*Rejoin)(nil),               // 74: pathways.wire.Rejoin
+	(*Holding)(nil),              // 75: pathways.wire.Holding
+	(*HeldArray)(nil),            // 76: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 77: pathways.wire.HeldGang
+	(*Settled)(nil),              // 78: pathways.wire.Settled
+	(*KeptLink)(nil),             // 79: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 80: pathways.wire.KeptSession
+	(*KeptProgram)(nil),          // 81: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 82: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 83: pathways.wire.Span
+	(*Drop)(nil),                 // 84: pathways.wire.Drop
+	(*Goodbye)(nil),              // 85: pathways.wire.Goodbye
+	(*Profile)(nil),              // 86: pathways.wire.Profile
+	(*Profiled)(nil),             // 87: pathways.wire.Profiled
+	(*Recorded)(nil),             // 88: pathways.wire.Recorded
+	(*Happened)(nil),             // 89: pathways.wire.Happened
+	(*Executed)(nil),             // 90: pathways.wire.Executed
+	(*Watch)(nil),                // 91: pathways.wire.Watch
+	(*Doing)(nil),                // 92: pathways.wire.Doing
+	(*Look)(nil),                 // 93: pathways.wire.Look
+	(*Timeline)(nil),             // 94: pathways.wire.Timeline
+	(*Ask)(nil),                  // 95: pathways.wire.Ask
+	(*Trace)(nil),                // 96: pathways.wire.Trace
+	(*Report)(nil),               // 97: pathways.wire.Report
+	nil,                          // 98: pathways.wire.Hello.VersionsEntry
+	nil,                          // 99: pathways.wire.Platform.StringsEntry
+	nil,                          // 100: pathways.wire.Platform.IntsEntry
+	nil,                          // 101: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 102: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 103: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 104: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 105: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 106: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 107: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 108: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 109: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 110: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 111: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 112: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 113: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 114: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 115: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 116: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 117: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 118: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 119: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 120: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	89,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	98,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -9864,13 +10779,13 @@ var file_wire_proto_depIdxs = []int32{
 	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
 	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	90,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	91,  // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	99,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	100, // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	92,  // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	93,  // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	101, // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	102, // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -9893,7 +10808,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	105, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	114, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -9923,44 +10838,58 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 68: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 69: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 70: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	74,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	83,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 72: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 73: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	9,   // 74: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 75: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 76: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	81,  // 77: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	80,  // 78: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	94,  // 79: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	95,  // 80: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	96,  // 81: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	98,  // 82: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	103, // 83: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	109, // 84: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	101, // 85: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	104, // 86: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	108, // 87: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	110, // 88: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 89: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	83,  // 90: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	99,  // 91: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 92: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 93: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 94: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	102, // 95: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	100, // 96: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	107, // 97: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	105, // 98: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	100, // 99: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	106, // 100: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	74,  // 101: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	106, // 102: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	111, // 103: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	104, // [104:104] is the sub-list for method output_type
-	104, // [104:104] is the sub-list for method input_type
-	104, // [104:104] is the sub-list for extension type_name
-	104, // [104:104] is the sub-list for extension extendee
-	0,   // [0:104] is the sub-list for field type_name
+	75,  // 74: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	9,   // 75: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
+	76,  // 76: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	77,  // 77: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 78: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 79: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 80: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 81: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	83,  // 82: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	29,  // 83: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	34,  // 84: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	41,  // 85: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 86: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	37,  // 87: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 88: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 89: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 90: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	90,  // 91: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	89,  // 92: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	103, // 93: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	104, // 94: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	105, // 95: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	107, // 96: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	112, // 97: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	118, // 98: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	110, // 99: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	113, // 100: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	117, // 101: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	119, // 102: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 103: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	92,  // 104: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	108, // 105: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 106: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 107: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 108: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	111, // 109: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	109, // 110: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	116, // 111: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	114, // 112: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	109, // 113: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	115, // 114: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	83,  // 115: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	115, // 116: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	120, // 117: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	118, // [118:118] is the sub-list for method output_type
+	118, // [118:118] is the sub-list for method input_type
+	118, // [118:118] is the sub-list for extension type_name
+	118, // [118:118] is the sub-list for extension extendee
+	0,   // [0:118] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -9974,7 +10903,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   109,
+			NumMessages:   118,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
