@@ -24,6 +24,15 @@ import (
 //   - An offer only waits: the goroutine in Recv takes it and answers. So the count of received frames that Resumed
 //     tells is that of the moment in which the old line is no longer read.
 //
+// # Links of an earlier start
+//
+// A controller that starts again knows its links by what it kept of them (Saved), not by their frames. Restore makes
+// such a link without a line. The dialler resumes it with the term that it knows; the answer tells the new term, and
+// both sides count from 1 again: what either had sent and the other had not acknowledged is forgotten, and the
+// dialler's Recv returns wire.KindRestarted, so that the layers above say what they have. A dialler that did not get
+// the answer asks with the old term again, and is answered as before. One that got it has the new term, and once a
+// frame of it has come, the old one is refused.
+//
 // Every wait has an end: next returns at the end of the lease, with the process at the other end, or with the Conn; a
 // dialler whose offer is not taken gives up after transport.HelloTime and dials again.
 
@@ -61,6 +70,8 @@ type accepted struct {
 	id     uint64
 	secret [secretSize]byte
 	beat   uint32 // heartbeat_ms of the first Welcome
+
+	restored bool // it is of an earlier start
 
 	came chan struct{} // offer is there
 	mu   sync.Mutex    // guards the rest
@@ -113,6 +124,53 @@ func (a *Acceptor) begin(in *transport.Incoming) {
 	in.Conn = offering{r.conn, r}
 }
 
+// Saved is what a controller keeps of a link, for its next start.
+type Saved struct {
+	ID     uint64
+	Secret []byte
+	Hello  *wire.Hello // that began it
+	Holder transport.Holder
+	Beat   uint32 // heartbeat_ms of the first Welcome
+}
+
+// Saved returns what to keep of the link of a connection that was let in, and false if the connection is not a link.
+func SavedOf(c transport.Conn) (Saved, bool) {
+	o, ok := c.(offering)
+	if !ok {
+		return Saved{}, false
+	}
+	return Saved{ID: o.r.id, Secret: o.r.secret[:], Hello: o.r.hello, Holder: o.r.holder, Beat: o.r.beat}, true
+}
+
+// Restore makes a link that an earlier start has kept. Its lease begins with the first Recv.
+func (a *Acceptor) Restore(s Saved) transport.Conn {
+	r := &accepted{from: a, hello: s.Hello, holder: s.Holder, id: s.ID, beat: s.Beat, restored: true,
+		came: make(chan struct{}, 1)}
+	copy(r.secret[:], s.Secret)
+	r.conn = newConn(noLine{peer: s.Hello.GetName()}, r)
+	r.conn.lease, r.conn.heard = a.config.Lease, true
+	r.conn.line, r.conn.batch = nil, nil
+	a.mu.Lock()
+	a.last = max(a.last, r.id)
+	a.links[r.id] = r
+	a.mu.Unlock()
+	return offering{r.conn, r}
+}
+
+// noLine is the line of a link that was restored and not resumed yet: it has broken.
+type noLine struct{ peer string }
+
+var errNoLine = status.New(status.Unavailable, "the controller has started again, and it has not connected since")
+
+func (n noLine) Peer() string                   { return n.peer }
+func (noLine) Send(wire.Kind, []byte) error     { return errNoLine }
+func (noLine) Post(wire.Kind, []byte) error     { return errNoLine }
+func (noLine) Recv() (wire.Kind, []byte, error) { return 0, nil, errNoLine }
+func (noLine) Buffered() bool                   { return false }
+func (noLine) Peek() wire.Kind                  { return 0 }
+func (noLine) Room(int)                         {}
+func (noLine) Close() error                     { return nil }
+
 // offering is a Conn whose Welcome says how to resume it.
 type offering struct {
 	*Conn
@@ -136,7 +194,7 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	secret := r.Secret
 	r.Secret = nil // so that printing the hello does not show it
 	switch {
-	case r.Term < a.config.Term:
+	case r.Term < a.config.Term && (l == nil || !l.restored):
 		return nil, status.New(status.FailedPrecondition, "it resumes link %d of the controller's term %d; this one has "+
 			"started since, with term %d, and does not know it", r.Link, r.Term, a.config.Term)
 	case r.Term > a.config.Term:
@@ -148,6 +206,12 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	case subtle.ConstantTimeCompare(secret, l.secret[:]) != 1:
 		return nil, status.New(status.PermissionDenied, "link %d is another process's: the secret that was shown is not its",
 			r.Link)
+	case r.Term < a.config.Term && in.Protocol < wire.ProtocolRejoin:
+		return nil, status.New(status.FailedPrecondition, "the controller has started again, and a process of protocol %d "+
+			"cannot say what it has", in.Protocol)
+	case r.Term < a.config.Term && l.conn.hasReceived():
+		return nil, status.New(status.FailedPrecondition, "it resumes link %d of term %d, and has continued it in term %d",
+			r.Link, r.Term, a.config.Term)
 	case in.Hello.Role != l.hello.Role || in.Holder != l.holder:
 		return nil, status.New(status.PermissionDenied, "link %d was begun with other credentials", r.Link)
 	}
@@ -242,8 +306,12 @@ func (r *accepted) resume(c *Conn, in *transport.Incoming) error {
 	if !ok {
 		return status.New(status.Internal, "the connection cannot carry a link")
 	}
-	return c.carry(l, in.Hello.Resume.Received, func() error {
-		return in.Welcome(&wire.Welcome{HeartbeatMs: r.beat, Resumed: &wire.Resumed{Received: c.received.Count()}})
+	received, answer := in.Hello.Resume.Received, &wire.Resumed{Received: c.received.Count()}
+	if term := r.from.config.Term; in.Hello.Resume.Term < term { // which give has allowed
+		received, answer.Term = 0, term
+	}
+	return c.carry(l, received, func() error {
+		return in.Welcome(&wire.Welcome{HeartbeatMs: r.beat, Resumed: answer})
 	})
 }
 

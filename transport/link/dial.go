@@ -85,6 +85,10 @@ func (d *dialler) try(c *Conn) error {
 		conn.Close()
 		return status.New(status.FailedPrecondition, "%s answered as if the connection were new", d.address)
 	}
+	if term := welcome.Resumed.Term; term != 0 {
+		d.hello.Resume.Term = term
+		c.restart()
+	}
 	err = c.carry(l, welcome.Resumed.Received, func() error { return nil })
 	if err != nil {
 		drop(l)

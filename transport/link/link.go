@@ -35,7 +35,7 @@
 // A dialler may resume a link if it shows what a new connection shows (token or certificate, versions), is admitted as
 // the same holder and role, and knows the link's secret, which only the Welcome contained. Attempts are numbered and
 // each number counts once, so a recorded Hello is of no use. The term names the start of the controller that made the
-// link; no other start resumes it.
+// link. A later start resumes it only if it has kept it, and then both sides begin anew: see accept.go.
 //
 // # What bounds memory and waits
 //
@@ -126,6 +126,9 @@ type Conn struct {
 	// Of the goroutine in Recv.
 	received resume.Received
 	heard    bool // something came after the Welcome
+	// again: the other side has started again, and the caller of Recv has yet to hear of it.
+	again bool
+	came  atomic.Bool // a frame has come, of received
 }
 
 // replacer finds the next line.
@@ -283,6 +286,10 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 		if c.over.Load() {
 			return 0, nil, c.why()
 		}
+		if c.again {
+			c.again = false
+			return wire.KindRestarted, nil, nil
+		}
 		l := c.last
 		kind, payload, err := l.Recv()
 		switch {
@@ -297,6 +304,9 @@ func (c *Conn) Recv() (wire.Kind, []byte, error) {
 			}
 		default:
 			c.heard = true
+			if !c.came.Load() {
+				c.came.Store(true)
+			}
 			if c.count(kind, payload) {
 				_ = l.Post(wire.KindReceived, binary.LittleEndian.AppendUint64(nil, c.received.Count()))
 			}
@@ -411,6 +421,19 @@ func (c *Conn) carry(l line, received uint64, answer func() error) error {
 	c.room.Broadcast()
 	return nil
 }
+
+// restart has both directions begin anew: the other side has started again and has no frame of either. The goroutine in
+// Recv calls it while there is no line.
+func (c *Conn) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent.Close()
+	c.sent, c.received, c.again = resume.Sent{}, resume.Received{}, true
+	c.room.Broadcast()
+}
+
+// hasReceived reports whether a frame has come.
+func (c *Conn) hasReceived() bool { return c.came.Load() }
 
 // why returns why the Conn has ended.
 func (c *Conn) why() error {

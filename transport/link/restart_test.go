@@ -1,0 +1,79 @@
+package link
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+)
+
+// The accepting process starts again with what it had kept: the dialler is told, what was sent before is forgotten, and
+// frames arrive once and in order from then on, both ways.
+func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, old, welcome := w.dial()
+		saved, ok := SavedOf(old)
+		if !ok {
+			t.Fatal("a link cannot be kept")
+		}
+		w.acceptor = NewAcceptor(Config{Lease: lease, Term: term + 1})
+		far := w.acceptor.Restore(saved)
+		w.network.Break("client")
+		if err := near.Send(wire.KindRun, []byte("to the start before")); err != nil {
+			t.Error(err)
+		}
+		ended := make(chan error, 2)
+		come := make(chan error, 1)
+		go func() {
+			come <- receive(far, 5)
+			ended <- drain(far)
+		}()
+		if kind, _, err := near.Recv(); kind != wire.KindRestarted || err != nil {
+			t.Fatalf("the dialler received %d, %v", kind, err)
+		}
+		go func() { ended <- drain(near) }()
+		time.Sleep(time.Second)
+		w.network.Break("client") // a link of the new start outlives its line as any does
+		if err := send(near, 5, func() {}); err != nil {
+			t.Error(err)
+		}
+		if err := <-come; err != nil {
+			t.Error(err)
+		}
+		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Resume: &wire.Resume{Link: welcome.Link.Id,
+			Secret: welcome.Link.Secret, Term: welcome.Link.Term, Attempt: 99}}
+		_, _, err := w.network.Dial(context.Background(), "inproc:controller", hello)
+		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "has continued it in term") {
+			t.Errorf("the term before is accepted again: %v", err)
+		}
+		end(near, far, old)
+		<-ended
+		<-ended
+	})
+}
+
+// What was not kept is refused, and a dialler that cannot say what it has.
+func TestOnlyKeptLinksOutliveTheirAcceptor(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, old, _ := w.dial()
+		w.acceptor = NewAcceptor(Config{Lease: lease, Term: term + 1})
+		w.network.Break("client")
+		_, _, err := near.Recv()
+		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "has started since") {
+			t.Errorf("a link that was not kept: %v", err)
+		}
+		end(near, old)
+	})
+	a := NewAcceptor(Config{Lease: lease, Term: term + 1})
+	c := a.Restore(Saved{ID: 1, Secret: make([]byte, secretSize), Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}})
+	in := &transport.Incoming{Protocol: wire.ProtocolRejoin - 1, Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}
+	_, err := a.give(in, &wire.Resume{Link: 1, Secret: make([]byte, secretSize), Term: term, Attempt: 1})
+	if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "cannot say what it has") {
+		t.Errorf("a dialler of an old protocol: %v", err)
+	}
+	c.Close()
+}
