@@ -33,6 +33,7 @@ type assemblies struct {
 type assembly struct {
 	key     string
 	object  uint64 // 0 as long as one run alone has read it
+	message []byte // that had it assembled
 	members []uint64
 }
 
@@ -126,7 +127,10 @@ func (r *remote) assemble(run *wire.Run) {
 			known.object = r.Objects(1)
 			m := &wire.Assemble{Object: known.object, Program: run.Program, Pieces: m.Pieces}
 			r.buf, _ = proto.MarshalOptions{}.MarshalAppend(r.buf[:0], m) // numbers alone
-			_ = r.post(wire.KindAssemble, true)                           // if it fails, the reader gets the error too
+			if r.kept.on {
+				known.message = slices.Clone(r.buf)
+			}
+			_ = r.post(wire.KindAssemble, true) // if it fails, the reader gets the error too
 		}
 		inputs[m.Argument] = known.object
 	}

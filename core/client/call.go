@@ -11,19 +11,31 @@ import (
 // calling is a run in flight that may call functions of this client. remote.mu guards it.
 type calling struct {
 	call  func(*HostCall)
-	under int   // calls that have not ended
-	over  bool  // the run has ended
-	err   error // the run's error, if over
+	under int                // calls that have not ended
+	begun map[[2]uint64]bool // calls, by worker and part: a controller that starts again may pass one on again
+	over  bool               // the run has ended
+	err   error              // the run's error, if over
 }
 
 // hostCall starts a call.
 func (r *remote) hostCall(m *wire.HostCall) {
 	r.mu.Lock()
 	p := r.pending[m.Op]
+	again := false
 	if p.calls != nil {
-		p.calls.under++
+		name := [2]uint64{m.Worker, m.Part}
+		if again = p.calls.begun[name]; !again {
+			if p.calls.begun == nil {
+				p.calls.begun = map[[2]uint64]bool{}
+			}
+			p.calls.begun[name] = true
+			p.calls.under++
+		}
 	}
 	r.mu.Unlock()
+	if again {
+		return
+	}
 	key := transport.Key{Space: r.space, ID: m.Op, Part: m.Part}
 	reply := transport.Key{Space: r.space, ID: m.Op, Part: m.Part + 1}
 	arguments, results := wire.HostBytes(m.Arguments), wire.HostBytes(m.Results)

@@ -82,6 +82,8 @@ type remote struct {
 	buf        []byte     // the message that is being sent
 	open       *openPut   // the last operation, if its message has yet to be sent; or nil
 	assemblies assemblies
+	kept       remembered
+	epoch      uint64 // of the devices, 0 until the first Rebind
 
 	gathering *time.Timer // calls sendLate
 	armedPut  bool        // whether gathering runs
@@ -116,10 +118,12 @@ type remote struct {
 
 // pending is an operation in flight.
 type pending struct {
-	token uint64
-	put   *putting
-	fetch *fetching
-	calls *calling
+	token   uint64
+	put     *putting
+	fetch   *fetching
+	calls   *calling
+	message []byte   // its frame, where the session outlives its controller
+	play    *playing // instead, of a play's nodes
 }
 
 // compiling is a Compile in progress.
@@ -127,6 +131,8 @@ type compiling struct {
 	answer chan *wire.Compiled // has room for the answer; closed without one if the session is lost
 	slow   func(worker string, since time.Duration)
 	text   []byte // if it is not part of the message: workers that compile it are sent it
+	// message is the Compile, where the session outlives its controller.
+	message []byte
 }
 
 // freeAfter is how long freed objects wait for a submission that can carry them along.
@@ -164,6 +170,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		remapping: remapping{}, gone: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.batcher, _ = conn.(transport.Batcher)
+	_, r.kept.on = conn.(transport.Watched)
+	r.kept.on = r.kept.on && welcome.Keeps
 	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
@@ -230,9 +238,13 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 		r.mu.Unlock()
 		return nil, r.lost
 	}
-	r.compiles[id] = &compiling{answer, c.Slow, text}
-	r.mu.Unlock()
 	m.Op, m.Program = id, id
+	one := &compiling{answer: answer, slow: c.Slow, text: text}
+	if r.kept.on {
+		one.message, _ = proto.Marshal(m) // sendMessage finds the error
+	}
+	r.compiles[id] = one
+	r.mu.Unlock()
 	err := r.sendMessage(wire.KindCompile, m)
 	if err == nil {
 		select {
@@ -279,6 +291,9 @@ func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
 		return err
 	}
 	r.sendPut(false)
+	if kind == wire.KindForget {
+		r.rememberFree(kind, payload)
+	}
 	return r.unsent(r.conn.Send(kind, payload))
 }
 
@@ -309,6 +324,8 @@ func (r *remote) read() {
 		kind, payload, err := r.conn.Recv()
 		switch {
 		case err != nil:
+		case kind == wire.KindRestarted:
+			err = r.rejoin()
 		case kind == wire.KindCompleted:
 			if err = completed.Parse(payload); err == nil {
 				batch = r.completed(completed, batch)
@@ -405,6 +422,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 			}
 		}
 	}
+	r.settles(len(m.Ok) + len(m.Failed))
 	if m.Credit > 0 {
 		r.credit = int(min(m.Credit, 1<<30))
 	}

@@ -24,6 +24,7 @@ const (
 	MomentRebound      = "rebound"      // the devices are its from now on, for all that is submitted
 	MomentDisconnected = "disconnected" // there is no connection to the controller; the session is kept for the lease
 	MomentResumed      = "resumed"      // there is one again, and nothing was lost
+	MomentRestarted    = "restarted"    // the controller, which has the session back: nothing was lost
 	MomentEnded        = "ended"        // the session is lost
 )
 

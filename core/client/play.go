@@ -3,6 +3,8 @@ package client
 import (
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -22,6 +24,13 @@ type section struct {
 	nodes       int
 	inputs      []uint64
 	crossed     []uint64 // objects of earlier sections that no later section reads
+	message     []byte   // that defined it, where the session outlives its controller
+}
+
+// playing is a section of a play in flight, where the session outlives its controller.
+type playing struct {
+	message []byte // its frame; the caller holds order
+	of      section
 }
 
 // Define implements Cluster.
@@ -52,10 +61,18 @@ func (r *remote) Define(g *graph.Graph) (uint64, error) {
 		}
 		d.sections = append(d.sections, one)
 	}
+	defining := make([]*wire.Graph, len(sections))
+	for i := range sections {
+		defining[i] = wire.GraphOf(d.sections[i].graph, sections[i].Graph)
+		if r.kept.on {
+			payload, _ := proto.Marshal(defining[i]) // sendMessage finds the error
+			d.sections[i].message = payload
+		}
+	}
 	r.graphs[id] = d
 	r.mu.Unlock()
 	for i := range sections {
-		if err := r.sendMessage(wire.KindGraph, wire.GraphOf(d.sections[i].graph, sections[i].Graph)); err != nil {
+		if err := r.sendMessage(wire.KindGraph, defining[i]); err != nil {
 			r.ForgetGraph(id)
 			return 0, err
 		}
@@ -151,7 +168,8 @@ func (s *PlaySpec) objects(numbers []uint64) []uint64 {
 
 // playSection sends a section of a play. The caller holds order.
 func (r *remote) playSection(s *PlaySpec, p *section) error {
-	op, err := r.beginPlay(s, p)
+	sent := new(playing)
+	op, err := r.beginPlay(s, p, sent)
 	if err != nil {
 		return err
 	}
@@ -159,6 +177,9 @@ func (r *remote) playSection(s *PlaySpec, p *section) error {
 	play := wire.Play{Op: op, Graph: p.graph, Nodes: uint32(p.nodes), First: s.First + uint64(p.made),
 		Inputs: s.objects(p.inputs)}
 	r.buf = play.Append(r.buf[:0])
+	if r.kept.on {
+		sent.message, sent.of = wire.AppendFrame(nil, wire.KindPlay, r.buf), *p
+	}
 	if err := r.post(wire.KindPlay, false); status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBackPlay(op, p.nodes, err)
 	}
@@ -167,7 +188,7 @@ func (r *remote) playSection(s *PlaySpec, p *section) error {
 
 // beginPlay numbers a section's operations, once the session has any credit; a section may
 // overdraw it. The caller holds order.
-func (r *remote) beginPlay(s *PlaySpec, p *section) (op uint64, err error) {
+func (r *remote) beginPlay(s *PlaySpec, p *section, sent *playing) (op uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.credited(s.Stop); err != nil {
@@ -178,7 +199,7 @@ func (r *remote) beginPlay(s *PlaySpec, p *section) (op uint64, err error) {
 	r.underWay += p.nodes
 	for i := range p.nodes {
 		node := p.first + i
-		one := pending{token: s.Token + uint64(node)}
+		one := pending{token: s.Token + uint64(node), play: sent}
 		if node < len(s.Calls) && s.Calls[node] != nil {
 			one.calls = &calling{call: s.Calls[node]}
 		}

@@ -88,6 +88,7 @@ func (r *remote) waitForRoom(ask bool) {
 // send sends the operation in buf. If the connection has ended, the reader ends this
 // operation with all others; if the message cannot be sent, its number is taken back.
 func (r *remote) send(kind wire.Kind, op uint64) error {
+	r.remember(kind, op)
 	err := r.post(kind, false)
 	if status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBack(op, err)
@@ -488,10 +489,12 @@ func (r *remote) takeFrees() {
 	}
 	for some := range slices.Chunk(rows, maxFreed/maxRows) {
 		r.buf = (&wire.Free{Rows: some}).Append(r.buf[:0])
+		r.rememberFree(wire.KindFree, r.buf)
 		_ = r.post(wire.KindFree, true)
 	}
 	for some := range slices.Chunk(frees, maxFreed) {
 		r.buf = (&wire.Free{Objects: some}).Append(r.buf[:0])
+		r.rememberFree(wire.KindFree, r.buf)
 		_ = r.post(wire.KindFree, true) // if it fails, the reader gets the error too
 	}
 	r.freeing.Lock()

@@ -70,6 +70,7 @@ func (r *remote) rebind(m *wire.Rebind) {
 	}
 	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
 	r.view.Store(next)
+	r.epoch = m.Epoch
 	if r.conn.Send(wire.KindRebind, answer) != nil {
 		return // the reader ends the session
 	}

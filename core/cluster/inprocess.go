@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
@@ -36,6 +38,7 @@ type InProcess struct {
 	Memory     int64         // MemoryLimit there; the controller admits by the drivers' own limits
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Lease      time.Duration
+	Store      *durable.Store
 	Sequential bool
 	FirstCome  bool
 	Tenants    *tenant.Table // clients belong to the tenants whose tokens ConnectAs shows
@@ -61,7 +64,7 @@ type InProcess struct {
 type Local struct {
 	network   *inproc.Network
 	listener  *inproc.Listener
-	server    *controller.Server
+	server    atomic.Pointer[controller.Server]
 	hub       *inproc.Hub
 	pool      *shm.Pool
 	config    InProcess
@@ -97,9 +100,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 			"a cluster needs a driver for each worker, and an island for each or for none: got %d drivers and %d islands",
 			len(c.Drivers), len(c.Islands))
 	}
-	server, err := controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Sequential: c.Sequential, FirstCome: c.FirstCome, Tenants: c.Tenants,
-		MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
+	server, err := c.controller()
 	if err != nil {
 		return nil, err
 	}
@@ -108,9 +109,9 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	if c.Tenants != nil {
 		credentials.TenantOf = c.Tenants.OfToken
 	}
-	l := &Local{network: inproc.NewNetwork(credentials), server: server,
-		hub: inproc.NewHub(pool), pool: pool, config: c, hurry: c.Hurry, section: c.Section,
-		parts: map[string]uint64{}, names: map[uint64]string{}}
+	l := &Local{network: inproc.NewNetwork(credentials), hub: inproc.NewHub(pool), pool: pool,
+		config: c, hurry: c.Hurry, section: c.Section, parts: map[string]uint64{}, names: map[uint64]string{}}
+	l.server.Store(server)
 	if c.Network != nil {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
@@ -135,6 +136,13 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		}
 	}
 	return l, nil
+}
+
+// controller makes the controller.
+func (c *InProcess) controller() (*controller.Server, error) {
+	return controller.NewServer(controller.ServerConfig{
+		Heartbeat: c.Heartbeat, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential, FirstCome: c.FirstCome,
+		Tenants: c.Tenants, MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
 }
 
 // Join adds a worker with these devices, whose index is the number of those that joined before. It is not called beside
@@ -251,19 +259,21 @@ func (l *Local) name(process uint64) string {
 func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
 
 // Answer returns what an operator is told, or a tenant, as Server.Answer does.
-func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report { return l.server.Answer(ask, tenant) }
+func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report {
+	return l.server.Load().Answer(ask, tenant)
+}
 
 // Timeline returns what some devices did, as Server.Timeline does.
-func (l *Local) Timeline(look *wire.Look) *wire.Timeline { return l.server.Timeline(look) }
+func (l *Local) Timeline(look *wire.Look) *wire.Timeline { return l.server.Load().Timeline(look) }
 
 // Traces tells of traces, as Server.Traces does.
-func (l *Local) Traces() []*wire.Report_Trace { return l.server.Traces() }
+func (l *Local) Traces() []*wire.Report_Trace { return l.server.Load().Traces() }
 
 // Trace returns a trace, as Server.Trace does.
-func (l *Local) Trace(number uint64) []byte { return l.server.Trace(number) }
+func (l *Local) Trace(number uint64) []byte { return l.server.Load().Trace(number) }
 
 // Report returns the controller's report.
-func (l *Local) Report() *wire.Report { return l.server.Report() }
+func (l *Local) Report() *wire.Report { return l.server.Load().Report() }
 
 // Lose ends a worker as if its process had died.
 func (l *Local) Lose(index int) {
@@ -285,7 +295,7 @@ func (l *Local) Close() {
 		l.listener.Close()
 	}
 	l.accepting.Wait()
-	l.server.Close()
+	l.server.Load().Close()
 	for _, m := range l.workers {
 		<-m.served
 	}

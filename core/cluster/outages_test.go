@@ -1,6 +1,13 @@
 package cluster
 
-import "github.com/openpathways/pathways/core/wire"
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // What simulations do to a cluster, and ask of it.
 
@@ -36,8 +43,36 @@ func (l *Local) Meet(one, other string) { l.hub.Meet(l.process(one), l.process(o
 // Break breaks the connection between a worker or client and the controller.
 func (l *Local) Break(name string) { l.network.Break(name) }
 
+// Restart ends the controller as if its process had died, and starts it again with what store returns: the same
+// directory, opened again once the store that the controller had is closed. It returns the controller that has died,
+// for the caller to close at the end.
+func (l *Local) Restart(store func() *durable.Store) (dead *controller.Server, err error) {
+	dead = l.server.Load()
+	l.config.Store.Close() // what it decides from now on is not kept
+	l.listener.Close()
+	l.accepting.Wait()
+	l.mu.Lock()
+	names := slices.Collect(maps.Keys(l.parts))
+	l.mu.Unlock()
+	for _, name := range names {
+		l.network.Break(name)
+	}
+	l.config.Store = store()
+	server, err := l.config.controller()
+	if err != nil {
+		return dead, err
+	}
+	l.server.Store(server)
+	if l.listener, err = l.network.Listen(inProcessName); err != nil {
+		return dead, err
+	}
+	listener := l.listener
+	l.accepting.Go(func() { _ = server.Accept(listener) })
+	return dead, nil
+}
+
 // Check says what in the controller does not fit together, or nil.
-func (l *Local) Check() error { return l.server.Check() }
+func (l *Local) Check() error { return l.server.Load().Check() }
 
 // HostMemory is what a worker has, by its index.
 func (l *Local) HostMemory(index int) *wire.HostMemory { return l.workers[index].worker.HostMemory() }

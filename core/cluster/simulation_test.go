@@ -17,6 +17,8 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -25,7 +27,10 @@ import (
 var (
 	simulations       = flag.Int("simulations", usually(12, 200), "how many seeds the fault simulation tries")
 	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
-	many              = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
+	// restarting is off by default: PATHWAYS_SEED=3010154007 with it waits in vain for operations of a play behind the
+	// second start of the controller, and the cause is not known yet.
+	restarting = flag.Bool("restarting", false, "whether the controller may die and start again in fault simulations")
+	many       = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
 )
 
 // usually returns how often something random is tried, and how often by make test-all; make soak tries many more. Each
@@ -106,7 +111,8 @@ func simulate(t *testing.T, seed uint64, workers int) {
 				t.Logf("again: %s=%d go test -run %s$ ./core/cluster", seedVariable, seed, name)
 			}
 		}()
-		synctest.Test(t, func(t *testing.T) { newTrial(t, seed).run(workers) })
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) { newTrial(t, seed, dir).run(workers) })
 	})
 }
 
@@ -134,7 +140,12 @@ type trial struct {
 	islands []string
 	each    int           // devices of a worker
 	lease   time.Duration // 0 or lease
-	faults  []fault
+	// restarts: the controller may die and start again, with what it has kept in dir.
+	restarts bool
+	dir      string
+	store    *durable.Store
+	dead     []*controller.Server
+	faults   []fault
 	// doomed are the workers and clients that some fault may take away: what has
 	// to do with them may fail.
 	doomed map[string]bool
@@ -159,8 +170,8 @@ type fault struct {
 	do   func()
 }
 
-func newTrial(t *testing.T, seed uint64) *trial {
-	return &trial{t: t, seed: seed, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{},
+func newTrial(t *testing.T, seed uint64, dir string) *trial {
+	return &trial{t: t, seed: seed, dir: dir, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{},
 		apart: map[[2]string]bool{}, flaky: map[int]bool{},
 		delays: rand.New(rand.NewPCG(seed, 1))}
 }
@@ -212,6 +223,12 @@ func (x *trial) run(many int) {
 	x.probe()
 	x.check(workers, clients)
 	x.local.Close()
+	for _, server := range x.dead {
+		server.Close()
+	}
+	if x.store != nil {
+		x.store.Close()
+	}
 	exits.Wait()
 	for i, d := range x.drivers {
 		if err := d.Close(); err != nil {
@@ -230,6 +247,10 @@ func (x *trial) run(many int) {
 func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if r.IntN(2) == 0 {
 		x.lease = lease
+		x.restarts = r.IntN(2) == 0 && *restarting
+	}
+	if x.restarts {
+		x.store = x.open()
 	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
@@ -242,7 +263,8 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	}
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers[:workers], Islands: x.islands[:workers],
-		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0, Lease: x.lease,
+		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
+		Lease: x.lease, Store: x.store,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
@@ -315,6 +337,13 @@ func (x *trial) plan(r *rand.Rand, workers, clients int, many bool) {
 		}
 		f.at = at
 		x.faults = append(x.faults, f)
+	}
+	for range r.IntN(3) {
+		if x.restarts {
+			f := x.restartsController(workers, clients)
+			f.at = time.Duration(r.Int64N(int64(workTime)))
+			x.faults = append(x.faults, f)
+		}
 	}
 	if r.IntN(4) == 0 {
 		x.faults = append(x.faults, x.computesWithoutEnd(r, workers))
@@ -406,6 +435,38 @@ func (x *trial) losesController(workers, clients int) fault {
 		x.doomed[fmt.Sprint("c", i)] = true
 	}
 	return fault{what: "the controller is cut off for good", do: func() { x.local.Cut("controller") }}
+}
+
+// open opens what the controller keeps.
+func (x *trial) open() *durable.Store {
+	s, err := durable.Open(x.dir)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return s
+}
+
+// restartsController has the controller die and start again, and nothing else happens.
+func (x *trial) restartsController(workers, clients int) fault {
+	return fault{what: "the controller dies, and starts again", do: func() {
+		for i := range workers + clients {
+			name := fmt.Sprint("worker-", i)
+			if i >= workers {
+				name = fmt.Sprint("c", i-workers)
+			}
+			if !x.doomed[name] && !x.mends(name) {
+				return
+			}
+		}
+		dead, err := x.local.Restart(func() *durable.Store {
+			x.store = x.open()
+			return x.store
+		})
+		if err != nil {
+			x.t.Error(err)
+		}
+		x.dead = append(x.dead, dead)
+	}}
 }
 
 func (x *trial) computesWithoutEnd(r *rand.Rand, workers int) fault {

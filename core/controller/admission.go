@@ -76,18 +76,27 @@ func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 
 // admit has a gang that was checked, and whose objects are made, go on, or holds it.
 func (st *State) admit(g *gang) {
-	g.occupy()
-	if g.play == nil {
-		g.hosts = g.hostUses(st.performed)
-	} else {
-		g.hosts = g.hostUses(&g.play.g.nodes[g.node])
+	if st.known != nil {
+		st.readmit(g, st.known)
+		return
 	}
+	st.settleIn(g)
 	if len(st.awaits) > 0 || st.isLoading(g) || !st.roomFor(g, len(st.held)) {
 		st.hold(g)
 		return
 	}
 	st.book(g)
 	st.proceedWith(g)
+}
+
+// settleIn has a gang that was performed count as one that uses its devices and hosts.
+func (st *State) settleIn(g *gang) {
+	g.occupy()
+	if g.play == nil {
+		g.hosts = g.hostUses(st.performed)
+	} else {
+		g.hosts = g.hostUses(&g.play.g.nodes[g.node])
+	}
 }
 
 // roomFor reports whether a gang may have memory now: it fits, and none of the first n held gangs has to come first.

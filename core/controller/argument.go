@@ -64,6 +64,8 @@ const ofAssembled = -1
 func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	o := s.objects[id]
 	switch {
+	case o == nil && s.restored:
+		return errForgottenArray(id)
 	case o == nil:
 		return unusable(argument, id, "is not there; it was freed, or never made")
 	case o.err != nil:

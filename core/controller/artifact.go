@@ -181,6 +181,7 @@ func (st *State) discard(c *compiled) {
 	st.unmake(c)
 	if c.users == 0 {
 		st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
+		st.letCompiled(c)
 		st.dropArtifact(c)
 	}
 }

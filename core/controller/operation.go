@@ -157,7 +157,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 	if q.err != nil {
 		err = q.err
 	}
-	if err == nil {
+	if err == nil && st.known == nil {
 		err = lossFirst(st.alive(at), func() error { return st.readable(s, p, at, m) })
 	}
 	if e := st.create(s, m.FirstOutput, p.of.outputs, p.counted, at, err); e != nil {
@@ -274,6 +274,15 @@ func (st *State) start(g *gang) {
 		st.launched(g)
 		return
 	}
+	st.donated(g, m)
+	st.load(s, p, g.place)
+	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns)
+	st.launched(g)
+}
+
+// donated takes note of what a run donates.
+func (st *State) donated(g *gang, m *wire.Run) {
+	s, p := g.s, g.program
 	for _, i := range p.of.info.Donated {
 		if int(i) < len(m.Inputs) && !slices.Contains(m.NotDonated, i) {
 			if o := s.objects[m.Inputs[i]]; o != nil && g.place.has.covers(o.place.has) {
@@ -282,9 +291,6 @@ func (st *State) start(g *gang) {
 			}
 		}
 	}
-	st.load(s, p, g.place)
-	st.dispatch(g, wire.KindRun, g.place.workers, g.place.conns)
-	st.launched(g)
 }
 
 // launched is behind a run's dispatch: workers get what comes now behind it, so the session may go on.
@@ -366,11 +372,15 @@ func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *sess
 
 // enter numbers an operation, which is under way from then on.
 func (st *State) enter(g *gang, workers set, conns []uint64) {
-	st.gang++
+	number := st.known.numberOf()
+	if number == 0 {
+		st.gang++
+		number = st.gang
+	}
 	if g.s.profiles > 0 {
 		g.waited = uint64(st.now - g.began)
 	}
-	g.number, g.began = st.gang, st.now
+	g.number, g.began = number, st.now
 	g.waits.copyOf(workers)
 	g.left = len(conns)
 	g.waits.each(func(slot int) { st.busy[slot]++ })
@@ -458,6 +468,9 @@ func (st *State) forget(g *gang) {
 	is, ticket, time, s := g.island, g.ticket, st.charge(g), g.s
 	if s.out == 0 && len(s.ok) > 0 {
 		st.soil(s)
+	}
+	if s.out == 0 && s.unkept != nil {
+		st.letUnkept(s)
 	}
 	st.recycle(g)
 	if is != nil {

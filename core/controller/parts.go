@@ -17,6 +17,12 @@ import (
 func (st *State) dispatchParts(g *gang) {
 	st.tell(g.s, g.to)
 	st.enter(g, g.to, g.conns)
+	st.deliverParts(g, g.to)
+	g.message, g.payload, g.cut = nil, nil, nil
+}
+
+// deliverParts sends some workers their parts.
+func (st *State) deliverParts(g *gang, to set) {
 	var head []byte
 	var own [][]byte // by slot: what follows head
 	switch m := g.message.(type) {
@@ -30,7 +36,7 @@ func (st *State) dispatchParts(g *gang) {
 	}
 	_, isPut := g.message.(*wire.Put) // whose parts need no indices
 	var whole []uint64                // those that are sent all of it
-	g.to.each(func(slot int) {
+	to.each(func(slot int) {
 		w := st.workers[slot]
 		if w == nil || w.gone != nil {
 			return
@@ -44,7 +50,6 @@ func (st *State) dispatchParts(g *gang) {
 	if len(whole) > 0 {
 		st.deliverDispatch(whole, g.number, g.waited, g.s, g.kind, g.kept, g.payload)
 	}
-	g.message, g.payload, g.cut = nil, nil, nil
 }
 
 // encoded encodes a message that has been decoded, so that its text is UTF-8.

@@ -19,6 +19,7 @@ type play struct {
 	out       int  // nodes that were performed and have no place yet, and frees behind nodes that wait
 	skipped   bool // a node was not dispatched, and what it would have freed is there
 	missed    set  // the nodes that were not
+	past      set  // nodes that were performed before the controller started again
 	cancelled cancelled
 }
 
@@ -66,8 +67,28 @@ type stretch struct {
 func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.inputs, p.first) }
 
 func (st *State) play(s *session, m *wire.Play, q *queued) {
+	if q.resumed != nil {
+		s.play = q.resumed
+		st.proceed(s)
+		return
+	}
+	p, err := st.newPlay(s, m)
+	if err != nil {
+		for i := range uint64(m.Nodes) {
+			st.end(s, m.Op+i, err)
+		}
+		return
+	}
+	p.cancelled = q.cancelled
+	s.play = p
+	st.proceed(s)
+}
+
+// newPlay makes a play.
+//
+// Errors: why its graph cannot be played so.
+func (st *State) newPlay(s *session, m *wire.Play) (p *play, err error) {
 	g := s.graphs[m.Graph]
-	var err error
 	switch {
 	case g == nil:
 		err = st.unknown(s, m.Graph)
@@ -79,14 +100,7 @@ func (st *State) play(s *session, m *wire.Play, q *queued) {
 	case g.made > 0 && (m.First == 0 || m.First+uint64(g.made) < m.First):
 		err = invalid("arrays are numbered from 1, got %d", m.First)
 	}
-	if err != nil {
-		for i := range uint64(m.Nodes) {
-			st.end(s, m.Op+i, err)
-		}
-		return
-	}
-	s.play = &play{s: s, g: g, message: m, op: m.Op, first: m.First, inputs: m.Inputs, cancelled: q.cancelled}
-	st.proceed(s)
+	return &play{s: s, g: g, message: m, op: m.Op, first: m.First, inputs: m.Inputs}, err
 }
 
 // proceed performs nodes of the session's play, as far as may be.
@@ -106,6 +120,9 @@ func (st *State) proceed(s *session) {
 			return
 		}
 		p.next++
+		if p.past.has(p.next - 1) {
+			continue
+		}
 		st.tire(len(p.g.all.conns), 0)
 		st.performNode(s, p, p.next-1)
 	}
@@ -144,7 +161,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 	n := &p.g.nodes[i]
 	op := p.op + uint64(i)
 	err := p.cancelled[op]
-	if err == nil {
+	if err == nil && st.known == nil {
 		err = st.nodeReadable(p, i)
 	}
 	first := uint64(0)
@@ -225,6 +242,12 @@ func (st *State) include(g *gang, workers set, conns []uint64) {
 	}
 }
 
+// played returns the message that sends nodes, of which the first has this gang number.
+func (p *play) played(gang uint64, from, count int, term uint64) *wire.Played {
+	return &wire.Played{Gang: gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(from), Count: uint32(count),
+		First: p.first, Inputs: p.inputs, Client: p.s.process.Number, Term: term}
+}
+
 // shut sends the nodes that are to leave together.
 func (st *State) shut() {
 	o := &st.open
@@ -233,9 +256,7 @@ func (st *State) shut() {
 	}
 	p := o.play
 	from := len(st.buffer)
-	m := wire.Played{Gang: o.gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(o.from), Count: uint32(o.count),
-		First:  p.first,
-		Inputs: p.inputs, Client: p.s.process.Number, Term: st.config.Term}
+	m := p.played(o.gang, o.from, o.count, st.config.Term)
 	st.buffer = m.Append(st.buffer)
 	o.play, o.count = nil, 0
 	to := p.g.all.conns

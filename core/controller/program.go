@@ -287,13 +287,19 @@ func (st *State) share(c *compiled) {
 		delete(w.s.compiling, w.program)
 		st.install(c, w)
 	}
+	st.enlist(c)
+	st.keepCompiled(c)
+	st.let(c)
+}
+
+// enlist puts a program among those that were compiled.
+func (st *State) enlist(c *compiled) {
 	c.at = len(st.made)
 	st.made = append(st.made, c)
 	st.kept += c.bytes
 	if c.artifact != nil {
 		st.keptAway += c.artifact.bytes
 	}
-	st.let(c)
 }
 
 // unmake takes out a program that was compiled. Who uses it goes on.
@@ -319,22 +325,34 @@ func (st *State) install(c *compiled, w waiter) {
 		if c.users++; c.users == 1 {
 			st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		}
-		p := &program{id: w.program, op: w.op, of: c, place: w.place, portable: w.portable}
-		for i, bytes := range c.outputs {
-			if !st.isCounted(p.place, c.info.Outputs[i].GetMemory()) {
-				bytes = 0
-			}
-			p.counted, p.takes = append(p.counted, bytes), p.takes+bytes
-		}
+		p := st.newProgram(c, w)
 		w.s.programs[w.program] = p
+		st.keepProgram(w.s, p)
 		st.load(w.s, p, p.place)
-		i := c.info
-		answer.Info = &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas,
-			Partitions: i.Partitions,
-			Outputs:    i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost,
-			Collective: i.Collective}
+		answer.Info = p.describe()
 	}
 	st.send(w.s.to(), wire.KindCompiled, answer)
+}
+
+// describe returns what a client is told of a program.
+func (p *program) describe() *wire.ProgramInfo {
+	i := p.of.info
+	return &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas,
+		Partitions: i.Partitions,
+		Outputs:    i.Outputs, Parameters: i.Parameters, Donated: i.Donated, Optimized: i.Optimized, Cost: i.Cost,
+		Collective: i.Collective}
+}
+
+// newProgram makes a session's program.
+func (st *State) newProgram(c *compiled, w waiter) *program {
+	p := &program{id: w.program, op: w.op, of: c, place: w.place, portable: w.portable}
+	for i, bytes := range c.outputs {
+		if !st.isCounted(p.place, c.info.Outputs[i].GetMemory()) {
+			bytes = 0
+		}
+		p.counted, p.takes = append(p.counted, bytes), p.takes+bytes
+	}
+	return p
 }
 
 // loadableAt is an error where workers of a place cannot load a program.
@@ -442,6 +460,7 @@ func (st *State) let(c *compiled) {
 		return
 	}
 	if st.compiled[c.key] != c { // its workers were lost
+		st.letCompiled(c)
 		st.dropArtifact(c)
 		return
 	}
@@ -450,6 +469,7 @@ func (st *State) let(c *compiled) {
 		old := st.idle[0]
 		st.idle = st.idle[1:]
 		st.unmake(old)
+		st.letCompiled(old)
 		st.dropArtifact(old)
 	}
 }

@@ -24,6 +24,7 @@ type queued struct {
 	// Of a play:
 	nodes     int
 	cancelled cancelled
+	resumed   *play // one of which nodes were performed before the controller started again
 }
 
 func (q queued) compare(number uint64) int { return cmp.Compare(q.number, number) }

@@ -107,6 +107,7 @@ func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 func (st *State) rebind(s *session) {
 	old, next := s.binding, s.offered
 	s.binding, s.offered, s.seen, s.missing = next, nil, nil, 0
+	st.keepSession(s)
 	next.workers.each(func(slot int) {
 		if st.workers[slot].gone != nil { // also of those that come: since the offer
 			s.missing++
@@ -129,7 +130,7 @@ func (st *State) rebind(s *session) {
 		}
 	})
 	st.reach++
-	st.send(st.connsOf(s.told), wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
+	st.send(st.connsOf(s.told), wire.KindSession, s.describe())
 	st.replacePrograms(s, changed)
 	st.replaceGraphs(s, changed)
 	st.note(s.about(wire.EventRebound), fmt.Sprintf("%s has %s now on %s", s.owner(),

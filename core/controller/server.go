@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,6 +36,9 @@ type ServerConfig struct {
 	Tenants    *tenant.Table                 // as in Config
 	Reload     func() (*tenant.Table, error) // reads the file of tenants again; nil if Tenants is
 	Log        *slog.Logger                  // nil is quiet
+	// Store keeps what the next start needs to have its cluster back, if there is a Lease; nil: the cluster ends with this
+	// Server. The caller closes it, after Close.
+	Store *durable.Store
 	// Stopped is called once, when an operator has asked the cluster to stop. It must
 	// not wait.
 	Stopped func()
@@ -51,6 +55,7 @@ type Server struct {
 
 	reloading sync.Mutex // held while the file of tenants is read and until State has it; taken before mu
 
+	keeper  *keeper // nil without a Store
 	links   *linking.Acceptor
 	lease   time.Duration // of links
 	running sync.WaitGroup
@@ -66,6 +71,7 @@ type Server struct {
 	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
+	away    chan struct{} // closed once all have come back; nil when they have, or need not
 }
 
 // stepWeight is about how long, in nanoseconds, a Step performs operations: a third of what others may have to wait.
@@ -80,6 +86,8 @@ type link struct {
 	let      bool
 	welcome  *wire.Welcome
 	complete func()
+	kept     uint64         // number of its link, if that is kept on disk
+	restored bool           // it was begun by an earlier start
 	full     bool           // in Server.full
 	flush    []*link        // its reader's, for those to be flushed
 	ends     wire.Completed // its reader's, for the next message
@@ -106,13 +114,32 @@ func NewServer(c ServerConfig) (*Server, error) {
 	s.due.Stop()
 	var random [40]byte
 	rand.Read(random[:])
-	term := uint64(s.begun.UnixNano())
-	s.links = linking.NewAcceptor(linking.Config{Lease: c.Lease, Term: term, Died: c.Died})
-	s.state = New(Config{Cluster: hex.EncodeToString(random[:8]), Term: term, Key: random[8:],
+	who := durable.Identity{Cluster: hex.EncodeToString(random[:8]), Key: random[8:], Term: uint64(s.begun.UnixNano())}
+	var kept *Kept
+	if c.Store != nil {
+		var err error
+		if who, err = c.Store.Start(); err != nil {
+			return nil, err
+		}
+		if kept, err = readKept(c.Store); err != nil {
+			return nil, err
+		}
+		if c.Lease > 0 { // otherwise nobody would come back
+			s.keeper = newKeeper(c.Store, func(err error) {
+				s.log.Error("what the next start needs cannot be kept", "reason", err)
+			})
+		}
+	}
+	s.links = linking.NewAcceptor(linking.Config{Lease: c.Lease, Term: who.Term, Died: c.Died})
+	s.state = New(Config{Cluster: who.Cluster, Term: who.Term, Key: who.Key, Keeps: s.keeper != nil, Starts: who.Starts,
 		Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
 		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Unix: s.begun.UnixNano(), Limits: c.Limits, Tenants: c.Tenants, KeepTraces: c.KeepTraces})
 	s.state.Weigh(stepWeight)
+	if kept != nil {
+		s.away = make(chan struct{})
+		s.restore(kept)
+	}
 	s.running.Add(1)
 	go s.tick(c.Heartbeat)
 	return s, nil
@@ -195,14 +222,11 @@ func (s *Server) read(c *link) {
 			s.step(c, Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
 		})
 	}
-	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
-		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
-	if !c.let {
-		return // it was refused
-	}
-	if err := c.sendWelcome(); err != nil {
-		s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
-		s.hangUp(c)
+	if c.restored {
+		if !s.readRejoin(c) {
+			return
+		}
+	} else if !s.join(c, lease) {
 		return
 	}
 	for n := 0; ; { // messages since clients heard of ends
@@ -220,9 +244,59 @@ func (s *Server) read(c *link) {
 			}
 		}
 		if err != nil {
-			s.step(c, Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
-			s.hangUp(c)
+			s.lose(c, err)
 			return
+		}
+	}
+}
+
+// lose is the end of a connection.
+func (s *Server) lose(c *link, err error) {
+	s.step(c, Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
+	s.hangUp(c)
+}
+
+// join brings a new connection to State. It reports whether that let it in.
+func (s *Server) join(c *link, lease time.Duration) bool {
+	if c.in.Hello.Role != wire.Role_ROLE_ADMIN {
+		s.awaitOthers()
+	}
+	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
+		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
+	if !c.let {
+		return false // it was refused
+	}
+	s.keepLink(c, c.welcome)
+	if err := c.sendWelcome(); err != nil {
+		s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
+		s.hangUp(c)
+		return false
+	}
+	return true
+}
+
+// readRejoin brings to State what a process says that has come back, and waits for the others. What it has sent before
+// that it had sent to the controller's earlier start, or says again. It reports whether the connection goes on.
+func (s *Server) readRejoin(c *link) bool {
+	for {
+		kind, payload, err := c.in.Recv()
+		if err == nil && kind == wire.KindRejoin {
+			if err = s.take(c, kind, payload, true); err == nil {
+				s.mu.Lock()
+				back := s.state.HasComeBack(c.number)
+				s.mu.Unlock()
+				if back {
+					s.awaitOthers()
+					return true
+				}
+			}
+		}
+		if err == nil && kind == wire.KindGoodbye {
+			err = s.take(c, kind, payload, true)
+		}
+		if err != nil {
+			s.lose(c, err)
+			return false
 		}
 	}
 }
@@ -365,6 +439,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		m = new(wire.Abort)
 	case wire.KindRebind:
 		m = new(wire.Rebind)
+	case wire.KindRejoin:
+		m = new(wire.Rejoin)
+	case wire.KindSettled:
+		m = new(wire.Settled)
 	case wire.KindHostCall:
 		m = new(wire.HostCall)
 	case wire.KindProfile:
@@ -407,6 +485,9 @@ func (s *Server) step(by *link, ev Event, flush bool) {
 		leave(full)
 		s.mu.Lock()
 		s.runAll(Event{Kind: Continue, Now: int64(time.Since(s.begun))})
+	}
+	if s.away != nil {
+		s.cameBack()
 	}
 	var full []*link
 	if flush {
@@ -462,18 +543,21 @@ func (s *Server) Close() {
 		close(s.done)
 		s.run(Event{Kind: Closing, Now: int64(time.Since(s.begun))})
 		for _, c := range s.conns { // those that State has yet to hear of
+			s.letLink(c)
 			c.outbox.end()
 		}
 		s.takeFull(nil) // closing flushes
 	}
 	s.mu.Unlock()
 	s.running.Wait()
+	s.keeper.wait()
 }
 
 func (s *Server) hangUp(c *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c.number)
+	s.letLink(c)
 	c.outbox.end()
 }
 
@@ -512,13 +596,17 @@ func (s *Server) do(a *Action) {
 	case Refuse:
 		c := s.conns[a.To[0]]
 		delete(s.conns, c.number)
+		s.letLink(c)
 		why := a.Err
 		s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
 	case Close:
 		if c := s.conns[a.To[0]]; c != nil {
 			delete(s.conns, c.number)
+			s.letLink(c)
 			c.outbox.end()
 		}
+	case Keep:
+		s.keeper.put(fact{a.Table, a.Key, a.Fact})
 	case Reload:
 		asked := a.To[0]
 		s.running.Go(func() { s.readTenants(asked) })

@@ -45,12 +45,16 @@ type session struct {
 	putters gangs  // puts under way
 	entered uint64 // gangs that were ever under way
 
-	last     uint64 // operation received last
-	underWay int    // operations received whose end was not told
-	out      int    // gangs dispatched and not ended
-	putting  int    // of them, puts
-	gave     int64  // when it freed an array last, or an operation other than a put ended
-	spent    uint64 // device time of those that have ended, in nanoseconds
+	last     uint64   // operation received last
+	settles  bool     // its client tells which operations it has heard the end of
+	restored bool     // it began before the controller started again
+	sliced   bool     // it has, or had, slices
+	unkept   []uint64 // programs that are gone and that stay on disk until no gang is under way
+	underWay int      // operations received whose end was not told
+	out      int      // gangs dispatched and not ended
+	putting  int      // of them, puts
+	gave     int64    // when it freed an array last, or an operation other than a put ended
+	spent    uint64   // device time of those that have ended, in nanoseconds
 	queue    []queued
 	head     int
 	freeing  int      // objects named in the queue
@@ -137,28 +141,11 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	}
 	st.session++
 	st.process++
-	s := &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
-		tenant: owner, binding: st.bind(view, nil), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
-		begun:   st.now,
-		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
-		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
-		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
-	m := &wire.Welcome{Process: st.process, Session: s.id, Cluster: st.config.Cluster,
-		Proof:  wire.Prove(st.config.Key, st.process),
-		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
-	if st.config.KeepTraces {
-		m.MaxTrace = maxTrace
-	}
-	complete := st.showDevices(s, m)
-	s.single = make([]*place, view.Len())
-	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
+	st.keepNumbers()
+	s, complete, m, err := st.begins(number, h, owner, view)
+	if err != nil {
 		return err
 	}
-	if err := st.joins(owner, s); err != nil {
-		return err
-	}
-	st.sessions[s.id] = s
-	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, complete: complete})
 	text := s.owner() + " began"
 	if name := owner.terms.Name; name != "" {
@@ -166,6 +153,36 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	}
 	st.note(s.about(wire.EventBegan), text, nil)
 	return nil
+}
+
+// begins begins the session of the number given last, whose client is the process of the number given last.
+func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *placement.View) (s *session,
+	complete func(), m *wire.Welcome, err error) {
+	s = &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
+		tenant: owner, binding: st.bind(view, nil), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
+		begun:   st.now,
+		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
+		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
+		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
+	s.settles = st.config.Keeps && h.ProtocolMax >= wire.ProtocolRejoin
+	m = &wire.Welcome{Keeps: s.settles, Process: st.process, Session: s.id, Cluster: st.config.Cluster,
+		Proof:  wire.Prove(st.config.Key, st.process),
+		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
+	if st.config.KeepTraces {
+		m.MaxTrace = maxTrace
+	}
+	complete = st.showDevices(s, m)
+	s.single = make([]*place, view.Len())
+	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := st.joins(owner, s); err != nil {
+		return nil, nil, nil, err
+	}
+	st.sessions[s.id] = s
+	st.conns[number] = &conn{number: number, role: h.Role, s: s}
+	st.keepSession(s)
+	return s, complete, m, nil
 }
 
 // viewFor returns the devices that a client will see, or why it may not have a session now.
@@ -278,6 +295,7 @@ func (st *State) drop(s *session, why error) {
 		return
 	}
 	delete(st.sessions, s.id)
+	st.keep(tableSessions, sessionKey(s.id), nil)
 	st.left++
 	st.leaves(s.tenant, s)
 	reason := why
@@ -317,6 +335,7 @@ func (st *State) drop(s *session, why error) {
 		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
+	st.letUnkept(s)
 	st.leaveBindings(s)
 	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))
@@ -361,7 +380,12 @@ func (st *State) tell(s *session, workers set) {
 	})
 	s.told.union(fresh)
 	to := st.connsOf(fresh)
-	st.send(to, wire.KindSession, &wire.Session{Session: s.id, Client: s.process, Devices: s.spans})
+	st.send(to, wire.KindSession, s.describe())
+}
+
+// describe returns what workers are told of a session.
+func (s *session) describe() *wire.Session {
+	return &wire.Session{Session: s.id, Client: s.process, Devices: s.spans, Settles: s.settles}
 }
 
 // place returns the session's place of these virtual devices.
@@ -476,6 +500,9 @@ func (st *State) fromClient(s *session, ev *Event) error {
 		st.slice(s, m)
 	case *wire.SliceRelease:
 		st.releaseSlices(s, m.Slices)
+	case *wire.Settled:
+		m.Session = s.id
+		st.send(st.connsOf(s.told), wire.KindSettled, m)
 	case *wire.Profile:
 		st.profile(s, m)
 	case *wire.Trace:

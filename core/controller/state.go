@@ -93,6 +93,8 @@ type Config struct {
 	Limits  Limits
 	// KeepTraces is set where there is a web page, which shows traces that clients have recorded.
 	KeepTraces bool
+	Keeps      bool   // facts are kept on disk: see facts.go
+	Starts     uint64 // this start of the controller is the so manieth that knows of those before; 0 is 1
 }
 
 // EventKind says what happened.
@@ -148,6 +150,7 @@ const (
 	Log                       // Event has happened
 	Stop                      // an operator has asked the cluster to stop
 	Reload                    // read the file of tenants again; Tenants, with To[0] as its Conn, is to follow
+	Keep                      // keep Fact under Key of Table on disk; nil removes it. Nothing changes Fact
 )
 
 // Action is one output of Step. To and Payload hold until the next Step.
@@ -163,6 +166,9 @@ type Action struct {
 	Message  *wire.Welcome
 	Event    *wire.Report_Event
 	Err      error
+	Table    string
+	Key      string
+	Fact     proto.Message
 }
 
 // State is a controller's memory. The zero State is not ready; use New.
@@ -176,6 +182,9 @@ type State struct {
 	resumed int64
 	muted   muted
 	traces  keptTraces
+
+	comeback *comeback // nil unless the controller has started again, and not all have come back: see comeback.go
+	known    *known    // the gang that is being made known again, then
 
 	conns     map[uint64]*conn
 	process   uint64 // number given last
@@ -282,6 +291,9 @@ func New(c Config) *State {
 	}
 	if c.Tenants != nil {
 		st.apply(c.Tenants)
+	}
+	if c.Starts > 1 {
+		st.compile, st.moved = (c.Starts-1)<<startShift, (c.Starts-1)<<startShift
 	}
 	return st
 }
@@ -446,6 +458,8 @@ func (st *State) message(c *conn, ev *Event) {
 	}
 	var err error
 	switch {
+	case ev.Wire == wire.KindRejoin:
+		err = st.rejoins(c, ev)
 	case c.s != nil:
 		err = st.fromClient(c.s, ev)
 	case c.w != nil:
@@ -492,6 +506,7 @@ func (st *State) lost(c *conn, err error) {
 		c.s.conn = 0
 		st.drop(c.s, err)
 	}
+	st.isBack(c.number)
 }
 
 func (st *State) tick() {

@@ -34,7 +34,7 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 	if err == nil {
 		err = q.err
 	}
-	if err == nil {
+	if err == nil && st.known == nil {
 		err = st.alive(at)
 	}
 	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q)
@@ -77,7 +77,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		return
 	}
 	err := q.err
-	for i := 0; i < len(c.sources) && err == nil; i++ {
+	for i := 0; i < len(c.sources) && err == nil && st.known == nil; i++ {
 		err = st.movable(s, m, &c.sources[i])
 	}
 	at, e := st.placeMade(s, c.to, c.at)
@@ -89,7 +89,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 	if err == nil {
 		err = e
 	}
-	if err == nil {
+	if err == nil && st.known == nil {
 		err = st.areThere(c.workers)
 	}
 	q.cut = c
@@ -120,6 +120,8 @@ func (st *State) transferable(g *gang, m *wire.Transfer) error {
 // movable returns why a transfer cannot read an array; nil if it can.
 func (st *State) movable(s *session, m *wire.Transfer, from *source) error {
 	switch o := s.objects[from.object]; {
+	case o == nil && s.restored:
+		return errForgottenArray(from.object)
 	case o == nil:
 		return invalid("move %d: array %d is not there; it was freed, or never made", from.move, from.object)
 	case o.err != nil:
@@ -147,7 +149,7 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 	if err == nil {
 		err = q.err
 	}
-	if err == nil {
+	if err == nil && st.known == nil {
 		err = st.fetchable(s, m, at)
 	}
 	if err != nil {
@@ -163,6 +165,8 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 // fetchable returns why a fetch cannot read an array; nil if it can.
 func (st *State) fetchable(s *session, m *wire.Fetch, at *place) error {
 	switch o := s.objects[m.Object]; {
+	case o == nil && s.restored:
+		return errForgottenArray(m.Object)
 	case o == nil:
 		return invalid("array %d is not there; it was freed, or never made", m.Object)
 	case o.err != nil:

@@ -133,6 +133,7 @@ func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board
 		kinds[i], memories[i] = d.Kind, fmt.Sprint(d.Memories, d.DefaultMemory)
 	}
 	st.process++
+	st.keepNumbers()
 	name := st.apart(h.Name, st.process)
 	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, name: name,
 		protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now}
@@ -248,6 +249,9 @@ func (st *State) workerLost(w *worker, err error) {
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })
 	// Peers first: what waits for its bytes ends with its name.
 	to := st.connsOf(w.knows)
+	if st.comeback != nil { // it is not known who was told of it
+		to = slices.Clone(st.present)
+	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		if s := st.sessions[id]; s.conn != 0 && s.workers.has(w.slot) {
 			to = append(to, s.conn)

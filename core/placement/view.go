@@ -90,6 +90,23 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 	return v, nil
 }
 
+// ViewAs returns the view that a session had before: of these devices, in their order. It is nil if a worker of some
+// has left. Sized and Epoch are what the view's methods of these names return; Retire is owed for it.
+func (m *Map) ViewAs(devices []Span, sized bool, epoch uint64) *View {
+	v := &View{sized: sized, epoch: max(epoch, 1) - 1}
+	for _, span := range devices {
+		w := m.workers[span.Worker]
+		if w == nil || span.Local < 0 || span.Count < 1 || span.Count > w.Devices-span.Local {
+			return nil
+		}
+		v.add(w, span.Local, span.Count)
+	}
+	if sized {
+		m.countView(v, +1)
+	}
+	return v
+}
+
 // Retire ends a view: its devices no longer count as seen. It must be called once per
 // view.
 func (m *Map) Retire(v *View) {

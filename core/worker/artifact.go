@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -372,6 +373,27 @@ func (w *Worker) ask(number uint64) (*wire.Source, error) {
 	case <-w.ctx.Done():
 		return nil, context.Cause(w.ctx)
 	}
+}
+
+// wanted returns the artifacts that were asked for and not answered.
+func (a *artifacts) wanted() []uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.asked))
+}
+
+// offered returns the artifacts that the controller was told others can have from here.
+func (a *artifacts) offered() []uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Collect(maps.Keys(a.kept))
+	for _, l := range a.loaded {
+		if l.told {
+			all = append(all, l.number)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // source takes the answer.

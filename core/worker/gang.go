@@ -34,6 +34,7 @@ type gang struct {
 	work             any      // *run, *put, *transfer or *fetch
 	queues           []*queue // by part
 	collective       bool     // the engine knows it
+	remembered       bool     // its end is, until its client has heard it: see rejoin.go
 	bytes            bool     // it has pushes or expectations under (session, op)
 
 	left    atomic.Int32        // parts that have not ended
@@ -63,6 +64,9 @@ func newRun(w *Worker, id, op uint64, session uint32, client uint64) (*gang, *ru
 func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
 	g.w, g.op, g.client = w, op, client
 	g.ID, g.Session, g.Owner = id, session, g
+	if s := w.sessions[session]; s != nil {
+		g.remembered = s.settles
+	}
 }
 
 // failure returns the first error of the gang, or nil. It may be called at any time.
@@ -141,7 +145,7 @@ func (w *Worker) through(g *gang) {
 	}
 	err := g.failure()
 	w.note(g)
-	w.report.add(g.ID, g.spent.Load(), err, g.lacked.Load() && status.CodeOf(err) == status.ResourceExhausted)
+	w.report.add(g, err, g.lacked.Load() && status.CodeOf(err) == status.ResourceExhausted)
 	w.mu.Lock()
 	delete(w.gangs, g.ID)
 	if w.closing && len(w.gangs) == 0 {
@@ -232,7 +236,7 @@ func (w *Worker) enlist(g *gang, err error) bool {
 			g.Session, w.config.Name)
 	}
 	if err != nil {
-		w.report.add(g.ID, 0, err, false)
+		w.report.add(g, err, false)
 		w.report.flush()
 		return false
 	}

@@ -42,6 +42,8 @@ type calling struct {
 	g      *gang
 	device int
 	since  time.Time
+	// message is what its client was sent: again if the controller starts again.
+	message []byte
 }
 
 // hostCall passes a call on to the client. The device's program goes on when the
@@ -65,7 +67,7 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		return
 	}
 	w.mu.Lock()
-	w.calls[m.Part] = calling{g, c.Local, time.Now()}
+	w.calls[m.Part] = calling{g, c.Local, time.Now(), payload}
 	w.mu.Unlock()
 	w.exchangeValues(g, c, m, func(err error) {
 		w.mu.Lock()

@@ -190,7 +190,7 @@ func (w *Worker) play(d *wire.Played) {
 	}
 	if err != nil {
 		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // those of others are of no interest to the controller
-			w.report.add(d.Gang+i, 0, err, false)
+			w.report.add(newGang(w, d.Gang+i, d.Op+uint64(d.From)+i, d.Session, d.Client), err, false)
 		}
 		w.report.flush()
 		return

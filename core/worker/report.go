@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -21,21 +20,31 @@ type report struct {
 	spent   []uint64 // device time of each of ok, in nanoseconds
 	failed  []*wire.Failure
 	sending bool
+	sent    sync.Cond // sending has become false
 	payload []byte
+	// Those that ended and are not settled, in the order of their ends; see rejoin.go.
+	ended []record
+	why   map[uint64]*wire.Failure // of those that failed, by gang
 }
 
 // Ends are not held back beyond so many.
 const reportBatch = 64
 
-// add puts the end of a gang into the next batch, with the device time that it took here, and whether it failed for
-// lack of memory here.
-func (r *report) add(gang uint64, spent time.Duration, err error, noMemory bool) {
+// add puts the end of a gang into the next batch, and whether it failed for lack of memory here.
+func (r *report) add(g *gang, err error, noMemory bool) {
+	gang, spent := g.ID, uint64(g.spent.Load())
 	r.mu.Lock()
+	if g.remembered {
+		r.ended = append(r.ended, record{session: g.Session, gang: gang, op: g.op, spent: spent})
+	}
 	if err == nil {
-		r.ok, r.spent = append(r.ok, gang), append(r.spent, uint64(spent))
+		r.ok, r.spent = append(r.ok, gang), append(r.spent, spent)
 	} else {
-		r.failed = append(r.failed, &wire.Failure{Number: gang, Status: wire.Of(err), Busy: uint64(spent),
-			NoMemory: noMemory})
+		f := &wire.Failure{Number: gang, Status: wire.Of(err), Busy: spent, NoMemory: noMemory}
+		r.failed = append(r.failed, f)
+		if g.remembered {
+			r.keep(f)
+		}
 	}
 	r.mu.Unlock()
 }
@@ -81,5 +90,6 @@ func (r *report) flush() {
 		_ = r.conn.Send(wire.KindCompleted, r.payload) // the reader learns why
 		r.mu.Lock()
 		r.sending = false
+		r.sent.Signal()
 	}
 }

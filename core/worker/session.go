@@ -11,6 +11,7 @@ import (
 
 // session is what this worker knows of a session.
 type session struct {
+	settles bool    // as in wire.Session
 	devices []place // by number of a virtual device
 	// Of each assembled object, the objects whose shards the devices here have of it, by local device; 0 is none.
 	assembled map[uint64][]uint64
@@ -24,7 +25,7 @@ type place struct {
 
 // session records what is behind a session's devices, also where that has changed.
 func (w *Worker) session(m *wire.Session) {
-	s := new(session)
+	s := &session{settles: m.Settles}
 	if was := w.sessions[m.Session]; was != nil {
 		s.assembled = was.assembled // of devices here, which stay what they are
 	}
@@ -86,6 +87,7 @@ func (w *Worker) drop(m *wire.Drop) {
 	for _, q := range w.queues {
 		q.soon(func() { q.state.Drop(m.Session) })
 	}
+	w.report.drop(m.Session)
 	delete(w.sessions, m.Session)
 	w.recorder.Drop(m.Session)
 	maps.DeleteFunc(w.recordings, func(key recordingKey, _ *observe.Recording) bool { return key.session == m.Session })

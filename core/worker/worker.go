@@ -216,6 +216,7 @@ func New(c Config) (*Worker, error) {
 	w.idle = sync.NewCond(&w.mu)
 	w.boundCache()
 	w.report.conn = c.Conn
+	w.report.sent.L = &w.report.mu
 	w.artifacts.init()
 	w.host.session = map[uint32]int64{}
 	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
@@ -383,6 +384,12 @@ func (w *Worker) read() error {
 			w.report.hold()
 		}
 		kind, payload, err := w.conn.Recv()
+		if err == nil && kind == wire.KindRestarted {
+			err = w.rejoin()
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			if w.ctx.Err() != nil {
 				return nil
@@ -456,6 +463,8 @@ func (w *Worker) take(kind wire.Kind, payload []byte) error {
 		return wire.Decoded(kind, payload, new(wire.Peers), w.peers)
 	case wire.KindDrop:
 		return wire.Decoded(kind, payload, new(wire.Drop), w.drop)
+	case wire.KindSettled:
+		return wire.Decoded(kind, payload, new(wire.Settled), w.report.settle)
 	case wire.KindSession:
 		return wire.Decoded(kind, payload, new(wire.Session), w.session)
 	case wire.KindHeartbeat:

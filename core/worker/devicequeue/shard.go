@@ -162,6 +162,23 @@ func (q *Queue) Fault(session uint32, object uint64, err error) {
 	t.lost[object] = err
 }
 
+// Each calls each for the objects of all sessions whose shards are ready, with their buffers, or have failed. Donated
+// says that a computation has taken over the contents.
+func (q *Queue) Each(each func(session uint32, object uint64, buffer Buffer, donated bool, err error)) {
+	for session, t := range q.tables {
+		for object, s := range t.shards {
+			switch {
+			case s.state == ready:
+				each(session, object, s.Buffer, false, nil)
+			case s.state == failed && s.err == errDonated:
+				each(session, object, nil, true, nil)
+			case s.state == failed:
+				each(session, object, nil, false, s.err)
+			}
+		}
+	}
+}
+
 // Failure is why an object has no contents, nil where it has, or where a computation has
 // taken them over.
 func (q *Queue) Failure(session uint32, object uint64) error {

@@ -1,0 +1,179 @@
+package client
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A controller that has started again knows of a session what it had on its disk, and what workers have. The client
+// says the rest: what it has sent and knows no end of. See core/controller/comeback.go for why nothing is done twice.
+//
+// What has an end is kept until then: operations in pending, Compiles in compiles, graphs in graphs. A Free or a
+// Forget has none, so the last ones are kept, and sent again: to free an array twice does nothing. Each message is
+// kept before it is sent. So what was sent over the new connection before Rejoin, and which the controller passes
+// over, is in Rejoin.
+
+// keepsFrees bounds the frees that are kept, in bytes: more than a controller and its connections have on their way to
+// workers, which is below a megabyte for each. If one is lost all the same, its array stays until the session ends.
+const keepsFrees = 1 << 20
+
+// settleEvery is after how many ends workers are told which operations have ended: seldom enough to cost nothing, and
+// often enough that they remember little.
+const settleEvery = 256
+
+// remembered is what is kept of messages. It is of no use where the session does not outlive its controller.
+type remembered struct {
+	on    bool     // it does
+	frees [][]byte // frames of Free and Forget, the oldest first; the caller holds order
+	bytes int      // of frees
+	ends  int      // since workers were told; remote.mu guards it
+}
+
+// remember keeps the message of an operation, which is in buf. The caller holds order.
+func (r *remote) remember(kind wire.Kind, op uint64) {
+	if !r.kept.on {
+		return
+	}
+	message := wire.AppendFrame(make([]byte, 0, len(r.buf)+wire.Header), kind, r.buf)
+	r.mu.Lock()
+	if p, ok := r.pending[op]; ok {
+		p.message = message
+		r.pending[op] = p
+	}
+	r.mu.Unlock()
+}
+
+// rememberFree keeps a Free or a Forget. The caller holds order.
+func (r *remote) rememberFree(kind wire.Kind, payload []byte) {
+	k := &r.kept
+	if !k.on {
+		return
+	}
+	k.frees = append(k.frees, wire.AppendFrame(nil, kind, payload))
+	k.bytes += len(payload) + wire.Header
+	drop := 0
+	for ; k.bytes > keepsFrees && drop < len(k.frees)-1; drop++ {
+		k.bytes -= len(k.frees[drop])
+	}
+	if drop > len(k.frees)/2 || drop > 0 && len(k.frees) == cap(k.frees) {
+		k.frees = slices.Clone(k.frees[drop:])
+	} else {
+		clear(k.frees[:drop])
+		k.frees = k.frees[drop:]
+	}
+}
+
+// settles tells workers which operations have ended, if enough have since they were told last. The caller holds mu.
+func (r *remote) settles(ended int) {
+	k := &r.kept
+	if !k.on {
+		return
+	}
+	if k.ends += ended; k.ends < max(settleEvery, 2*len(r.pending)) {
+		return
+	}
+	k.ends = 0
+	m := &wire.Settled{Next: r.op + 1, Pending: slices.Collect(maps.Keys(r.pending))}
+	r.running.Go(func() {
+		if payload, err := proto.Marshal(m); err == nil {
+			_ = r.conn.Send(wire.KindSettled, payload) // if it fails, the reader gets the error too
+		}
+	})
+}
+
+// maxFrames is how many bytes of frames one Rejoin has, but for one that is longer.
+const maxFrames = 8 << 20
+
+// rejoin tells a controller that has started again what this session has. The reader calls it: nothing is received
+// meanwhile, so a submission that holds order does not wait for this.
+func (r *remote) rejoin() error {
+	r.order.Lock()
+	defer r.order.Unlock()
+	r.sendPut(false) // so that all numbers that were given have messages
+	var frames [][]byte
+	add := func(kind wire.Kind, payload []byte) { frames = append(frames, wire.AppendFrame(nil, kind, payload)) }
+	last, sent := &wire.Rejoin{Epoch: r.epoch}, map[uint64]bool{} // graphs
+	r.mu.Lock()
+	last.Last = r.op
+	last.Programs = slices.Sorted(maps.Keys(r.devices))
+	for _, id := range slices.Sorted(maps.Keys(r.graphs)) {
+		for _, s := range r.graphs[id].sections {
+			sent[s.graph] = true
+			add(wire.KindGraph, s.message)
+		}
+	}
+	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
+		if p := r.pending[op].play; p != nil && !sent[p.of.graph] { // it was forgotten behind its play
+			sent[p.of.graph] = true
+			add(wire.KindGraph, p.of.message)
+		}
+	}
+	for _, a := range r.assemblies.by {
+		if a.object != 0 {
+			add(wire.KindAssemble, a.message)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
+		add(wire.KindCompile, r.compiles[id].message)
+	}
+	var aborts []*wire.Abort
+	var play *playing // whose message was added last
+	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
+		p := r.pending[op]
+		if p.play != nil {
+			last.Pending = append(last.Pending, op)
+			if p.play != play {
+				play = p.play
+				frames = append(frames, play.message)
+			}
+			continue
+		}
+		frames = append(frames, p.message)
+		if p.put != nil && p.put.err != nil {
+			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(p.put.err)})
+		}
+	}
+	if len(r.asked)+len(r.remapping) > 0 || r.round != nil {
+		last.Status = wire.Of(status.New(status.Unavailable, "the controller ended while a slice was asked for, or a "+
+			"profile was taken"))
+	}
+	r.mu.Unlock()
+	for _, m := range aborts {
+		if payload, err := proto.Marshal(m); err == nil {
+			add(wire.KindAbort, payload)
+		}
+	}
+	if err := r.sendRejoin(append(frames, r.kept.frees...), last); err != nil {
+		return err
+	}
+	r.moment(MomentRestarted, "", nil, nil)
+	return nil
+}
+
+// sendRejoin sends frames in as many messages as they take, and last with the rest of them.
+func (r *remote) sendRejoin(frames [][]byte, last *wire.Rejoin) error {
+	send := func(m *wire.Rejoin) error {
+		payload, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		return r.conn.Send(wire.KindRejoin, payload)
+	}
+	var some []byte
+	for _, f := range frames {
+		if len(some) > 0 && len(some)+len(f) > maxFrames {
+			if err := send(&wire.Rejoin{More: true, Frames: some}); err != nil {
+				return err
+			}
+			some = some[:0]
+		}
+		some = append(some, f...)
+	}
+	last.Frames = some
+	return send(last)
+}

@@ -1,0 +1,546 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A controller that has started again makes its State of three things: the facts that it kept (facts.go), what its
+// workers say that they have, and what its clients say that they have sent and know no end of. It waits until all that
+// it kept have come back, or are lost; then rebuild makes the rest in one step, and all goes on.
+//
+// # Why no operation is done twice, and none is lost
+//
+// An operation has one name, its session and number. A client remembers the message of each operation until it has
+// heard its end, so none is lost. A worker remembers each operation that it was sent until the client has heard its
+// end (Settled), so it is known of each of them which workers have it, under which gang number, and how its part
+// ended. For each operation that a client remembers there are three cases:
+//
+//	no worker has it       it was never dispatched. It is performed as if it had just come.
+//	all its workers do     it is under way, or has ended there. It becomes a gang again, under its old number, and ends
+//	                       when all workers have reported it, some of them with what they said already.
+//	some of them do        it was being dispatched. It becomes a gang under its old number, too, and the others are sent
+//	                       it now.
+//
+// So a worker is sent an operation only if it does not have it.
+//
+// # Why the order is one
+//
+// Each worker was sent gangs by rising numbers, over a link that keeps their order. So what a worker lacks of the
+// gangs that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new.
+// New gangs get numbers above all that any worker has. So all workers have the gangs that they share in one order, as
+// if the controller had not ended. An operation of a session that was not dispatched shares no device with later ones
+// that were (line.go), and so it may come behind them.
+//
+// # What is not made again
+//
+// How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
+// gang that was under way takes no place in its island's schedule any more. A session cannot go on that has slices, or
+// whose client has taken an offer of devices that the controller had not heard of: it ends with a sentence.
+
+// comeback is what a State waits for that has started again.
+type comeback struct {
+	away map[uint64]bool           // connections that have yet to come back
+	of   map[uint64][]*wire.Rejoin // what those said that have
+}
+
+// known is a gang that workers have.
+type known struct {
+	number uint64
+	has    set // slots of the workers that have it
+	ends   []*partEnd
+}
+
+// partEnd is a worker's part of a gang that has ended.
+type partEnd struct {
+	w *worker
+	*wire.HeldGang
+}
+
+// numberOf returns the gang's number; 0 of nil.
+func (k *known) numberOf() uint64 {
+	if k == nil {
+		return 0
+	}
+	return k.number
+}
+
+// opName names an operation.
+type opName struct {
+	session uint32
+	op      uint64
+}
+
+// IsComingBack reports whether some of those who were there before the controller started again have yet to come back.
+func (st *State) IsComingBack() bool { return st.comeback != nil }
+
+// HasComeBack reports whether a connection has said what it has, or need not.
+func (st *State) HasComeBack(conn uint64) bool { return st.comeback == nil || !st.comeback.away[conn] }
+
+// rejoins takes what a worker or a client says that it has. One that has said it already says nothing new.
+func (st *State) rejoins(c *conn, ev *Event) error {
+	m, ok := ev.Message.(*wire.Rejoin)
+	if !ok || c.w == nil && c.s == nil {
+		return invalid("a message says what a process has that is neither a worker nor a client")
+	}
+	b := st.comeback
+	if b == nil || !b.away[c.number] {
+		return nil
+	}
+	b.of[c.number] = append(b.of[c.number], m)
+	if !m.More {
+		st.isBack(c.number)
+	}
+	return nil
+}
+
+// isBack takes note that a connection has come back, or is lost.
+func (st *State) isBack(conn uint64) {
+	b := st.comeback
+	if b == nil || !b.away[conn] {
+		return
+	}
+	if delete(b.away, conn); len(b.away) == 0 {
+		st.rebuild()
+	}
+}
+
+// rebuild makes the State of what workers and clients have said.
+func (st *State) rebuild() {
+	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
+		pending: map[opName]bool{}}
+	st.comeback = nil
+	for _, number := range slices.Clone(st.present) {
+		r.worker(st.conns[number].w)
+	}
+	for _, number := range slices.Sorted(maps.Keys(st.artifacts)) {
+		if c := st.artifacts[number]; c != nil && len(c.artifact.senders.holders) == 0 {
+			st.discard(c) // others compile it anew; those that have it may ask for it to be compiled again
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.session(st.sessions[id])
+	}
+	r.endOrphans()
+	r.makeArrays()
+	r.makeGangs()
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.goOn(st.sessions[id])
+	}
+	st.note(about{kind: wire.EventMended}, "the controller has started again, and has its cluster back: "+
+		status.Count(len(st.present), "worker")+", "+status.Count(len(st.sessions), "session"), nil)
+	st.stir()
+	st.serve = true
+	st.offerAll()
+}
+
+// rebuilding is rebuild at work.
+type rebuilding struct {
+	st       *State
+	of       map[uint64][]*wire.Rejoin // by connection
+	known    map[opName]*known
+	arrays   map[uint32]map[uint64]*heldArray // by session and object
+	pending  map[opName]bool                  // of plays
+	sent     []*reminder                      // of all sessions, what no worker can have first
+	underWay []*reminder                      // operations that workers have
+	made     map[opName]bool                  // objects that underWay makes
+}
+
+// heldArray is what workers have of an array.
+type heldArray struct {
+	rows    []uint32
+	bytes   int64
+	memory  string
+	donated bool
+	err     error
+}
+
+// reminder is a message that a client remembers.
+type reminder struct {
+	s    *session
+	op   uint64 // 0 of those that have no end
+	ev   Event
+	gang *known
+	// Of a play: nodes that workers have are reminders of their own, with the same play.
+	play *play
+	node int
+}
+
+// worker takes what a worker has.
+func (r *rebuilding) worker(w *worker) {
+	st := r.st
+	for _, m := range r.of[w.to[0]] {
+		for _, number := range m.Artifacts {
+			if c := st.artifacts[number]; c == nil {
+				st.send(w.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{number}})
+			} else if !c.artifact.senders.held[w] {
+				c.artifact.senders.add(w)
+			}
+		}
+		for _, h := range m.Holdings {
+			r.holding(w, h)
+		}
+	}
+}
+
+// holding takes what a worker has of a session.
+func (r *rebuilding) holding(w *worker, h *wire.Holding) {
+	st := r.st
+	for _, g := range h.Gangs {
+		st.gang = max(st.gang, g.Gang)
+	}
+	s := st.sessions[h.Session]
+	if s == nil {
+		st.session = max(st.session, h.Session)
+		st.send(w.to[:], wire.KindDrop, &wire.Drop{Session: h.Session, Status: wire.Of(errLeft)})
+		return
+	}
+	if !s.told.has(w.slot) {
+		s.told.add(w.slot)
+		w.users++
+	}
+	var unknown []uint64
+	for _, id := range h.Programs {
+		if p := s.programs[id]; p == nil {
+			unknown = append(unknown, id)
+		} else if !p.loaded.has(w.slot) {
+			p.of.loads(p, setOf(w.slot))
+			p.loaded.add(w.slot)
+		}
+	}
+	if len(unknown) > 0 {
+		st.send(w.to[:], wire.KindForget, &wire.Forget{Session: s.id, Programs: unknown})
+	}
+	for _, g := range h.Gangs {
+		name := opName{s.id, g.Op}
+		k := r.known[name]
+		if k == nil {
+			k = &known{number: g.Gang}
+			r.known[name] = k
+		}
+		k.has.add(w.slot)
+		if g.Ended {
+			k.ends = append(k.ends, &partEnd{w, g})
+		}
+	}
+	r.shards(s, w, h.Arrays)
+}
+
+// shards takes what a worker has of a session's arrays.
+func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
+	if len(arrays) == 0 {
+		return
+	}
+	virtual := map[uint32]uint32{} // by local device
+	for d, slot := range s.slots {
+		if slot == w.slot {
+			virtual[uint32(s.view.Device(d).Local)] = uint32(d)
+		}
+	}
+	all := r.arrays[s.id]
+	if all == nil {
+		all = map[uint64]*heldArray{}
+		r.arrays[s.id] = all
+	}
+	for _, m := range arrays {
+		a := all[m.Object]
+		if a == nil {
+			a = &heldArray{}
+			all[m.Object] = a
+		}
+		for _, local := range m.Devices {
+			if d, ok := virtual[local]; ok {
+				a.rows = append(a.rows, d)
+			}
+		}
+		a.bytes, a.donated = max(a.bytes, m.Bytes), a.donated || m.Donated
+		a.memory, a.err = cmp.Or(a.memory, m.Memory), cmp.Or(a.err, m.Failed.Err())
+	}
+}
+
+// session takes what a client has sent, or ends its session if that cannot go on.
+func (r *rebuilding) session(s *session) {
+	st := r.st
+	st.introduce(s.told)
+	st.send(st.connsOf(s.told), wire.KindSession, s.describe())
+	said := r.of[s.conn]
+	for _, m := range said {
+		err := m.Status.Err()
+		if err == nil && m.Epoch != 0 && m.Epoch != s.view.Epoch() {
+			err = status.New(status.Unavailable, "the controller ended while other workers took the place of lost ones")
+		}
+		for _, id := range m.Programs {
+			if s.programs[id] == nil && err == nil {
+				err = status.New(status.Unavailable, "the controller ended just after it had compiled program %d, before that "+
+					"was on its disk", id)
+			}
+		}
+		if err != nil {
+			st.expel(st.conns[s.conn], err)
+			return
+		}
+		for _, op := range m.Pending {
+			r.pending[opName{s.id, op}] = true
+		}
+	}
+	for _, m := range said {
+		err := r.frames(s, m.Frames)
+		if err != nil {
+			st.expel(st.conns[s.conn], err)
+			return
+		}
+		s.last = max(s.last, m.Last)
+	}
+}
+
+// frames takes messages that a client remembers.
+func (r *rebuilding) frames(s *session, frames []byte) error {
+	for len(frames) > 0 {
+		kind, payload, rest, err := wire.NextFrame(frames)
+		if err != nil {
+			return err
+		}
+		frames = rest
+		m, err := decode(kind, payload)
+		if err != nil {
+			return err
+		}
+		one := &reminder{s: s, ev: Event{Kind: Message, Conn: s.conn, Wire: kind, Message: m, Payload: payload, kept: true}}
+		switch m := m.(type) {
+		case *wire.Run:
+			one.op = m.Op
+			if p := s.programs[m.Program]; p != nil {
+				r.makes(one, m.FirstOutput, len(p.of.outputs))
+			}
+		case *wire.Put:
+			one.op = m.Op
+			r.makes(one, m.Object, 1)
+		case *wire.Transfer:
+			one.op = m.Op
+			r.makes(one, m.Object, 1)
+		case *wire.Fetch:
+			one.op = m.Op
+			r.makes(one, 0, 0)
+		case *wire.Graph: // plays need it
+			r.st.define(s, m, &one.ev)
+			continue
+		case *wire.Play:
+			one.op = m.Op
+			r.nodes(one, m)
+		}
+		if one.gang == nil {
+			r.sent = append(r.sent, one)
+		}
+	}
+	return nil
+}
+
+// nodes looks which nodes of a play workers have.
+func (r *rebuilding) nodes(one *reminder, m *wire.Play) {
+	p, err := r.st.newPlay(one.s, m)
+	if err != nil {
+		return // to play it finds the same
+	}
+	one.play = p
+	for i := range p.g.nodes {
+		n, op := &p.g.nodes[i], m.Op+uint64(i)
+		if !r.pending[opName{one.s.id, op}] { // its client has heard its end
+			p.past.add(i)
+			continue
+		}
+		node := &reminder{s: one.s, op: op, ev: one.ev, play: p, node: i}
+		first := uint64(0)
+		if len(n.sizes) > 0 {
+			first = p.object(n.first)
+		}
+		if r.makes(node, first, len(n.sizes)); node.gang != nil {
+			p.past.add(i)
+		}
+	}
+}
+
+// makes looks whether workers have an operation, which makes some objects.
+func (r *rebuilding) makes(one *reminder, first uint64, n int) {
+	name := opName{one.s.id, one.op}
+	if one.gang = r.known[name]; one.gang == nil {
+		return
+	}
+	delete(r.known, name)
+	r.underWay = append(r.underWay, one)
+	if r.made == nil {
+		r.made = map[opName]bool{}
+	}
+	for i := range uint64(n) {
+		r.made[opName{one.s.id, first + i}] = true
+	}
+}
+
+// endOrphans ends what workers have of operations whose end their clients have heard: these failed elsewhere.
+func (r *rebuilding) endOrphans() {
+	why := wire.Of(status.New(status.Aborted, "the operation has failed elsewhere"))
+	names := slices.SortedFunc(maps.Keys(r.known), func(a, b opName) int {
+		return cmp.Or(cmp.Compare(a.session, b.session), cmp.Compare(a.op, b.op))
+	})
+	for _, name := range names {
+		k := r.known[name]
+		for _, e := range k.ends {
+			k.has.remove(e.w.slot)
+		}
+		if to := r.st.connsOf(k.has); len(to) > 0 {
+			r.st.send(to, wire.KindAbort, &wire.Abort{Gang: k.number, Status: why})
+		}
+	}
+}
+
+// makeArrays makes the objects of which workers have shards, and that no operation under way makes.
+func (r *rebuilding) makeArrays() {
+	st := r.st
+	for _, id := range slices.Sorted(maps.Keys(r.arrays)) {
+		s := st.sessions[id]
+		if s == nil {
+			continue // it could not go on
+		}
+		for _, number := range slices.Sorted(maps.Keys(r.arrays[id])) {
+			a := r.arrays[id][number]
+			if r.made[opName{id, number}] || len(a.rows) == 0 {
+				continue
+			}
+			slices.Sort(a.rows)
+			at, err := st.place(s, slices.Compact(a.rows))
+			if err != nil {
+				continue // there are no numbers for places: the array is not there
+			}
+			o := &object{place: at, bytes: a.bytes, err: a.err, donated: a.donated}
+			if st.isCounted(at, a.memory) && !a.donated && a.err == nil {
+				o.counted = a.bytes
+				o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
+			}
+			s.objects[number] = o
+			if s.lost == nil {
+				s.lost = map[uint64]error{}
+			}
+			s.lost[number] = errForgottenShard(number) // that is not among these
+		}
+	}
+}
+
+// makeGangs makes gangs of operations that workers have, and sends them to those that lack them.
+func (r *rebuilding) makeGangs() {
+	st := r.st
+	slices.SortFunc(r.underWay, func(a, b *reminder) int { return cmp.Compare(a.gang.number, b.gang.number) })
+	for _, one := range r.underWay {
+		if st.sessions[one.s.id] != one.s {
+			continue
+		}
+		one.s.underWay++
+		st.known = one.gang
+		if one.play != nil {
+			st.performNode(one.s, one.play, one.node)
+			st.known = nil
+			continue
+		}
+		st.perform(one.s, &queued{kind: one.ev.Wire, op: one.op, message: one.ev.Message, payload: one.ev.Payload,
+			kept: true})
+		st.known = nil
+	}
+}
+
+// goOn has a session go on with what no worker has.
+func (r *rebuilding) goOn(s *session) {
+	last := s.last
+	for _, one := range r.sent {
+		if one.s != s || r.st.sessions[s.id] != s {
+			continue
+		}
+		if one.op != 0 {
+			s.last = one.op - 1
+		}
+		if m, ok := one.ev.Message.(*wire.Compile); ok && s.programs[m.Program] != nil {
+			r.st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program,
+				Info: s.programs[m.Program].describe()}) // the answer was lost
+			continue
+		}
+		if p := one.play; p != nil {
+			s.last += uint64(len(p.g.nodes))
+			s.underWay += len(p.g.nodes) - p.past.count()
+			r.st.enqueue(s, &queued{kind: wire.KindPlay, op: one.op, nodes: len(p.g.nodes), message: one.ev.Message, kept: true,
+				resumed: p}, one.ev.Payload)
+			continue
+		}
+		if err := r.st.fromClient(s, &one.ev); err != nil {
+			r.st.expel(r.st.conns[s.conn], err)
+			return
+		}
+	}
+	s.last = max(last, s.last)
+}
+
+// readmit makes a gang of an operation that workers have. It was admitted and had its place before.
+func (st *State) readmit(g *gang, k *known) {
+	s, kind := g.s, g.kind
+	st.settleIn(g)
+	st.book(g)
+	if g.program != nil {
+		kind = wire.KindRun
+		st.takeOver(g)
+		if g.play != nil {
+			g.play.donate(g.node)
+		} else {
+			st.donated(g, g.run)
+		}
+	}
+	var all []uint64
+	var lack set
+	lack.copyOf(g.to)
+	g.to.each(func(slot int) { all = append(all, st.workers[slot].to[0]) })
+	lack.without(k.has)
+	st.enter(g, g.to, all)
+	if to := st.connsOf(lack); len(to) > 0 {
+		st.tell(s, lack)
+		if g.program != nil {
+			st.load(s, g.program, g.place)
+		}
+		if p := g.play; p != nil {
+			st.send(to, wire.KindPlayed, p.played(g.number, g.node, 1, st.config.Term))
+		} else if g.message != nil {
+			st.deliverParts(g, lack)
+		} else {
+			st.deliverDispatch(to, g.number, 0, s, kind, g.kept, g.payload)
+		}
+	}
+	if g.program != nil {
+		g.ran, g.program, g.run = g.program.of, nil, nil
+	}
+	g.message, g.payload, g.cut = nil, nil, nil
+	st.played(g)
+	number := g.number
+	for _, e := range k.ends {
+		if st.gangs[number] == g {
+			st.through(g, e.w, e.Busy, e.Failed.Err())
+		}
+	}
+	for _, slot := range g.to.all() {
+		if w := st.workers[slot]; st.gangs[number] == g && w.gone != nil {
+			st.through(g, w, 0, st.lossOf(g, w))
+		}
+	}
+}
+
+// errForgottenShard is the error of what reads a shard that no worker has, of an array of which workers had others when
+// the controller started again.
+func errForgottenShard(id uint64) error {
+	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, or failed before the "+
+		"controller started again; make it again", id)
+}
+
+// errForgottenArray is the error of what reads an array of which no worker has a shard, in a session that began before
+// the controller started again.
+func errForgottenArray(id uint64) error {
+	return status.New(status.DataLoss, "array %d is not there: it was freed, or failed before the controller started "+
+		"again; make it again", id)
+}

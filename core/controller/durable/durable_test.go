@@ -1,0 +1,97 @@
+package durable
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+func open(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func facts(t *testing.T, s *Store, table string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	if err := s.Read(table, func(key string, value []byte) error {
+		all[key] = string(value)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Each start is the same controller, with a higher term, and has the facts of the one before.
+func TestNextStartHasWhatWasKept(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	first, err := s.Start()
+	if err != nil || first.Starts != 1 || len(first.Key) != keySize || first.Cluster == "" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	for _, entries := range [][]Entry{
+		{{"a", "1", []byte("one")}, {"a", "2", []byte("two")}, {"b", "1", []byte("other")}},
+		{{"a", "1", nil}, {"a", "3", []byte{}}, {"c", "1", nil}},
+	} {
+		if err := s.Write(entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir)
+	second, err := s.Start()
+	if err != nil || second.Starts != 2 || second.Term <= first.Term || second.Cluster != first.Cluster ||
+		!reflect.DeepEqual(second.Key, first.Key) {
+		t.Errorf("%+v behind %+v, %v", second, first, err)
+	}
+	if got, want := facts(t, s, "a"), map[string]string{"2": "two", "3": ""}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := facts(t, s, "c"); len(got) > 0 {
+		t.Errorf("got %v, want nothing", got)
+	}
+	if err := s.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, File)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
+// What is not a store is refused with its path, and so is one of another format.
+func TestOtherFilesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, File)
+	if err := os.WriteFile(path, []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+	os.Remove(path)
+	s := open(t, dir)
+	defer s.Close()
+	if _, err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write([]Entry{{string(identity), "format", number(format + 1)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Start(); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,262 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// What a controller keeps on disk for its next start: who was in the cluster, behind which devices, and the compiled
+// programs of sessions. These facts change when processes come and go, and when programs are compiled. Nothing is kept
+// of arrays and operations: the workers and the clients have these, and say so: see comeback.go.
+//
+// State says what to keep, by actions; Server keeps it, beside the lock, in the order of the actions. So after a crash
+// the newest facts may be missing, never an older one. What follows from a fact that is missing: a process that came
+// in the last moment is refused, and comes as a new one; a session whose program is missing ends with a sentence.
+// Neither has a wrong result.
+
+// The tables of facts.
+const (
+	tableLinks    = "links"    // KeptLink, by number: Server's
+	tableSessions = "sessions" // KeptSession
+	tablePrograms = "programs" // KeptProgram
+	tableCompiled = "compiled" // KeptCompiled, by its key
+	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
+)
+
+// startShift is where the number of a start stands in numbers that no two starts may both give, and which workers
+// keep: of compiles and transfers. The other bits count within a start.
+const startShift = 40
+
+// keep has a fact kept, or removed if it is nil.
+func (st *State) keep(table, key string, fact proto.Message) {
+	if st.config.Keeps {
+		st.out = append(st.out, Action{Kind: Keep, Table: table, Key: key, Fact: fact})
+	}
+}
+
+func sessionKey(id uint32) string { return fmt.Sprintf("%010d", id) }
+
+func programKey(session uint32, program uint64) string {
+	return fmt.Sprintf("%010d/%020d", session, program)
+}
+
+// keepNumbers keeps the numbers of processes and sessions that were given last.
+func (st *State) keepNumbers() {
+	if st.config.Keeps {
+		st.keep(tableNumbers, "last", &wire.KeptLink{Process: st.process, Session: st.session})
+	}
+}
+
+// keepSession keeps what is behind a session's devices.
+func (st *State) keepSession(s *session) {
+	if st.config.Keeps {
+		st.keep(tableSessions, sessionKey(s.id), &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(),
+			Epoch: s.view.Epoch(), Slices: s.sliced, Client: s.process.Number})
+	}
+}
+
+// keepProgram keeps a session's program.
+func (st *State) keepProgram(s *session, p *program) {
+	if st.config.Keeps {
+		st.keep(tablePrograms, programKey(s.id, p.id), &wire.KeptProgram{Session: s.id, Program: p.id, Op: p.op,
+			Key: p.of.key, Devices: p.place.rows, Portable: p.portable})
+	}
+}
+
+// letKeptProgram removes it. While gangs of the session are under way it stays, since they may be runs of it, and the
+// next start needs it to know what these make.
+func (st *State) letKeptProgram(s *session, program uint64) {
+	switch {
+	case !st.config.Keeps:
+	case s.out == 0:
+		st.keep(tablePrograms, programKey(s.id, program), nil)
+	default:
+		s.unkept = append(s.unkept, program)
+	}
+}
+
+// letUnkept removes programs that stayed while gangs were under way.
+func (st *State) letUnkept(s *session) {
+	for _, program := range s.unkept {
+		st.keep(tablePrograms, programKey(s.id, program), nil)
+	}
+	s.unkept = nil
+}
+
+// keepCompiled keeps what a program was compiled to.
+func (st *State) keepCompiled(c *compiled) {
+	if st.config.Keeps {
+		st.keep(tableCompiled, c.key, &wire.KeptCompiled{Key: c.key, Format: c.format, Text: c.text, Code: c.code,
+			Options: c.options, Handlers: c.handlers, Info: c.info, Loadable: c.loadable, Places: c.madeFor, Number: c.number})
+	}
+}
+
+// letCompiled removes it, unless another one has its key.
+func (st *State) letCompiled(c *compiled) {
+	if st.compiled[c.key] == nil {
+		st.keep(tableCompiled, c.key, nil)
+	}
+}
+
+// Kept is what an earlier start has kept.
+type Kept struct {
+	Links    []KeptLink
+	Numbers  *wire.KeptLink // nil where there is none
+	Sessions map[uint32]*wire.KeptSession
+	Programs []*wire.KeptProgram
+	Compiled map[string]*wire.KeptCompiled
+}
+
+// KeptLink is a link, and the number of its connection in this start.
+type KeptLink struct {
+	Conn  uint64
+	Lease int64 // as in Event
+	*wire.KeptLink
+}
+
+// Restore has a new State begin with what an earlier start has kept. It is called before Step. All connections are Cut
+// then, and come back by Mended and a Rejoin each, or are Lost. Until the last of them has, State takes no other
+// messages of clients and workers: see IsComingBack. It returns the connections that cannot come back, with the
+// reason, and what to do.
+func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
+	refused = map[uint64]error{}
+	st.comeback = &comeback{away: map[uint64]bool{}, of: map[uint64][]*wire.Rejoin{}}
+	links := slices.SortedFunc(slices.Values(k.Links), func(a, b KeptLink) int {
+		return cmp.Or(cmp.Compare(b.Hello.GetRole(), a.Hello.GetRole()), cmp.Compare(a.Process, b.Process))
+	})
+	for _, l := range links { // workers first
+		err := status.New(status.Internal, "its role was not kept")
+		switch l.Hello.GetRole() {
+		case wire.Role_ROLE_WORKER:
+			err = st.restoreWorker(l)
+		case wire.Role_ROLE_CLIENT:
+			err = st.restoreSession(l, k.Sessions[l.Session])
+		}
+		if err != nil {
+			refused[l.Conn] = err
+			continue
+		}
+		st.conns[l.Conn].cuts.lease = l.Lease
+		st.comeback.away[l.Conn] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(k.Sessions)) {
+		st.session = max(st.session, id)
+		if st.sessions[id] == nil {
+			st.keep(tableSessions, sessionKey(id), nil)
+		}
+	}
+	st.process = max(st.process, k.Numbers.GetProcess())
+	st.session = max(st.session, k.Numbers.GetSession())
+	st.restorePrograms(k)
+	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
+	st.out = nil
+	if len(st.comeback.away) == 0 {
+		st.comeback = nil
+	}
+	return refused, out
+}
+
+func (st *State) restoreWorker(l KeptLink) error {
+	st.process = l.Process - 1
+	if err := st.workerJoins(l.Conn, l.Hello); err != nil {
+		return err
+	}
+	w := st.processes[l.Process]
+	host := w.process.Host
+	delete(st.boards, host) // which has its newest board from the last of its workers
+	w.process.Board, w.process.Slot = l.Board.GetNumber(), l.Board.GetSlot()
+	if l.Board != nil {
+		st.boards[host] = l.Board
+	}
+	return nil
+}
+
+func (st *State) restoreSession(l KeptLink, k *wire.KeptSession) error {
+	switch {
+	case k == nil:
+		return status.New(status.Unavailable, "the controller has started again, and does not know the session's devices")
+	case k.Slices:
+		return status.New(status.Unavailable, "the controller has started again, and does not keep slices, which the "+
+			"session has")
+	}
+	owner, err := st.tenantOf(l.Tenant)
+	if err != nil {
+		return err
+	}
+	devices := make([]placement.Span, len(k.Devices))
+	for i, span := range k.Devices {
+		devices[i] = placement.Span{Worker: span.Worker, Local: int(span.Local), Count: int(span.Count)}
+	}
+	view := st.layout.ViewAs(devices, k.Sized, k.Epoch)
+	if view == nil {
+		return status.New(status.Unavailable, "the controller has started again while devices of the session were lost")
+	}
+	process, session := st.process, st.session
+	st.process, st.session = l.Process, l.Session
+	s, _, _, err := st.begins(l.Conn, l.Hello, owner, view)
+	st.process, st.session = max(process, l.Process), max(session, l.Session)
+	if err != nil {
+		st.layout.Retire(view)
+		return err
+	}
+	s.restored = true
+	return nil
+}
+
+// restorePrograms makes the programs of sessions.
+func (st *State) restorePrograms(k *Kept) {
+	var all []*compiled
+	for _, p := range k.Programs {
+		s, of := st.sessions[p.Session], k.Compiled[p.Key]
+		if s == nil || of == nil {
+			st.keep(tablePrograms, programKey(p.Session, p.Program), nil)
+			continue
+		}
+		place, err := st.place(s, p.Devices)
+		c := st.compiled[p.Key]
+		if c == nil && err == nil {
+			if c, err = st.restoreCompiled(of); err == nil {
+				all = append(all, c)
+			}
+		}
+		if err != nil {
+			st.keep(tablePrograms, programKey(p.Session, p.Program), nil)
+			continue // its session will miss it
+		}
+		c.users++
+		s.programs[p.Program] = st.newProgram(c, waiter{s: s, op: p.Op, program: p.Program, place: place,
+			portable: p.Portable})
+	}
+	for _, key := range slices.Sorted(maps.Keys(k.Compiled)) {
+		if st.compiled[key] == nil {
+			st.keep(tableCompiled, key, nil)
+		}
+	}
+	for _, c := range all {
+		st.let(c) // until all have it
+	}
+}
+
+// restoreCompiled makes what a program was compiled to. It has a user until all programs have been made.
+func (st *State) restoreCompiled(k *wire.KeptCompiled) (*compiled, error) {
+	c := &compiled{key: k.Key, format: k.Format, text: k.Text, code: k.Code, options: k.Options, handlers: k.Handlers,
+		madeFor: k.Places, ready: true, users: 1}
+	if err := c.fill(&wire.Compiled{Info: k.Info, Loadable: k.Loadable}, k.Number); err != nil {
+		return nil, err
+	}
+	st.compiled[c.key] = c
+	if c.loadable.Kept {
+		c.artifact = &artifact{bytes: c.loadable.Bytes, wanted: map[*worker]bool{}}
+		st.artifacts[c.number] = c
+	}
+	st.enlist(c)
+	return c, nil
+}

@@ -1,0 +1,229 @@
+package controller
+
+import (
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	linking "github.com/openpathways/pathways/transport/link"
+)
+
+// keeper writes facts to disk, in their order, on a goroutine of its own: so neither State's lock nor a caller waits
+// for the disk. All that has come while it writes is one transaction, the next. It keeps as many facts in memory as
+// come during a write.
+type keeper struct {
+	store  *durable.Store
+	failed func(error) // told once in a row
+
+	mu      sync.Mutex // guards the rest
+	facts   []fact
+	writing bool
+	quiet   *sync.Cond // nothing is to be written
+}
+
+type fact struct {
+	table, key string
+	value      proto.Message
+}
+
+func newKeeper(store *durable.Store, failed func(error)) *keeper {
+	k := &keeper{store: store, failed: failed}
+	k.quiet = sync.NewCond(&k.mu)
+	return k
+}
+
+// put has facts written. It does not wait. Of nil it does nothing.
+func (k *keeper) put(facts ...fact) {
+	if k == nil || len(facts) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.facts = append(k.facts, facts...)
+	if !k.writing {
+		k.writing = true
+		go k.write()
+	}
+}
+
+// write writes until there is nothing left.
+func (k *keeper) write() {
+	wrong := false
+	for {
+		k.mu.Lock()
+		facts := k.facts
+		k.facts = nil
+		if len(facts) == 0 {
+			k.writing = false
+			k.quiet.Broadcast()
+			k.mu.Unlock()
+			return
+		}
+		k.mu.Unlock()
+		entries := make([]durable.Entry, 0, len(facts))
+		for _, f := range facts {
+			e := durable.Entry{Table: f.table, Key: f.key}
+			if f.value != nil {
+				e.Value, _ = proto.Marshal(f.value) // what was decoded encodes
+			}
+			entries = append(entries, e)
+		}
+		if err := k.store.Write(entries); err != nil && !wrong {
+			wrong = true
+			k.failed(err)
+		}
+	}
+}
+
+// wait waits until all is written.
+func (k *keeper) wait() {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for k.writing {
+		k.quiet.Wait()
+	}
+}
+
+func linkKey(id uint64) string { return fmt.Sprintf("%020d", id) }
+
+// keepLink keeps a connection that was let in, if it is a link.
+func (s *Server) keepLink(c *link, w *wire.Welcome) {
+	if s.keeper == nil {
+		return
+	}
+	saved, ok := linking.SavedOf(c.in.Conn)
+	if !ok {
+		return
+	}
+	c.kept = saved.ID
+	s.keeper.put(fact{tableLinks, linkKey(saved.ID), &wire.KeptLink{Id: saved.ID, Secret: saved.Secret, Hello: saved.Hello,
+		Pass: uint32(saved.Holder.Pass), Tenant: saved.Holder.Tenant, HeartbeatMs: w.HeartbeatMs, Process: w.Process,
+		Session: w.Session, Board: w.Board}})
+}
+
+// letLink removes a connection that is no more.
+func (s *Server) letLink(c *link) {
+	if c.kept != 0 {
+		s.keeper.put(fact{table: tableLinks, key: linkKey(c.kept)})
+		c.kept = 0
+	}
+}
+
+// readKept reads what an earlier start has kept.
+func readKept(store *durable.Store) (*Kept, error) {
+	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
+	read := func(table string, m func() proto.Message) error {
+		return store.Read(table, func(key string, value []byte) error {
+			if err := proto.Unmarshal(value, m()); err != nil {
+				return status.New(status.DataLoss, "%s %q does not decode: %w", table, key, err)
+			}
+			return nil
+		})
+	}
+	err := read(tableLinks, func() proto.Message {
+		m := new(wire.KeptLink)
+		k.Links = append(k.Links, KeptLink{KeptLink: m})
+		return m
+	})
+	var sessions []*wire.KeptSession
+	if err == nil {
+		err = read(tableSessions, func() proto.Message {
+			sessions = append(sessions, new(wire.KeptSession))
+			return sessions[len(sessions)-1]
+		})
+	}
+	if err == nil {
+		err = read(tablePrograms, func() proto.Message {
+			k.Programs = append(k.Programs, new(wire.KeptProgram))
+			return k.Programs[len(k.Programs)-1]
+		})
+	}
+	var programs []*wire.KeptCompiled
+	if err == nil {
+		err = read(tableCompiled, func() proto.Message {
+			programs = append(programs, new(wire.KeptCompiled))
+			return programs[len(programs)-1]
+		})
+	}
+	if err == nil {
+		err = read(tableNumbers, func() proto.Message {
+			k.Numbers = new(wire.KeptLink)
+			return k.Numbers
+		})
+	}
+	for _, m := range sessions {
+		k.Sessions[m.Session] = m
+	}
+	for _, m := range programs {
+		k.Compiled[m.Key] = m
+	}
+	return k, err
+}
+
+// restore has the links of an earlier start come back.
+func (s *Server) restore(k *Kept) {
+	var links []*link
+	for i := range k.Links {
+		l := &k.Links[i]
+		hello := l.Hello
+		if hello == nil {
+			hello = new(wire.Hello)
+			l.Hello = hello
+		}
+		holder := transport.Holder{Pass: transport.Pass(l.Pass), Tenant: l.Tenant}
+		conn := s.links.Restore(linking.Saved{ID: l.Id, Secret: l.Secret, Hello: hello, Holder: holder, Beat: l.HeartbeatMs})
+		s.last++
+		c := &link{number: s.last, kept: l.Id, let: true, restored: true,
+			in: &transport.Incoming{Conn: conn, Hello: hello, Protocol: hello.ProtocolMax, Holder: holder}}
+		c.outbox.open(c.in, &s.running)
+		l.Conn, l.Lease = c.number, int64(s.lease)
+		links = append(links, c)
+	}
+	refused, actions := s.state.Restore(k)
+	for i := range actions {
+		s.do(&actions[i])
+	}
+	for _, c := range links {
+		if err := refused[c.number]; err != nil {
+			s.log.Warn("a process cannot come back", "name", c.in.Hello.Name, "reason", err)
+			s.letLink(c)
+			s.running.Go(func() { c.in.Close() })
+			continue
+		}
+		s.conns[c.number] = c
+		c.outbox.start()
+		s.running.Add(1)
+		go s.read(c)
+	}
+	s.cameBack()
+}
+
+// cameBack lets connections go on once State has its cluster back. Called with the lock, or before there are others.
+func (s *Server) cameBack() {
+	if s.away != nil && !s.state.IsComingBack() {
+		close(s.away)
+		s.away = nil
+	}
+}
+
+// awaitOthers blocks until State takes messages of clients and workers, or the Server closes.
+func (s *Server) awaitOthers() {
+	s.mu.Lock()
+	away := s.away
+	s.mu.Unlock()
+	if away == nil {
+		return
+	}
+	select {
+	case <-away:
+	case <-s.done:
+	}
+}

@@ -1,0 +1,219 @@
+package worker
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/worker/devicequeue"
+	"github.com/openpathways/pathways/device"
+)
+
+// A controller that has started again asks its workers what they have: see core/controller/comeback.go. So a worker
+// remembers each operation that it was sent, until its client has heard the end: those under way are in Worker.gangs,
+// those that ended in report.ended. Between the two nothing is missed, since through adds a gang to the second before
+// it takes it out of the first.
+//
+// The message that says so is the first that a worker sends over the new line which counts: ends of gangs that were
+// sent before it are in it, and none leaves beside it (report.sending).
+
+// record is an operation that ended here.
+type record struct {
+	session uint32
+	gang    uint64
+	op      uint64
+	spent   uint64 // device time, in nanoseconds
+}
+
+// keep remembers why a gang failed. The caller holds mu.
+func (r *report) keep(f *wire.Failure) {
+	if r.why == nil {
+		r.why = map[uint64]*wire.Failure{}
+	}
+	r.why[f.Number] = f
+}
+
+// settle forgets what a client has heard the end of.
+func (r *report) settle(m *wire.Settled) {
+	pending := make(map[uint64]bool, len(m.Pending))
+	for _, op := range m.Pending {
+		pending[op] = true
+	}
+	r.forget(func(e record) bool { return e.session == m.Session && e.op < m.Next && !pending[e.op] })
+}
+
+// drop forgets a session.
+func (r *report) drop(session uint32) {
+	r.forget(func(e record) bool { return e.session == session })
+}
+
+func (r *report) forget(which func(record) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = slices.DeleteFunc(r.ended, func(e record) bool {
+		if !which(e) {
+			return false
+		}
+		delete(r.why, e.gang)
+		return true
+	})
+}
+
+// maxHeld is how many arrays, or gangs, one Rejoin names: few enough for a frame.
+const maxHeld = 1 << 16
+
+// rejoin tells a controller that has started again what this worker has. The goroutine that reads the connection calls
+// it.
+func (w *Worker) rejoin() error {
+	w.posts.leave(true)
+	holdings := map[uint32]*wire.Holding{}
+	of := func(session uint32) *wire.Holding {
+		h := holdings[session]
+		if h == nil {
+			h = &wire.Holding{Session: session}
+			holdings[session] = h
+		}
+		return h
+	}
+	for session := range w.sessions {
+		of(session)
+	}
+	for key := range w.programs {
+		h := of(key.session)
+		h.Programs = append(h.Programs, key.program)
+	}
+	under := w.gangsOf(of)
+	if err := w.arrays(of); err != nil {
+		return err
+	}
+	r := &w.report
+	r.mu.Lock()
+	for r.sending { // what is sent does not count: the controller does not listen yet
+		r.sent.Wait()
+	}
+	r.sending = true
+	r.ok, r.spent, r.failed = r.ok[:0], r.spent[:0], nil // they are in ended
+	for _, e := range r.ended {
+		g := under[e.gang]
+		if g == nil {
+			g = &wire.HeldGang{Gang: e.gang, Op: e.op}
+			h := of(e.session)
+			h.Gangs = append(h.Gangs, g)
+		}
+		g.Ended, g.Busy = true, e.spent
+		if f := r.why[e.gang]; f != nil {
+			g.Failed, g.NoMemory = f.Status, f.NoMemory
+		}
+	}
+	r.mu.Unlock()
+	err := w.sendRejoin(holdings)
+	r.mu.Lock()
+	r.sending = false
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	r.flush()
+	w.askAgain()
+	return nil
+}
+
+// gangsOf tells of the gangs that are under way, and returns them by number.
+func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) map[uint64]*wire.HeldGang {
+	under := map[uint64]*wire.HeldGang{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, g := range w.gangs {
+		held := &wire.HeldGang{Gang: id, Op: g.op}
+		h := of(g.Session)
+		h.Gangs = append(h.Gangs, held)
+		under[id] = held
+	}
+	return under
+}
+
+// arrays tells of the shards of all devices, once these have begun what was sent before and can begin.
+func (w *Worker) arrays(of func(session uint32) *wire.Holding) error {
+	type key struct {
+		session uint32
+		object  uint64
+	}
+	known := map[key]*wire.HeldArray{}
+	for _, q := range w.queues {
+		looked := make(chan struct{})
+		q.soon(func() {
+			defer close(looked)
+			q.state.Each(func(session uint32, object uint64, b devicequeue.Buffer, donated bool, err error) {
+				a := known[key{session, object}]
+				if a == nil {
+					a = &wire.HeldArray{Object: object}
+					known[key{session, object}] = a
+					h := of(session)
+					h.Arrays = append(h.Arrays, a)
+				}
+				a.Devices = append(a.Devices, uint32(q.local))
+				a.Donated = a.Donated || donated
+				if err != nil {
+					a.Failed = wire.Of(err)
+				}
+				if b, ok := b.(device.Buffer); ok {
+					a.Bytes, a.Memory = max(a.Bytes, b.Shape().Bytes()), b.Memory()
+				}
+			})
+		})
+		select {
+		case <-looked:
+		case <-w.ctx.Done():
+			<-looked // of an owner that will come to it, since queues end behind the reader
+		}
+	}
+	return nil
+}
+
+// sendRejoin sends what this worker has, in as many messages as it takes.
+func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
+	var all []*wire.Rejoin
+	for _, session := range slices.Sorted(maps.Keys(holdings)) {
+		h := holdings[session]
+		for first := true; first || len(h.Arrays)+len(h.Gangs) > 0; first = false {
+			arrays, gangs := min(len(h.Arrays), maxHeld), min(len(h.Gangs), maxHeld)
+			one := &wire.Holding{Session: session, Arrays: h.Arrays[:arrays], Gangs: h.Gangs[:gangs]}
+			if first {
+				one.Programs = h.Programs
+			}
+			h.Arrays, h.Gangs = h.Arrays[arrays:], h.Gangs[gangs:]
+			all = append(all, &wire.Rejoin{More: true, Holdings: []*wire.Holding{one}})
+		}
+	}
+	all = append(all, &wire.Rejoin{Artifacts: w.artifacts.offered()})
+	for _, m := range all {
+		payload, err := proto.Marshal(m)
+		if err != nil {
+			panic(err) // a message of ours always encodes
+		}
+		if err := w.conn.Send(wire.KindRejoin, payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askAgain sends again what the controller was asked and may not have answered.
+func (w *Worker) askAgain() {
+	w.mu.Lock()
+	var calls [][]byte
+	for _, c := range w.calls {
+		calls = append(calls, c.message)
+	}
+	w.mu.Unlock()
+	for _, message := range calls {
+		_ = w.conn.Send(wire.KindHostCall, message) // the reader learns why
+	}
+	for _, number := range w.artifacts.wanted() {
+		if payload, err := proto.Marshal(&wire.Want{Artifact: number}); err == nil {
+			_ = w.conn.Send(wire.KindWant, payload)
+		}
+	}
+}
