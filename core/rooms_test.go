@@ -95,7 +95,7 @@ var rooms = []room{
 	{"core/observe", []string{"core/worker", "core/client", "capi/profile", "capi/embedded"}},
 	{"core/executor", []string{"core/embedded", "core/worker", "capi/embedded"}},
 	{"core/grant", []string{"core/client", "core/embedded", "capi/slices", "capi/embedded", "capi/cluster"}},
-	{"core/controller/durable", []string{"core/controller", "core/cluster"}},
+	{"core/controller/durable", []string{"core/controller", "core/cluster", "core/command"}},
 	{"core/controller", []string{"core/cluster"}},
 	{"core/client", []string{"core/cluster", "core/cluster/clustertest", "core/sharded", "capi/cluster", "capi/python"}},
 	{"core/epoch", []string{"core/cluster"}},

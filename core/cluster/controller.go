@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/epoch"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -25,11 +27,14 @@ import (
 
 // ControllerConfig configures the process of a controller.
 type ControllerConfig struct {
-	Listen     []string // addresses; at least one
-	Secret     Secret
-	Heartbeat  time.Duration
-	Silence    time.Duration
-	Lease      time.Duration
+	Listen    []string // addresses; at least one
+	Secret    Secret
+	Heartbeat time.Duration
+	Silence   time.Duration
+	Lease     time.Duration
+	// State is the directory, which exists, in which the controller keeps what it needs to have its cluster back when it
+	// starts again; "" means that its cluster ends with it.
+	State      string
 	Sequential bool
 	StuckAfter time.Duration
 	MemoryWait time.Duration
@@ -52,7 +57,7 @@ type ControllerConfig struct {
 //
 // Errors: those of listening, and of the file of tenants; INVALID_ARGUMENT if the token is that of a role, or if the
 // web page would be open to other machines without TLS.
-func ServeController(ctx context.Context, c ControllerConfig) error {
+func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 	if err := transport.IsOwn(c.Secret.Token); err != nil {
 		return err
 	}
@@ -66,7 +71,16 @@ func ServeController(ctx context.Context, c ControllerConfig) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server, err := controller.NewServer(c.server(tenants, cancel))
+	config := c.server(tenants, cancel)
+	if c.State != "" {
+		if config.Store, err = durable.Open(c.State); err != nil {
+			return err
+		}
+		defer func() {
+			err = errors.Join(err, config.Store.Remove()) // it ends in order, and its cluster with it
+		}()
+	}
+	server, err := controller.NewServer(config)
 	if err != nil {
 		return err
 	}

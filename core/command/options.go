@@ -62,6 +62,8 @@ var options = []option{
 	{"lease", time.Duration(0),
 		"time that a client or a worker keeps its place in the cluster while it has no connection to the controller; 0 " +
 			"means that it loses its place with its connection"},
+	{"state", "", "`directory` in which the controller keeps what it needs to have its cluster back when it starts " +
+		"again: with --lease, sessions and arrays survive it; default: nothing is kept"},
 	{"evict-after", time.Minute,
 		"time that a computation may run after its session has ended; after that, its worker restarts and loses its " +
 			"arrays; 0 means no limit"},

@@ -10,6 +10,9 @@ const (
 	// A process that has run for steadyAfter before it died can run: its earlier deaths no
 	// longer count.
 	steadyAfter = 60 * second
+	// The same of the controller, which is there at once: with what it has kept it can run if it has had its cluster back,
+	// and sessions wait for it.
+	controllerSteadyAfter = 10 * second
 	// The pause before a restart doubles each time, from firstRestart to lastRestart.
 	firstRestart, lastRestart = second / 10, 10 * second
 	// A process that dies before it is steady is restarted at most mostRestarts times in a
@@ -22,7 +25,7 @@ type restarts struct{ each []*restart }
 
 type restart struct {
 	name   string
-	again  bool  // whether it is restarted at all
+	steady int64 // steadyAfter, or controllerSteadyAfter
 	since  int64 // when it was last started
 	down   bool
 	pause  int64 // before the next restart
@@ -37,12 +40,15 @@ type verdict uint8
 const (
 	startsAgain verdict = iota // it is restarted after a pause
 	givenUp                    // it died too often
-	endsAll                    // it is never restarted, and the others cannot run without it
 )
 
 // add adds a running process.
-func (r *restarts) add(name string, again bool, now int64) {
-	r.each = append(r.each, &restart{name: name, again: again, since: now, pause: firstRestart})
+func (r *restarts) add(name string, now int64) {
+	steady := steadyAfter
+	if name == controllerName {
+		steady = controllerSteadyAfter
+	}
+	r.each = append(r.each, &restart{name: name, steady: steady, since: now, pause: firstRestart})
 }
 
 func (r *restarts) find(name string) *restart {
@@ -65,10 +71,7 @@ func (r *restarts) isDown(name string) bool {
 func (r *restarts) died(name string, now int64) (v verdict, in int64) {
 	p := r.find(name)
 	p.down = true
-	if !p.again {
-		return endsAll, 0
-	}
-	if now-p.since >= steadyAfter {
+	if now-p.since >= p.steady {
 		p.deaths, p.pause = 0, firstRestart
 	}
 	if p.deaths++; p.deaths > mostRestarts {
@@ -83,7 +86,7 @@ func (r *restarts) died(name string, now int64) (v verdict, in int64) {
 // due returns the processes to start now.
 func (r *restarts) due(now int64) (names []string) {
 	for _, p := range r.each {
-		if p.down && !p.failed && p.again && now >= p.due {
+		if p.down && !p.failed && now >= p.due {
 			names = append(names, p.name)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 )
@@ -32,6 +33,9 @@ the controller makes a token and keeps it in the cluster's directory, readable o
 and scripts of the same user on this machine find it there. Others need a copy, named by --token-file or
 PATHWAYS_TOKEN_FILE.
 
+With --lease and --state, the cluster survives its controller: workers and sessions wait for the lease, and a controller
+that starts again with the same directory has them back, with all arrays and all that is under way.
+
 With --tenants, each session belongs to a tenant of that file, which says what it may have of the devices. SIGHUP, or
 ` + "`pathways tenants apply`" + `, has the file read again.`,
 		Example: `  pathways controller --listen tcp:127.0.0.1:8476     # makes a token for this user's workers and scripts
@@ -42,7 +46,7 @@ With --tenants, each session belongs to a tenant of that file, which says what i
 		},
 	}
 	take(cmd, "address", "cluster", "dir", "listen", "token-file", "tls-cert", "tls-key", "tls-ca", "tls-mutual",
-		"heartbeat", "silence", "lease", "stuck-after", "memory-wait", "order", "tenants", "dispatch", "http")
+		"heartbeat", "silence", "lease", "state", "stuck-after", "memory-wait", "order", "tenants", "dispatch", "http")
 	return cmd
 }
 
@@ -85,6 +89,12 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		}
 		defer held.Close()
 	}
+	state := s.text("state")
+	if state != "" {
+		if err := os.MkdirAll(state, 0o700); err != nil {
+			return system.Error(err, "the directory of --state cannot be made")
+		}
+	}
 	var again chan os.Signal
 	if s.text("tenants") != "" {
 		again = make(chan os.Signal, 1)
@@ -93,7 +103,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	}
 	return cluster.ServeController(ctx, cluster.ControllerConfig{
 		Listen: listen, Secret: secret, Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
-		Lease: s.time("lease"), Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
+		Lease: s.time("lease"), State: state, Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
 		MemoryWait: s.time("memory-wait"),
 		FirstCome:  order == "fifo", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
 		Versions: p.Versions, Software: p.software(), Log: log,

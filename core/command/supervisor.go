@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,24 +14,27 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 // A supervisor is a process that `pathways up` leaves behind, and that restarts the
-// cluster's workers when they die (restarts decides when). It has no state that the cluster
+// cluster's controller and workers when they die (restarts decides when). It has no state that the cluster
 // needs: it finds the processes in the cluster's list, and if it is killed, all others
 // continue.
 //
 // It ends
 //   - at SIGTERM, which `pathways down` sends before it ends the others;
-//   - with the controller, without which there is no cluster: it ends the workers first;
+//   - with a controller that was told to stop, or dies too often: without one there is no cluster, so it ends the
+//     workers first;
 //   - if the list no longer names it, or is gone with the cluster's directory. In the
 //     latter case no command could find the processes again, so it ends them.
 
 const (
 	controllerName = "controller" // of the process in the list and of its log
 	supervisorName = "supervisor"
+	stateDirectory = "state" // of the controller, in the cluster's
 	// supervision is the command of a supervisor's process.
 	supervision = "supervise"
 	// lookEvery is how often a supervisor checks that processes are alive, which reads a
@@ -46,7 +50,7 @@ const (
 func (p *program) supervisor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: supervision, Hidden: true, Args: cobra.NoArgs,
-		Short: "restart the workers of a cluster when they die, until it ends",
+		Short: "restart the processes of a cluster when they die, until it ends",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := settings{cmd.Flags()}
 			c, err := p.placeOf(s)
@@ -130,7 +134,7 @@ func (w *vigil) look() (over bool, err error) {
 		w.log.Info("the supervisor watches the cluster's processes", "directory", w.place.dir)
 		for _, q := range listed {
 			if w.all = append(w.all, q); q.Name != supervisorName {
-				w.rules.add(q.Name, q.Name != controllerName, w.clock())
+				w.rules.add(q.Name, w.clock())
 			}
 		}
 	}
@@ -156,21 +160,27 @@ func (w *vigil) findDead() (changed, over bool) {
 		}
 		path := w.place.path(q.Name + ".log")
 		words := slog.String("last words", tail(path, lastWords))
-		switch v, in := w.rules.died(q.Name, w.clock()); v {
-		case endsAll:
+		switch v, in := w.rules.died(q.Name, w.clock()); {
+		case q.Name == controllerName && (v == givenUp || w.hasStopped()):
 			w.log.Warn("the controller has ended; ending the cluster", words)
 			gone(others(w.all, w.me), 2*endGrace) // by themselves
 			end(others(w.all, w.me))
 			return changed, true
-		case givenUp:
+		case v == givenUp:
 			changed, q.Failed = true,
 				fmt.Sprintf("it died %s in a row soon after its start; see %s", status.Count(mostRestarts+1, "time"), path)
 			w.log.Error("a process is no longer restarted", "name", q.Name, "reason", q.Failed, words)
-		case startsAgain:
+		default:
 			w.log.Warn("a process has ended; restarting it", "name", q.Name, "in", time.Duration(in), words)
 		}
 	}
 	return changed, false
+}
+
+// hasStopped reports whether the controller, which has ended, was told to: then it has left nothing for its next start.
+func (w *vigil) hasStopped() bool {
+	_, err := os.Stat(filepath.Join(w.place.path(stateDirectory), durable.File))
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // restart starts the processes whose time has come, and reports whether there were any.
@@ -236,9 +246,9 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 	case r == nil:
 		return
 	case r.Pid == 0:
-		fmt.Fprintln(w, "\nno supervisor: workers that die are not restarted")
+		fmt.Fprintln(w, "\nno supervisor: processes that die are not restarted")
 	default:
-		fmt.Fprintf(w, "\nsupervisor: process %d restarts workers that die\n", r.Pid)
+		fmt.Fprintf(w, "\nsupervisor: process %d restarts processes that die\n", r.Pid)
 	}
 	head := "\nPROCESS\tPID\tRESTARTED\n"
 	for _, q := range r.Processes {

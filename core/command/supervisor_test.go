@@ -84,7 +84,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	if len(before) != 4 || !before[supervisorName].isAlive() {
 		t.Fatalf("up started %v", before)
 	}
-	s.says("restarts workers that die", "(sim)  worker-0", "(sim)  worker-1")
+	s.says("restarts processes that die", "(sim)  worker-0", "(sim)  worker-1")
 	before["worker-1"].signal(syscall.SIGKILL)
 	waitFor(t, "another process", func() bool {
 		q := s.list()["worker-1"]
@@ -106,11 +106,29 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	s.end(now)
 }
 
-// A supervisor ends with its controller, and so do the workers, for good.
+// A controller that dies under up is started again, and workers are in its cluster.
+func TestControllerIsStartedAgain(t *testing.T) {
+	s := newSupervised(t, "--lease", "20s")
+	before := s.list()
+	before[controllerName].signal(syscall.SIGKILL)
+	waitFor(t, "another process", func() bool {
+		q := s.list()[controllerName]
+		return q.isAlive() && !q.isSame(before[controllerName])
+	})
+	s.says("(sim)  worker-0", "(sim)  worker-1", "once, ")
+	now := s.list()
+	for _, name := range []string{"worker-0", "worker-1", supervisorName} {
+		if !now[name].isSame(before[name]) {
+			t.Errorf("%s was %v and is %v", name, before[name], now[name])
+		}
+	}
+}
+
+// A supervisor ends with a controller that was told to stop, and so do the workers, for good.
 func TestSupervisorEndsWithItsController(t *testing.T) {
 	s := newSupervised(t)
 	all := s.list()
-	all[controllerName].signal(syscall.SIGKILL)
+	all[controllerName].signal(syscall.SIGTERM)
 	s.end(all)
 	s.end(s.list()) // it has started no other
 }
@@ -148,7 +166,7 @@ func TestShowSupervisor(t *testing.T) {
 	}}}, "unix:x"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"process 7 restarts workers that die", "worker-0  9    2 times, last 1m1s ago\n",
+	for _, want := range []string{"process 7 restarts processes that die", "worker-0  9    2 times, last 1m1s ago\n",
 		"worker-1  -    no longer: it ended at once\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

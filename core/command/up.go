@@ -31,7 +31,8 @@ func (p *program) up() *cobra.Command {
 		Use:   "up [-- COMMAND [ARGUMENT…]]",
 		Short: "start a cluster on this machine",
 		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. Unless --no-restart is
-given, it leaves a supervisor process behind, which restarts workers that die; ` + "`pathways status`" + ` shows it, and
+given, it leaves a supervisor process behind, which restarts processes that die; with --lease, sessions survive the
+restart of the controller. ` + "`pathways status`" + ` shows it, and
 ` + "`pathways down`" + ` ends it with the other processes.
 
 With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.`,
@@ -252,6 +253,7 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 		return c.keep(all)
 	}
 	err = launch(controllerName, "controller", "--listen", c.address(), "--lease", s.time("lease").String(),
+		"--state", c.path(stateDirectory),
 		"--stuck-after", s.time("stuck-after").String(), "--memory-wait", s.time("memory-wait").String(),
 		"--order", s.text("order"), "--tenants", tenants,
 		"--dispatch", s.text("dispatch"), "--http", s.text("http"))

@@ -360,7 +360,8 @@ def events() -> Events:
             events.wait("rebound", timeout=60)  # the devices can be used again
             x = jax.device_put(saved, sharding)
 
-    Each event has kind ("lost", "came", "rebound", "disconnected", "resumed", "ended"), worker, devices, reason, time.
+    Each event has kind ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended"), worker, devices,
+    reason, time.
     Iterating blocks until something happens, and ends behind "ended". A terminal shows a line for each event.
     """
     from pathways._events import Events

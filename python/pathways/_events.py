@@ -14,7 +14,7 @@ from typing import Any
 from pathways import _backend, _native, _private
 from pathways._errors import PathwaysError
 
-KINDS = ("lost", "came", "rebound", "disconnected", "resumed", "ended")
+KINDS = ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended")
 # Milliseconds of one wait in C, so that Ctrl-C is seen soon.
 SLICE_MS = 100
 
@@ -30,6 +30,7 @@ class Event:
     - "rebound": the devices are that worker's from now on, and can be used again.
     - "disconnected": there is no connection to the controller; the session is kept for the cluster's lease.
     - "resumed": there is a connection again, and nothing was lost.
+    - "restarted": the controller had ended and was started again; it has the session back, and nothing was lost.
     - "ended": the session is lost; only shutdown() and init() help.
 
     worker is the worker's name, "" where it is about the controller. devices are the JAX devices that it is about.

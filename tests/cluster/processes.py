@@ -107,6 +107,11 @@ class Cluster:
         """What `pathways status` knows."""
         return json.loads(command("status", "--json", "--dir", str(self.dir)).stdout)
 
+    def listed(self) -> dict[str, int]:
+        """The processes of the cluster as they are now, by name; 0 for one that is not running."""
+        entries = json.loads((self.dir / "default/processes.json").read_text())
+        return {entry["name"]: entry.get("pid", 0) for entry in entries}
+
     def workers(self) -> dict[str, dict]:
         """The workers that are there, by name."""
         return {

@@ -1,0 +1,67 @@
+"""A cluster survives its controller: a script goes on when the controller is killed and starts again."""
+
+import os
+import signal
+import time
+
+import pytest
+from processes import Cluster, until
+from test_faults import lines
+
+# A training loop over both workers: each step reads what the one before has made, donates it, and counts itself, so a
+# step that is lost or done twice shows in the result. It prints how long the longest step took.
+LOOP = """
+import sys, threading, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("d",))
+rows = NamedSharding(mesh, P("d"))
+step = jax.jit(jax.shard_map(lambda a: a + jax.lax.psum(a, "d") * 0 + 1, mesh=mesh, in_specs=P("d"), out_specs=P("d")),
+               donate_argnums=0)
+kept = jax.device_put(np.arange(len(devices) * 8, dtype=np.float32), rows)
+x = jax.device_put(np.zeros(len(devices) * 8, np.float32), rows)
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+count, longest, begun = 0, 0.0, time.monotonic()
+while not over.is_set():
+    for _ in range(20):
+        x = step(x)
+    count += 20
+    y = jax.device_put(np.full(len(devices), count, np.float32), rows)
+    assert np.array_equal(np.asarray(x[::8] - y), np.zeros(len(devices))), (count, np.asarray(x))
+    now = time.monotonic()
+    if count == 20:
+        print("ready", flush=True)  # and all is compiled
+    else:
+        longest = max(longest, now - begun)
+    begun = now
+assert np.array_equal(np.asarray(kept), np.arange(len(devices) * 8))
+print(count, round(longest, 2), flush=True)
+"""
+
+
+def kill_controller(cluster: Cluster) -> None:
+    """Kills the controller, and waits until another one answers."""
+    was = cluster.listed()["controller"]
+    os.kill(was, signal.SIGKILL)
+    until("the controller to be started again", lambda: cluster.listed()["controller"] not in (0, was))
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_script_goes_on_while_its_controller_is_killed(kills):
+    """Nothing fails, and each step is done once."""
+    with Cluster(2, 2, "--lease", "30s", restart=True) as cluster:
+        client = cluster.start(LOOP)
+        assert lines(client, 1) == ["ready"]
+        for _ in range(kills):
+            time.sleep(0.5)  # somewhere in its loop; where does not matter
+            kill_controller(cluster)
+        time.sleep(0.5)
+        out, errors = client.communicate("\n", timeout=60)
+        assert client.returncode == 0, errors
+        count, longest = out.split()
+        print(f"{count} steps, the longest 20 of them {longest} s")
+        workers = {name: pid for name, pid in cluster.listed().items() if name.startswith("worker")}
+        assert workers == {name: pid for name, pid in cluster.processes.items() if name.startswith("worker")}
