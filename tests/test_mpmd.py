@@ -305,6 +305,18 @@ def test_a_call_compiles_at_the_first_time_and_takes_arrays_from_anywhere(device
 
 
 @EMBEDDED
+def test_elements_narrower_than_a_byte(devices):
+    def f(w, x):
+        short = mpmd.named_computation(lambda w, x: jnp.round(x @ w).astype("int4"), name="block 0")(w, x)
+        return short, mpmd.named_computation(lambda x: x.astype(jnp.float32) * 2, name="block 1")(short)
+
+    args = np.eye(8, dtype="f"), np.arange(32, dtype="f").reshape(4, 8) % 8
+    got, twice = mpmd.jit(f, config(devices, 2))(*args)
+    assert got.dtype == "int4" and np.array_equal(np.asarray(got).astype("f"), args[1])
+    assert np.array_equal(twice, 2 * args[1])
+
+
+@EMBEDDED
 @pytest.mark.skipif(not os.environ.get("SHARDY_PYTHON"), reason="SHARDY_PYTHON names no checkout of openxla/shardy")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
 def test_openxlas_own_front_end(devices):

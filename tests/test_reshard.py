@@ -106,6 +106,13 @@ def test_elements_narrower_than_a_byte(devices, dtype):
     assert y.dtype == x.dtype and bits(y) == bits(x)
 
 
+def test_arrays_without_elements(devices):
+    x = put((0, 8), NamedSharding(mesh(devices, 2), P("a")))
+    target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    for y in (pathways.reshard(x, target), jax.device_put(x, target)):
+        assert (y.shape, y.dtype, y.sharding) == (x.shape, x.dtype, target)
+
+
 def test_every_bit_pattern_survives(devices):
     patterns = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)  # with all NaNs
     x = jax.device_put(patterns, NamedSharding(mesh(devices, 8), P("a")))

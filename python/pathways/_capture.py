@@ -95,10 +95,14 @@ def _devices(sharding: Sharding, shape: tuple[int, ...]) -> tuple[jax.Device, ..
 
 def _compiled(function: Callable[..., Any], place: tuple[Any, ...], *arguments: Any, **options: Any) -> Any:
     """Compiles a function for the devices of its arguments or of its options, or for any single device."""
-    if place[-2]:
-        return jax.jit(function, **options).lower(*arguments).compile()
-    with jax.default_device(place[0]):  # its results are not committed to it
-        return jax.jit(function, keep_unused=True).lower(*arguments).compile()
+
+    def compile_it() -> Any:
+        if place[-2]:
+            return jax.jit(function, **options).lower(*arguments).compile()
+        with jax.default_device(place[0]):  # its results are not committed to it
+            return jax.jit(function, keep_unused=True).lower(*arguments).compile()
+
+    return _reshard._unbound(compile_it)
 
 
 @functools.lru_cache(CACHED)
@@ -113,12 +117,13 @@ def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
         for a in arrays
     ]
     compiled = _compiled(__pathways_export, place, *avals, keep_unused=True)
+    any_layout = _reshard._at_once(jax.jit(__pathways_export, keep_unused=True))
 
     def take(*xs):
         try:
             compiled(*xs)
-        except ValueError:  # an array has a non-default layout
-            compiled(*map(_reshard.in_rows, xs))
+        except ValueError:  # an array has a non-default layout, or JAX believes so of one narrower than a byte
+            any_layout(*map(_reshard.in_rows, xs))
 
     return take
 

@@ -103,12 +103,12 @@ def _unbound(call: Callable[[], Any]) -> Any:
         return thread.submit(with_types).result()
 
 
-def _at_once(function: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
-    """Wraps the function for calls that may come while JAX traces something else."""
+def _at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function of arrays for calls that may come while JAX traces something else."""
 
-    def call(x):
+    def call(*xs):
         with jax.ensure_compile_time_eval():
-            return _unbound(lambda: function(x))
+            return _unbound(lambda: function(*xs))
 
     return call
 
@@ -169,18 +169,20 @@ def _route(
     leaves = jax.ShapeDtypeStruct(shape, dtype, sharding=source, weak_type=weak)
     if list(before) == list(after) and _connected(target):
         return _at_once(jax.jit(lambda x: x, out_shardings=target))
+    if 0 in shape:  # XLA does not divide an array without elements
+        return lambda x: jax.device_put(np.zeros(shape, dtype), target)
     if len(before) == len(after) == 1:
         return lambda x: jax.device_put(in_rows(x), target)  # JAX copies it from device to device
-    if wide := _wide(dtype):
-        widen = _at_once(jax.jit(lambda x: _cast(x, wide), out_shardings=source))
+    if carrier := wide(dtype):
+        widen = _at_once(jax.jit(lambda x: _cast(x, carrier), out_shardings=source))
         narrow = _at_once(jax.jit(lambda x: _cast(x, dtype), out_shardings=target))
-        middle = _route(shape, np.dtype(wide), False, source, target)
+        middle = _route(shape, np.dtype(carrier), False, source, target)
         return lambda x: narrow(middle(widen(x)))
     comes = jax.ShapeDtypeStruct(shape, dtype, sharding=target, weak_type=weak)
     return functools.partial(_move, _export(leaves), _Plan(shape, source, target), _import(comes))
 
 
-def _wide(dtype: np.dtype) -> type | None:
+def wide(dtype: np.dtype) -> type | None:
     """Returns the type in which elements narrower than a byte move; None for others."""
     name = dtype.name
     if name in ("int2", "int4"):

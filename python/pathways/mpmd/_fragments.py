@@ -22,6 +22,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pathways import _reshard
 from pathways._errors import PathwaysError
 
 # --- arrays ---
@@ -178,12 +179,15 @@ def compile_fragment(
         out_shardings=[array.sharding for array in makes],
         donate_argnums=tuple(donated),
         keep_unused=True,
+        compiler_options=compiler_options,
     )
     with warnings.catch_warnings():
         # Memory that no result can take over is donated to be freed early.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        compiled = jitted.lower(*(array.described for array in reads)).compile(compiler_options)
-    return Fragment(name, line, calling(compiled, line))
+        compiled = jitted.lower(*(array.described for array in reads)).compile()
+    # JAX believes that arrays of elements narrower than a byte have another layout than what was compiled for them.
+    narrow = any(_reshard.wide(array.dtype) for array in reads)
+    return Fragment(name, line, calling(jitted if narrow else compiled, line))
 
 
 def calling(call: Callable[..., Any], line: str) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
