@@ -92,25 +92,65 @@ def test_weights_that_are_there_already_are_copied(meshes):
 def test_version_that_fails_is_told_to_the_trainer_and_readers_keep_the_one_before(meshes):
     params = jax.device_put(jnp.ones(4), jax.devices()[0])
     copy = pathways.sync(params, NamedSharding(meshes[1], P()))
+    copy.wait()
 
     def fails(x):
         raise ValueError("no reward")
 
     bad = jax.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
-    copy.wait()
-    try:
-        copy.push(bad(params))
-    except jax.errors.JaxRuntimeError as error:  # the computation had failed before
-        assert "no reward" in str(error)
-    else:
-        with pytest.raises(jax.errors.JaxRuntimeError, match="no reward"):
-            copy.wait(1, timeout=60)
-        with pytest.raises(jax.errors.JaxRuntimeError, match="no reward"):
-            copy.wait(1)  # as often as it is asked
+    slow = jax.jit(lambda x: x + jax.lax.fori_loop(0, 10, lambda _, y: jnp.tanh(y @ y), jnp.zeros((800, 800))).sum())
+
+    def push_bad():
+        while True:  # until it fails after the push, because of what is before it, rather than in the call
+            try:
+                return copy.push(bad(slow(params)))
+            except jax.errors.JaxRuntimeError as error:
+                assert "no reward" in str(error)
+
+    assert push_bad() == 1
+    while copy._coming is not None:
+        assert copy.latest()[0] == 0  # a reader sees first that it did not arrive
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no reward"):
+        copy.push(params)
+    assert push_bad() == 2
+    for version in (2, 1, 2):  # as often as it is asked
+        with pytest.raises(jax.errors.JaxRuntimeError, match="no reward") as error:
+            copy.wait(version, timeout=60)
+    assert len(error.traceback) < 8  # no frames of the calls before
     number, got = copy.latest()
     assert (number, np.asarray(got).tolist()) == (0, [1.0] * 4)
-    assert copy.push(2 * params) >= 1
+    assert copy.wait(0)[0] == 0
+    assert copy.push(2 * params) == 3
     assert np.asarray(copy.wait()[1]).tolist() == [2.0] * 4
+    assert copy.wait(1)[0] == 3  # a newer one
+    good = jax.jit(lambda x: jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    good(params).block_until_ready()  # JAX waits at its end for the last callback of a device
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+def test_weights_are_sent_while_a_mesh_of_other_devices_is_set(meshes, dtype):
+    layouts = [NamedSharding(mesh, P()) for mesh in meshes]
+    for source, target in (layouts, layouts[::-1], layouts[:1] * 2):
+        for mesh in meshes:
+            with jax.set_mesh(mesh):
+                copy = pathways.sync(jax.device_put(np.ones(4, np.float32), source), target, dtype=dtype)
+                assert copy.wait()[1].sharding.is_equivalent_to(target, 1)
+
+
+def test_arrays_of_any_kind_are_sent(meshes):
+    """Narrower than a byte, without elements, random keys, and none at all."""
+    rows, columns = (NamedSharding(m, P(*spec)) for m, spec in zip(meshes, (("a",), (None, "b")), strict=True))
+    tree = {"int4": jnp.arange(64).reshape(8, 8).astype("int4"), "empty": jnp.zeros((0, 8)), "none": None}
+    tree = {**jax.device_put(tree, rows), "key": jax.device_put(jax.random.key(1), meshes[0].devices[0, 0])}
+    copy = pathways.sync(tree, {"int4": columns, "empty": columns, "none": None, "key": meshes[1].devices[0, 0]})
+    for _ in range(2):
+        number, got = copy.wait(timeout=60)
+        assert jax.tree.map(lambda x: x.sharding, got)["empty"] == columns
+        assert jax.tree.all(jax.tree.map(lambda x, y: x.dtype == y.dtype and x.shape == y.shape, got, tree))
+        assert np.asarray(got["int4"]).tolist() == np.asarray(tree["int4"]).tolist()
+        assert np.array_equal(jax.random.key_data(got["key"]), jax.random.key_data(tree["key"]))
+        assert copy.push(tree) == number + 1
+    assert pathways.sync({}, columns).wait() == (0, {})
 
 
 def test_what_cannot_be_sent_is_refused(meshes):
@@ -120,9 +160,12 @@ def test_what_cannot_be_sent_is_refused(meshes):
         ({"w": np.ones(4)}, layout, r"params\['w'\] is <class 'numpy.ndarray'>; use jax.device_put first"),
         (params, {"v": layout}, "`to` is not a prefix of the weights' tree"),
         (params, "slice", "cannot send params.* to 'slice'; expected a Sharding or a Device"),
+        (params, NamedSharding(meshes[0], P(None, "a")), r"params\['w'\] of shape \[4\] cannot have the sharding"),
     ):
         with pytest.raises(pathways.PathwaysError, match=said):
             pathways.sync(tree, to)
+    with pytest.raises(pathways.PathwaysError, match="expected a floating-point one"):
+        pathways.sync(params, layout, dtype=jnp.int8)
     copy = pathways.sync(params, layout)
     for tree, said in (
         ({"w": params["w"][:2]}, r"params\['w'\] was float32\[4\] when sync was called, and is float32\[2\]"),
@@ -132,3 +175,7 @@ def test_what_cannot_be_sent_is_refused(meshes):
             copy.push(tree)
     with pytest.raises(pathways.PathwaysError, match="version 1 was not pushed; the newest is 0"):
         copy.wait(1)
+    for inside in (jax.jit(copy.push), pathways.program(copy.push)):
+        with pytest.raises(pathways.PathwaysError, match="inside a function that JAX traces or a program captures"):
+            inside(params)
+    assert copy.latest()[0] == 0

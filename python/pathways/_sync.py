@@ -7,8 +7,11 @@ its arrays are there, so none sees a part of it.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from pathways import _program, _reshard
+from pathways import _capture, _program, _reshard
 from pathways._errors import PathwaysError
 
 LOOK = 0.002  # seconds between looks whether a version has arrived, for a wait that has a timeout
@@ -32,7 +35,8 @@ class _Version:
 
     def __init__(self, number: int, params: Any):
         self.number, self.params = number, params
-        self._leaves = jax.tree.leaves(params)
+        # A random key itself cannot be asked whether it is ready.
+        self._leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(params)]
 
     def is_there(self) -> bool:
         """Returns whether all of it has arrived, or some of it failed."""
@@ -41,6 +45,20 @@ class _Version:
     def arrive(self) -> None:
         """Waits until all of it has arrived; raises why some of it did not."""
         jax.block_until_ready(self._leaves)
+
+
+@dataclass
+class _Failure:
+    """Why a version did not arrive, and whether a push or a wait has raised that."""
+
+    number: int
+    error: Exception
+    raised: bool = False
+
+    def take(self) -> Exception:
+        """Returns the error to raise: a copy, as what is raised keeps the frames that it passes, with their arrays."""
+        self.raised = True
+        return copy.copy(self.error)
 
 
 class Weights:
@@ -52,21 +70,15 @@ class Weights:
     def __init__(self, params: Any, to: Any, dtype: Any = None):
         leaves, self._structure = jax.tree.flatten(params)
         self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        _refuse_traced(leaves)
         for path, x in zip(self._paths, leaves, strict=True):
             if not isinstance(x, jax.Array):
                 raise PathwaysError(
                     "INVALID_ARGUMENT", f"sync sends JAX arrays, and {_at(path)} is {type(x)}; use jax.device_put first"
                 )
-        try:
-            targets = jax.tree.leaves(jax.tree.broadcast(to, params))
-        except ValueError as error:
-            raise PathwaysError("INVALID_ARGUMENT", f"`to` is not a prefix of the weights' tree: {error}") from None
-        targets = [SingleDeviceSharding(t) if isinstance(t, jax.Device) else t for t in targets]
-        for path, target in zip(self._paths, targets, strict=True):
-            if not isinstance(target, Sharding):
-                raise PathwaysError(
-                    "INVALID_ARGUMENT", f"cannot send {_at(path)} to {target!r}; expected a Sharding or a Device"
-                )
+        targets = self._targets(params, to)
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise PathwaysError("INVALID_ARGUMENT", f"the dtype is {dtype}; expected a floating-point one, or None")
         self._avals = [(x.shape, x.dtype) for x in leaves]
         dtypes = [_cast_of(x, dtype) for x in leaves]
 
@@ -78,7 +90,7 @@ class Weights:
         self._lock = threading.Lock()  # guards the rest
         self._newest: _Version | None = None  # that has arrived
         self._coming: _Version | None = None
-        self._failed: tuple[int, Exception] | None = None  # the last version that did not arrive, and why
+        self._failed: _Failure | None = None  # of the last version that did not arrive
         self._pushed = -1
         self.push(params)
 
@@ -94,8 +106,9 @@ class Weights:
 
         Raises:
           PathwaysError: INVALID_ARGUMENT if the tree is not like the first one.
-          jax.errors.JaxRuntimeError: if the version before did not arrive, with the reason. This version is not sent;
-            push it again when the reason is mended.
+          PathwaysError: FAILED_PRECONDITION inside a function that JAX traces or a program captures.
+          jax.errors.JaxRuntimeError: if a version before did not arrive, and no push or wait has raised that yet, with
+            the reason. This version is not sent; push it again when the reason is mended.
         """
         leaves = self._check(params)
         with self._pushing:
@@ -103,30 +116,34 @@ class Weights:
                 before = self._coming
             if before is not None:
                 self._settle(before)
-            sent = self._structure.unflatten(self._program(leaves))
             with self._lock:
-                self._pushed += 1
-                self._coming = _Version(self._pushed, sent)
-                return self._pushed
+                if self._failed is not None and not self._failed.raised:
+                    raise self._failed.take()
+            # The caller's jax.set_mesh may be of other devices than some of these.
+            sent = _reshard._unbound(
+                lambda: _Version(self._pushed + 1, self._structure.unflatten(self._program(leaves)))
+            )
+            with self._lock:
+                self._pushed, self._coming = sent.number, sent
+                return sent.number
 
     def latest(self) -> tuple[int, Any]:
         """Returns the newest version that has arrived: its number, and its arrays.
 
         It waits for none but the very first. A version that did not arrive is not shown; `push` and `wait` tell why.
+        All callers get the same arrays, so do not donate or delete them.
         """
         with self._lock:
             newest, coming = self._newest, self._coming
         if coming is not None and (newest is None or coming.is_there()):
-            try:
-                self._settle(coming)
-            except Exception:
-                if newest is None:
-                    raise
+            self._settle(coming)
         with self._lock:
-            return self._shown()
+            if self._newest is None:
+                raise copy.copy(self._failed.error)
+            return self._newest.number, self._newest.params
 
     def wait(self, version: int | None = None, timeout: float | None = None) -> tuple[int, Any]:
-        """Waits until a version has arrived, and returns the newest that has.
+        """Waits until a version, or a newer one, has arrived, and returns the newest that has.
 
         Args:
           version: its number. None is the newest that was pushed.
@@ -153,32 +170,51 @@ class Weights:
                 time.sleep(LOOK)
             self._settle(coming)
         with self._lock:
-            if self._failed is not None and self._failed[0] == wanted:
-                raise self._failed[1]
-            return self._shown()
-
-    def _shown(self) -> tuple[int, Any]:
-        """Returns the newest version that has arrived. The caller holds _lock."""
-        if self._newest is None:
-            raise self._failed[1]
-        return self._newest.number, self._newest.params
+            if self._newest is None or self._newest.number < wanted:
+                raise self._failed.take()
+            return self._newest.number, self._newest.params
 
     def _settle(self, version: _Version) -> None:
         """Waits for a version, and takes note that it has arrived, or why not."""
+        failed = None
         try:
             version.arrive()
         except Exception as error:
-            with self._lock:
-                if self._coming is version:
-                    self._coming, self._failed = None, (version.number, error)
-            raise
+            failed = _Failure(version.number, error.with_traceback(None))
         with self._lock:
             if self._coming is version:
-                self._newest, self._coming = version, None
+                self._coming = None
+                if failed is None:
+                    self._newest = version
+                else:
+                    self._failed = failed
+
+    def _targets(self, params: Any, to: Any) -> list[Sharding]:
+        """Returns where each leaf goes."""
+        try:
+            targets = jax.tree.leaves(jax.tree.broadcast(to, params))
+        except ValueError as error:
+            raise PathwaysError("INVALID_ARGUMENT", f"`to` is not a prefix of the weights' tree: {error}") from None
+        targets = [SingleDeviceSharding(t) if isinstance(t, jax.Device) else t for t in targets]
+        for path, x, target in zip(self._paths, jax.tree.leaves(params), targets, strict=True):
+            if not isinstance(target, Sharding):
+                raise PathwaysError(
+                    "INVALID_ARGUMENT", f"cannot send {_at(path)} to {target!r}; expected a Sharding or a Device"
+                )
+            try:
+                target.devices_indices_map(x.shape)
+            except (ValueError, IndexError):
+                raise PathwaysError(
+                    "INVALID_ARGUMENT",
+                    f"{_at(path)} of shape {list(x.shape)} cannot have the sharding {target}; expected one that fits "
+                    "its dimensions: pass a tree of shardings, one for each array or subtree",
+                ) from None
+        return targets
 
     def _check(self, params: Any) -> list[jax.Array]:
         """Returns the leaves of a new version."""
         leaves, structure = jax.tree.flatten(params)
+        _refuse_traced(leaves)
         if structure != self._structure:
             raise PathwaysError(
                 "INVALID_ARGUMENT", f"the weights' tree was {self._structure} when sync was called, and is {structure}"
@@ -197,6 +233,19 @@ class Weights:
 
 def _at(path: str) -> str:
     return f"params{path}"
+
+
+def _is_key(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _refuse_traced(leaves: Sequence[Any]) -> None:
+    if _capture.capturing() or any(isinstance(x, jax.core.Tracer) for x in leaves):
+        raise PathwaysError(
+            "FAILED_PRECONDITION",
+            "weights are not sent from inside a function that JAX traces or a program captures; return them from it, "
+            "and push what it returns",
+        )
 
 
 def _cast_of(x: jax.Array, dtype: Any) -> np.dtype:
