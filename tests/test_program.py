@@ -595,18 +595,3 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
         for s in (SingleDeviceSharding(devices[0]), NamedSharding(mesh(devices, 8), P("a")))
     )
     assert len(one["nodes"]) == len(eight["nodes"]) > 0
-
-
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
-def test_elements_narrower_than_a_byte(devices, dtype):
-    twice = jax.jit(lambda x: (x.astype(jnp.float32) * 2).astype(dtype))
-    x = jax.device_put(jnp.arange(3.0).astype(dtype), devices[0])
-    there = pathways.program(lambda x: pathways.reshard(twice(x), SingleDeviceSharding(devices[5])))
-    same(there(x), jax.device_put(twice(x), devices[5]))
-
-
-def test_result_on_other_devices_than_the_mesh_that_is_set(devices):
-    target = NamedSharding(mesh(devices[5:], 3), P("a"))
-    x = jax.device_put(np.ones((3, 5), np.float32), NamedSharding(mesh(devices, 2), P()))
-    with jax.set_mesh(mesh(devices, 2)):
-        assert pathways.program(lambda x: pathways.reshard(x, target))(x).sharding == target

@@ -106,6 +106,22 @@ def test_elements_narrower_than_a_byte(devices, dtype):
     assert y.dtype == x.dtype and bits(y) == bits(x)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
+def test_elements_narrower_than_a_byte_in_a_program(devices, dtype):
+    twice = jax.jit(lambda x: (x.astype(jnp.float32) * 2).astype(dtype))
+    x = jax.device_put(jnp.arange(3.0).astype(dtype), devices[0])
+    there = pathways.program(lambda x: pathways.reshard(twice(x), SingleDeviceSharding(devices[5])))
+    y = there(x)
+    assert y.devices() == {devices[5]} and y.dtype == dtype and bits(y) == bits(twice(x))
+
+
+def test_result_of_a_program_on_other_devices_than_the_mesh_that_is_set(devices):
+    target = NamedSharding(mesh(devices[5:], 3), P("a"))
+    x = jax.device_put(np.ones((3, 5), np.float32), NamedSharding(mesh(devices, 2), P()))
+    with jax.set_mesh(mesh(devices, 2)):
+        assert pathways.program(lambda x: pathways.reshard(x, target))(x).sharding == target
+
+
 def test_arrays_without_elements(devices):
     x = put((0, 8), NamedSharding(mesh(devices, 2), P("a")))
     target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
