@@ -131,6 +131,15 @@ def test_every_schedule(devices, name):
 
 
 @EMBEDDED
+def test_schedule_without_stages_is_by_mesh(devices):
+    on = meshes(devices, 2)
+    cfg = mpmd.make_config(on, {"block 0": "m0", "block 1": "m1"}, pipeline_schedule="1F1B")
+    with jax.set_mesh(on["m1"]):  # which has no part in it
+        compiled = mpmd.jit(train, cfg).lower(*numbers(2, 3)).compile()
+    assert rows(compiled) == ROWS_OF["1F1B"]
+
+
+@EMBEDDED
 def test_four_stages(devices):
     args = numbers(4, 4)
     compiled = mpmd.jit(train, config(devices, 4, "zero_bubble_h1")).lower(*args).compile()
@@ -372,7 +381,8 @@ def test_meshes_that_are_refused(devices):
     one, wide = Mesh(devices[:1], "x"), Mesh(devices[1:3], "x")
     cpu = Mesh(jax.devices("cpu")[:1], "x")
     for topology, text in [
-        ({}, "no mesh"),
+        ({}, "the topology is {}; expected a dict of at least one mesh"),
+        ([one], "expected a dict of at least one mesh"),
         ({"m@0": one}, "without @ and #"),
         ({"m0": one, "m1": wide}, "'m1' has axes {'x': 2}, and 'm0' has {'x': 1}"),
         ({"m0": one, "m1": Mesh(devices[:1], "x")}, f"device {devices[0].id} is in the meshes 'm0' and 'm1'"),
@@ -410,6 +420,9 @@ def test_functions_that_cannot_be_partitioned(devices):
         jax.debug.print("{}", x, ordered=True)
         return mpmd.named_computation(jnp.sin, name="block 0")(x)
 
+    def complex_result(x):
+        return mpmd.named_computation(lambda x: jax.lax.complex(x, x), name="block 0")(x)
+
     line = stranger.__code__.co_firstlineno + 1
     x, cfg = np.ones(3, "f"), config(devices, 2)
     for function, code, text in [
@@ -417,6 +430,7 @@ def test_functions_that_cannot_be_partitioned(devices):
         (moving, "INVALID_ARGUMENT", "mpmd_infer_transfers"),
         (printing, "UNIMPLEMENTED", "callback"),
         (in_order, "UNIMPLEMENTED", "ordered effects"),
+        (complex_result, "INVALID_ARGUMENT", "keep complex numbers inside of named computations"),
     ]:
         with pytest.raises(pathways.PathwaysError, match=re.escape(text)) as error:
             mpmd.jit(function, cfg).lower(x)

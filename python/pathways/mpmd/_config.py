@@ -85,7 +85,7 @@ def make_config(
       topology: meshes by name, on devices of Pathways, no device in two of them. They have the same axes.
       name_to_mesh_assignment: for each named computation or tensor the name of its mesh.
       name_to_stage_assignment: for named computations, the number of the pipeline's stage, from 0. Those of one stage
-        are merged into one computation. Schedules other than GPipe need it.
+        are merged into one computation. Where a mesh has several stages, schedules tell them apart by it.
       input_mesh_assignment, output_mesh_assignment: the mesh of each argument or result: pytrees of names and None, or
         prefixes of them. Where none is named, it follows from what uses or makes the array.
       partitioning_options: options of jaxlib's passes, such as mpmd_infer_transfers, by name.
@@ -98,10 +98,8 @@ def make_config(
     """
     _check_meshes(topology)
     _check_names("name_to_mesh_assignment", name_to_mesh_assignment.values(), topology)
-    for what, tree in (
-        ("input_mesh_assignment", input_mesh_assignment),
-        ("output_mesh_assignment", output_mesh_assignment),
-    ):
+    sides = {"input_mesh_assignment": input_mesh_assignment, "output_mesh_assignment": output_mesh_assignment}
+    for what, tree in sides.items():
         _check_names(what, jax.tree.leaves(tree), topology)
         if read_input_output_mesh_from_shardings and jax.tree.leaves(tree):
             raise PathwaysError(
@@ -172,8 +170,8 @@ def _options(given: Mapping[str, bool | str], schedule: str | None) -> dict[str,
 
 
 def _check_meshes(topology: Mapping[str, Mesh]) -> None:
-    if not topology:
-        raise PathwaysError("INVALID_ARGUMENT", "the topology has no mesh; expected at least one")
+    if not isinstance(topology, Mapping) or not topology:
+        raise PathwaysError("INVALID_ARGUMENT", f"the topology is {topology!r}; expected a dict of at least one mesh")
     used: dict[jax.Device, str] = {}
     first_name, first = next(iter(topology.items()))
     for name, mesh in topology.items():

@@ -184,7 +184,8 @@ def compile_fragment(
     with warnings.catch_warnings():
         # Memory that no result can take over is donated to be freed early.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        compiled = jitted.lower(*(array.described for array in reads)).compile()
+        # The caller's jax.set_mesh may be of other devices.
+        compiled = _reshard._unbound(lambda: jitted.lower(*(array.described for array in reads)).compile())
     # JAX believes that arrays of elements narrower than a byte have another layout than what was compiled for them.
     narrow = any(_reshard.wide(array.dtype) for array in reads)
     return Fragment(name, line, calling(jitted if narrow else compiled, line))

@@ -211,6 +211,10 @@ def _broadcast(prefix: Any, tree: Any) -> list[str | None]:
 
 def _described(x: Any, config: Config) -> Any:
     """Returns what the function is traced with: arguments are on different devices, which jit would refuse."""
+    if isinstance(x, jax.core.Tracer):
+        raise PathwaysError(
+            "FAILED_PRECONDITION", "a function of pathways.mpmd.jit cannot be called inside a function that JAX traces"
+        )
     if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
         return x
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # a random key
@@ -256,10 +260,13 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
         schedule = options["partitioning_options"][SCHEDULE]
         only = f"; {schedule} is for functions without gradients" if schedule in FORWARD_ONLY else ""
         said = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)] or ["no message"]
+        if done.returncode < 0 and "complex<" in text:
+            only += "; keep complex numbers inside of named computations"
+        ended = f"crashed by signal {-done.returncode}" if done.returncode < 0 else f"ended with {done.returncode}"
         raise PathwaysError(
             "INVALID_ARGUMENT",
-            f"jaxlib's passes cannot partition {name} by the schedule {schedule}{only}. They ended with "
-            f"{done.returncode}: {' '.join(said)[-TOLD:]}",
+            f"jaxlib's passes cannot partition {name} by the schedule {schedule}{only}. They {ended}: "
+            f"{' '.join(said)[-TOLD:]}",
         )
     answer = json.loads(done.stdout)
     if "error" in answer:

@@ -62,7 +62,7 @@ class Timetable:
             free[mesh] = slot + 1
             ready.update(dict.fromkeys(makes, slot + 1))
             runs[name] = runs.get(name, -1) + 1
-            kind, microbatch = _role(name, runs[name], seen)
+            kind, microbatch = _role(name, mesh, runs[name], seen)
             self._ops.append(Op(slot, mesh, name, kind, microbatch))
         self.slots = max(free.values(), default=0)
         self.bubble = 1 - len(self._ops) / max(1, len(self.meshes) * self.slots)
@@ -92,7 +92,7 @@ class Timetable:
         return f"<Timetable of {count(len(self), 'fragment')} on {meshes}: {slots}, bubble {self.bubble:.1%}>"
 
 
-def _role(name: str, run: int, seen: set[tuple[str, int]]) -> tuple[Kind, int | None]:
+def _role(name: str, mesh: str, run: int, seen: set[tuple[str, str, int]]) -> tuple[Kind, int | None]:
     """Returns what a fragment is in its given run, from 0; seen has the backwards before it."""
     found = NAME.fullmatch(name)
     if found is None or found["stage"] is None and found["way"] is None:
@@ -101,7 +101,7 @@ def _role(name: str, run: int, seen: set[tuple[str, int]]) -> tuple[Kind, int | 
     if found["first"] is None:  # run for microbatches in another order than theirs, or for none
         return way, None
     microbatch = int(found["first"]) + (-run if found["step"] == "from" else run)
-    key = found["stage"] or "", microbatch
+    key = mesh, found["stage"] or "", microbatch
     if way == "backward" and key in seen:
         return "weights", microbatch
     if way == "backward":
