@@ -106,8 +106,8 @@ class Pipeline:
     def value_and_grad(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> tuple[Any, list[Any]]:
         """Returns the mean of the microbatches' losses, and its gradients with respect to the parameters.
 
-        The bits depend on the stages, their places and the number of microbatches, but not on the schedule: gradients
-        add up from the first microbatch to the last.
+        The bits depend on the stages, their places and the number of microbatches; on the schedule only by whether
+        backwards are split. Gradients add up from the first microbatch to the last.
 
         Args:
           batch: as in `forward`.
