@@ -98,6 +98,7 @@ type remote struct {
 	compiles  map[uint64]*compiling     // by program, whose number is also that of its Compile
 	devices   map[uint64]string         // of programs, row by row, as bytes
 	texts     map[uint64][]byte         // long ones of programs, since what they were compiled to may be lost
+	giving    map[uint64]bool           // transfers of them that have not ended
 	asked     map[uint64]*grant.Request // requests for slices that wait for their answers
 	remapping remapping
 	round     *round          // the profile's questions in flight; or nil
@@ -166,8 +167,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes),
 		stop:   make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
-		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, asked: map[uint64]*grant.Request{},
-		remapping: remapping{}, gone: map[uint64]bool{}}
+		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
+		asked: map[uint64]*grant.Request{}, remapping: remapping{}, gone: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.batcher, _ = conn.(transport.Batcher)
 	_, r.kept.on = conn.(transport.Watched)
@@ -503,8 +504,15 @@ func (r *remote) give(m *wire.Give) {
 			status.New(status.Cancelled, "the client does not wait for the program any more"))
 		return
 	}
+	r.mu.Lock()
+	r.giving[m.Transfer] = true
+	r.mu.Unlock()
 	// The controller hears from the worker what became of it.
-	content.Send(r.exchange, m.To, m.Transfer, [][]byte{text}, func(error) {})
+	content.Send(r.exchange, m.To, m.Transfer, [][]byte{text}, func(error) {
+		r.mu.Lock()
+		delete(r.giving, m.Transfer)
+		r.mu.Unlock()
+	})
 }
 
 // compiling reports a compilation that takes long to CompileSpec.Slow.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 // A controller that has started again knows of a session what it had on its disk, and what workers have. The client
@@ -121,6 +122,7 @@ func (r *remote) rejoin() error {
 	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
 		add(wire.KindCompile, r.compiles[id].message)
 	}
+	giving := slices.Collect(maps.Keys(r.giving))
 	var aborts []*wire.Abort
 	var play *playing // whose message was added last
 	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
@@ -150,6 +152,9 @@ func (r *remote) rejoin() error {
 	}
 	if err := r.sendRejoin(append(frames, r.kept.frees...), last); err != nil {
 		return err
+	}
+	for _, transfer := range giving { // who was to receive it may not know; it is asked for anew
+		content.Fail(r.exchange, transfer, status.New(status.Unavailable, "the controller has started again"))
 	}
 	r.moment(MomentRestarted, "", nil, nil)
 	return nil

@@ -350,6 +350,8 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 		if c := st.compiles[m.Op]; c != nil && c.by == w {
 			delete(st.compiles, m.Op)
 			st.compiledBy(c, m)
+		} else if c == nil && m.Loadable.GetKept() { // for an earlier start of the controller
+			st.have(w, &wire.Have{Artifact: m.Op})
 		}
 	case *wire.Want:
 		st.want(w, m.Artifact)

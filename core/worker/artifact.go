@@ -24,11 +24,21 @@ import (
 // artifacts is a worker's part of them.
 type artifacts struct {
 	mu       sync.Mutex
-	kept     map[uint64]*artifact         // that were compiled here and did not go with the answer, by number
-	bytes    int64                        // of kept, that are in Go's heap: package content counts the others
-	loaded   map[string]*loaded           // by artifact and devices
-	fetching map[uint64]chan struct{}     // closed when the bytes of an artifact have come, or not
-	asked    map[uint64]chan *wire.Source // have room for the answer
+	kept     map[uint64]*artifact     // that were compiled here and did not go with the answer, by number
+	bytes    int64                    // of kept, that are in Go's heap: package content counts the others
+	loaded   map[string]*loaded       // by artifact and devices
+	fetching map[uint64]chan struct{} // closed when the bytes of an artifact have come, or not
+	asked    map[uint64]chan source   // have room for the answer
+	giving   map[uint64]bool          // transfers from here that have not ended
+	// start ends when the controller has started again: what it had processes send to each other is sent anew then.
+	start context.Context
+	ended context.CancelCauseFunc
+}
+
+// source is the controller's answer to who has an artifact, and the start of the controller that gave it.
+type source struct {
+	*wire.Source
+	start context.Context
 }
 
 // artifact is what a program was compiled to here.
@@ -50,9 +60,10 @@ type loaded struct {
 	told   bool              // the controller, that others can have it from here; guarded by artifacts.mu
 }
 
-func (a *artifacts) init() {
+func (a *artifacts) init(ctx context.Context) {
 	a.kept, a.loaded = map[uint64]*artifact{}, map[string]*loaded{}
-	a.fetching, a.asked = map[uint64]chan struct{}{}, map[uint64]chan *wire.Source{}
+	a.fetching, a.asked, a.giving = map[uint64]chan struct{}{}, map[uint64]chan source{}, map[uint64]bool{}
+	a.start, a.ended = context.WithCancelCause(ctx)
 }
 
 // text gets the text of a program from the client that has it.
@@ -299,7 +310,8 @@ func (a *artifacts) held(number uint64) []*content.Memory {
 	return parts
 }
 
-// fetchTries is how often an artifact is asked for: that often a sender may be lost, or lack it.
+// fetchTries is how often an artifact is asked for: that often a sender may be lost or lack it, or the controller start
+// again.
 const fetchTries = 5
 
 // fetch returns the serialized form and the code of an artifact, for the caller to release: what is kept here, or what
@@ -328,9 +340,9 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 		close(done)
 	}()
 	for range fetchTries {
-		var s *wire.Source
-		if s, err = w.ask(number); err != nil {
-			return nil, err
+		s, why := w.ask(number)
+		if why != nil {
+			return nil, why
 		}
 		if err = s.Status.Err(); err != nil {
 			return nil, err
@@ -342,7 +354,7 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 			err = status.New(status.Unavailable, "it is not here any more")
 			continue
 		}
-		if parts, err = w.receive(w.ctx, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
+		if parts, err = w.receive(s.start, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
 			w.sendHave(number, true) // it is here, but not to be had from here yet: the sender has time for another
 			return parts, nil
 		}
@@ -355,23 +367,23 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 }
 
 // ask asks the controller which worker has an artifact.
-func (w *Worker) ask(number uint64) (*wire.Source, error) {
+func (w *Worker) ask(number uint64) (source, error) {
 	payload, err := proto.Marshal(&wire.Want{Artifact: number})
 	if err != nil {
-		return nil, status.New(status.Internal, "a question does not encode: %w", err)
+		return source{}, status.New(status.Internal, "a question does not encode: %w", err)
 	}
-	answer := make(chan *wire.Source, 1)
+	answer := make(chan source, 1)
 	w.artifacts.mu.Lock()
 	w.artifacts.asked[number] = answer
 	w.artifacts.mu.Unlock()
 	if err := w.conn.Send(wire.KindWant, payload); err != nil {
-		return nil, err
+		return source{}, err
 	}
 	select {
 	case s := <-answer:
 		return s, nil
 	case <-w.ctx.Done():
-		return nil, context.Cause(w.ctx)
+		return source{}, context.Cause(w.ctx)
 	}
 }
 
@@ -396,23 +408,32 @@ func (a *artifacts) offered() []uint64 {
 	return slices.Compact(all)
 }
 
-// source takes the answer.
+// source takes the answer. There may be a second one where the controller was asked again.
 func (w *Worker) source(m *wire.Source) {
 	a := &w.artifacts
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if answer := a.asked[m.Artifact]; answer != nil {
-		delete(a.asked, m.Artifact)
-		answer <- m
+	answer := a.asked[m.Artifact]
+	delete(a.asked, m.Artifact)
+	start := a.start
+	a.mu.Unlock()
+	if answer != nil {
+		answer <- source{m, start}
+	} else if transfer := m.Content.GetTransfer(); transfer != 0 {
+		content.Fail(w.config.Exchange, transfer, status.New(status.Unavailable, "it was not asked for"))
 	}
 }
 
 // give sends what this worker has of an artifact to another.
 func (w *Worker) give(m *wire.Give) {
+	a := &w.artifacts
+	a.mu.Lock()
+	a.giving[m.Transfer] = true
+	a.mu.Unlock()
 	w.beside.Go(func() {
 		host.Behind()
 		parts, err := w.parts(m.Artifact)
 		if err != nil {
+			a.given(m.Transfer)
 			content.Refuse(w.config.Exchange, m.To, m.Transfer,
 				status.New(status.Unavailable, "worker %s: %w", w.config.Name, err))
 			w.sendHave(m.Artifact, true)
@@ -423,11 +444,18 @@ func (w *Worker) give(m *wire.Give) {
 			data = append(data, part.Data)
 		}
 		content.Send(w.config.Exchange, m.To, m.Transfer, data, func(error) { // who receives it asks another
+			a.given(m.Transfer)
 			for _, part := range parts {
 				part.Release()
 			}
 		})
 	})
+}
+
+func (a *artifacts) given(transfer uint64) {
+	a.mu.Lock()
+	delete(a.giving, transfer)
+	a.mu.Unlock()
 }
 
 // parts returns what is kept of an artifact, or what an executable was loaded from. That one is not serialized again:

@@ -100,3 +100,57 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 		t.Errorf("it asked %d times, want twice", s.wanted)
 	}
 }
+
+// A controller that has started again may have told a worker to receive something, and not the other process to send
+// it, or the other way round. So the worker gives that up, and asks again.
+func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
+	p := addOne()
+	s := start(t, simDrivers(t, 1, 1, sim.Options{}), func(c *worker.Config) { c.DeviceID = nil })
+	compile := &wire.Compile{Op: 7, Format: p.Source().Format, Options: sim.CompileOptions([]int{0}), Inline: 1,
+		Places: []*wire.Place{{Worker: firstWorker}}, Code: p.Source().Code}
+	s.tell(wire.KindCompile, compile)
+	s.until("a program that is kept", func() bool { return len(s.compiled) == 1 && s.compiled[0].Loadable.GetKept() })
+	s.tell(wire.KindGive, &wire.Give{Artifact: 7, To: clientProcess, Transfer: 100})
+	compile.Op, compile.Code = 8, nil
+	compile.Text = &wire.Content{Size: 1 << 20, Sha256: make([]byte, 32), Process: clientProcess, Transfer: 101}
+	s.tell(wire.KindCompile, compile)
+	s.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
+		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Artifact: 9, Kept: true}})
+	s.until("a question", func() bool { return s.wanted == 1 })
+	nowhere := &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 102}}
+	s.tell(wire.KindSource, nowhere)
+
+	s.tell(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
+	s.until("another question, and no program", func() bool { return s.wanted == 2 && len(s.compiled) == 2 })
+	if err := s.compiled[1].Status.Err(); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("the program whose text does not come: %v", err)
+	}
+	receive := func(transfer uint64) error {
+		got := make(chan error, 1)
+		content.Receive(s.client, firstWorker, transfer, 1<<30, func(_ []*content.Memory, err error) { got <- err })
+		return <-got
+	}
+	if err := receive(100); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("what it was to send before comes with %v", err)
+	}
+	send := func(transfer uint64) error {
+		sent := make(chan error, 1)
+		content.Send(s.client, firstWorker, transfer, [][]byte{[]byte("no executable")}, func(err error) { sent <- err })
+		return <-sent
+	}
+	for _, transfer := range []uint64{101, 102} {
+		if err := send(transfer); status.CodeOf(err) != status.Unavailable {
+			t.Errorf("transfer %d, which it waited for before, is taken with %v", transfer, err)
+		}
+	}
+	nowhere.Content.Transfer = 103
+	s.tell(wire.KindSource, nowhere)
+	if err := send(103); err != nil {
+		t.Errorf("what it has asked for again: %v", err)
+	}
+	nowhere.Content.Transfer = 104 // a second answer
+	s.tell(wire.KindSource, nowhere)
+	if err := send(104); status.CodeOf(err) != status.Unavailable {
+		t.Errorf("what it has not asked for is taken with %v", err)
+	}
+}

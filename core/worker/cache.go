@@ -71,7 +71,7 @@ func (w *Worker) fromCache(m *wire.Compile, answer *wire.Compiled) bool {
 		w.artifacts.add(m.Op, &artifact{serialized: parts[0], code: parts[1]})
 	}
 	if t := m.Text; t.GetTransfer() != 0 { // its client need not send it
-		content.Decline(w.config.Exchange, t.Transfer,
+		content.Fail(w.config.Exchange, t.Transfer,
 			status.New(status.Cancelled, "worker %s has the program in its cache", w.config.Name))
 	}
 	answer.Info, answer.Loadable, answer.Cached = kept.Info, kept.Loadable, true

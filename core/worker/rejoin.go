@@ -1,14 +1,17 @@
 package worker
 
 import (
+	"context"
 	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/transport/content"
 )
 
 // A controller that has started again asks its workers what they have: see core/controller/comeback.go. So a worker
@@ -18,6 +21,10 @@ import (
 //
 // The message that says so is the first that a worker sends over the new line which counts: ends of gangs that were
 // sent before it are in it, and none leaves beside it (report.sending).
+//
+// A controller that ends may have told one process to send something to another, and not the other to receive it, or
+// the other way round. So what it had them send, and what it had compiled, does not go on behind its next start: who
+// waits for an executable asks again, and clients send their Compiles again.
 
 // record is an operation that ended here.
 type record struct {
@@ -117,6 +124,7 @@ func (w *Worker) rejoin() error {
 	}
 	r.flush()
 	w.askAgain()
+	w.endStart()
 	return nil
 }
 
@@ -198,6 +206,25 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 		}
 	}
 	return nil
+}
+
+// endStart gives up what an earlier start of the controller has had processes send and compile.
+func (w *Worker) endStart() {
+	why := status.New(status.Unavailable, "the controller has started again")
+	w.mu.Lock()
+	for _, giveUp := range w.giveUp {
+		giveUp(why)
+	}
+	w.mu.Unlock()
+	a := &w.artifacts
+	a.mu.Lock()
+	giving, ended := slices.Collect(maps.Keys(a.giving)), a.ended
+	a.start, a.ended = context.WithCancelCause(w.ctx)
+	a.mu.Unlock()
+	ended(why)
+	for _, transfer := range giving {
+		content.Fail(w.config.Exchange, transfer, why)
+	}
 }
 
 // askAgain sends again what the controller was asked and may not have answered.

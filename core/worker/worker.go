@@ -217,7 +217,6 @@ func New(c Config) (*Worker, error) {
 	w.boundCache()
 	w.report.conn = c.Conn
 	w.report.sent.L = &w.report.mu
-	w.artifacts.init()
 	w.host.session = map[uint32]int64{}
 	if p, ok := c.Driver.(device.Partitioner); ok && c.Engine != nil {
 		if err := p.ServeCollectives(w.collective); err != nil {
@@ -239,6 +238,7 @@ func New(c Config) (*Worker, error) {
 		w.island.Bound(threadWindow)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	w.artifacts.init(w.ctx)
 	w.limited = c.MemoryLimit > 0
 	for i := range c.Driver.Devices() {
 		if s, err := c.Driver.MemoryStats(i); err == nil && s.Limit > 0 {

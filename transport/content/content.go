@@ -184,11 +184,11 @@ func Receive(x transport.Exchange, from, transfer uint64, limit int64,
 		}
 		in.proceed(0, err)
 	})
-	return func(why error) { Decline(x, transfer, why) }
+	return func(why error) { Fail(x, transfer, why) }
 }
 
-// Decline has a transfer to this process fail with an error of the caller's, also where it comes later.
-func Decline(x transport.Exchange, transfer uint64, why error) {
+// Fail has a transfer to or from this process fail with an error of the caller's, also where it comes later.
+func Fail(x transport.Exchange, transfer uint64, why error) {
 	x.Fail(transport.Contents(), transfer, why)
 }
 

@@ -1,0 +1,271 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// facts returns what the controller has kept.
+func (b *bed) facts() *Kept {
+	st := b.st
+	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
+	for number, c := range st.conns {
+		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: c.role}}}
+		if c.w != nil {
+			l.Hello.Name, l.Hello.Worker, l.Hello.ProtocolMax = c.w.name, c.w.offer, c.w.protocol
+			l.Process = c.w.process.Number
+		} else {
+			l.Hello.Name, l.Process, l.Session = c.s.name, c.s.process.Number, c.s.id
+		}
+		k.Links = append(k.Links, l)
+	}
+	st.out = nil
+	st.keepNumbers()
+	for _, s := range st.sessions {
+		st.keepSession(s)
+		for _, p := range s.programs {
+			st.keepProgram(s, p)
+		}
+	}
+	for _, c := range st.made {
+		st.keepCompiled(c)
+	}
+	for _, a := range st.out {
+		switch m := a.Fact.(type) {
+		case *wire.KeptLink:
+			k.Numbers = m
+		case *wire.KeptSession:
+			k.Sessions[m.Session] = m
+		case *wire.KeptProgram:
+			k.Programs = append(k.Programs, m)
+		case *wire.KeptCompiled:
+			k.Compiled[m.Key] = m
+		}
+	}
+	return k
+}
+
+// startAgain has the controller end, start again with what it has kept, and hear what its two workers have of session
+// 1, which has program 1 on both and array 1 there, and what its client remembers.
+func (b *bed) startAgain(gangs [2][]*wire.HeldGang, client *wire.Rejoin) []Action {
+	b.t.Helper()
+	kept := b.facts()
+	b.st = New(Config{Keeps: true, Starts: 2})
+	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+		b.t.Fatalf("these cannot come back: %v", refused)
+	}
+	var all []Action
+	client.Programs = []uint64{1}
+	all = append(all, b.say(b.client, wire.KindRejoin, client)...)
+	for i, w := range b.workers {
+		if !b.st.IsComingBack() {
+			b.t.Fatal("the controller did not wait for all")
+		}
+		all = append(all, b.say(w, wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1, Programs: []uint64{1},
+			Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}, Gangs: gangs[i]}}})...)
+	}
+	if b.st.IsComingBack() {
+		b.t.Fatal("the controller waits although all have come back")
+	}
+	return b.check(all)
+}
+
+func (b *bed) check(actions []Action) []Action {
+	b.t.Helper()
+	if err := b.st.Check(); err != nil {
+		b.t.Error(err)
+	}
+	return actions
+}
+
+// work returns what some actions have workers do, and end: of the first worker, then of the second.
+func (b *bed) work(actions []Action) (of [2][]string) {
+	b.t.Helper()
+	add := func(a Action, what string) {
+		for i, w := range b.workers {
+			if slices.Contains(a.To, w) {
+				of[i] = append(of[i], what)
+			}
+		}
+	}
+	for _, a := range actions {
+		switch {
+		case a.Kind != Send:
+		case a.Wire == wire.KindDispatch:
+			m := new(wire.Dispatch)
+			if err := m.Parse(sent(a)); err != nil {
+				b.t.Fatal(err)
+			}
+			add(a, fmt.Sprintf("%d", m.Gang))
+		case a.Wire == wire.KindPlayed:
+			m := new(wire.Played)
+			if err := m.Parse(sent(a)); err != nil {
+				b.t.Fatal(err)
+			}
+			for i := range uint64(m.Count) {
+				add(a, fmt.Sprintf("%d: node %d", m.Gang+i, uint64(m.From)+i))
+			}
+		case a.Wire == wire.KindAbort:
+			m := new(wire.Abort)
+			if err := proto.Unmarshal(sent(a), m); err != nil {
+				b.t.Fatal(err)
+			}
+			add(a, fmt.Sprintf("%d ends", m.Gang))
+		}
+	}
+	return of
+}
+
+// told returns the operations whose end the client is told now, those that failed as negative numbers.
+func (b *bed) told() (ends []int) {
+	b.t.Helper()
+	for _, a := range b.check(b.step(Event{Kind: Flush})) {
+		if a.Kind != Send || a.Wire != wire.KindCompleted {
+			continue
+		}
+		m := new(wire.Completed)
+		if err := m.Parse(sent(a)); err != nil {
+			b.t.Fatal(err)
+		}
+		for _, op := range m.Ok {
+			ends = append(ends, int(op))
+		}
+		for _, f := range m.Failed {
+			ends = append(ends, -int(f.Number))
+		}
+	}
+	return ends
+}
+
+// done has a worker report gangs.
+func (b *bed) done(worker int, gangs ...uint64) {
+	b.check(b.say(b.workers[worker], wire.KindCompleted, &wire.Completed{Ok: gangs}))
+}
+
+func newBedThatKeeps(t *testing.T) *bed {
+	b := newBed(t, Config{Keeps: true}, 2, 1)
+	b.program(2)
+	return b
+}
+
+func frames(t *testing.T, kind wire.Kind, messages ...proto.Message) (all []byte) {
+	for _, m := range messages {
+		all = wire.AppendFrame(all, kind, mustMarshal(t, m))
+	}
+	return all
+}
+
+// An operation that a client remembers is sent to those of its workers that do not have it, under the number that it
+// has on the others, and ends once.
+func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
+	burnt := wire.Of(status.New(status.Internal, "burnt"))
+	has := &wire.HeldGang{Gang: 70, Op: 2}
+	ended := &wire.HeldGang{Gang: 70, Op: 2, Ended: true}
+	failed := &wire.HeldGang{Gang: 70, Op: 2, Ended: true, Failed: burnt}
+	for _, c := range []struct {
+		name    string
+		gangs   [2]*wire.HeldGang
+		forgot  bool      // the client has heard its end
+		want    [2]string // what the workers are sent
+		reports [2]uint64 // gangs
+		before  int       // the end that is told before they report
+		after   int       // and behind that
+	}{
+		{name: "no worker has it", want: [2]string{"1", "1"}, reports: [2]uint64{1, 1}, after: 2},
+		{name: "all have it", gangs: [2]*wire.HeldGang{has, has}, reports: [2]uint64{70, 70}, after: 2},
+		{name: "all have ended it", gangs: [2]*wire.HeldGang{ended, ended}, before: 2},
+		{name: "one has ended it", gangs: [2]*wire.HeldGang{ended, has}, reports: [2]uint64{0, 70}, after: 2},
+		{name: "one has it", gangs: [2]*wire.HeldGang{nil, has}, want: [2]string{"70", ""}, reports: [2]uint64{70, 70},
+			after: 2},
+		{name: "one has ended it, and the other does not have it", gangs: [2]*wire.HeldGang{ended, nil},
+			want: [2]string{"", "70"}, reports: [2]uint64{0, 70}, after: 2},
+		{name: "it has failed on one", gangs: [2]*wire.HeldGang{failed, has}, want: [2]string{"", "70 ends"}, before: -2,
+			reports: [2]uint64{0, 70}},
+		{name: "it has failed on the only one that has it", gangs: [2]*wire.HeldGang{nil, failed},
+			want: [2]string{"70 70 ends", ""}, before: -2, reports: [2]uint64{70, 0}},
+		{name: "its client has heard its end", gangs: [2]*wire.HeldGang{failed, has}, forgot: true,
+			want: [2]string{"", "70 ends"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBedThatKeeps(t)
+			client := &wire.Rejoin{Last: 2}
+			if !c.forgot {
+				client.Frames = frames(t, wire.KindRun, &wire.Run{Op: 2, Program: 1, Inputs: []uint64{1}, FirstOutput: 2})
+			}
+			var gangs [2][]*wire.HeldGang
+			for i, g := range c.gangs {
+				if g != nil {
+					gangs[i] = append(gangs[i], g)
+				}
+			}
+			told := func(when string, want int) {
+				t.Helper()
+				if got := b.told(); len(got) > 1 || want != 0 && len(got) == 0 || len(got) == 1 && got[0] != want {
+					t.Errorf("%s the client is told that %v have ended, want %d", when, got, want)
+				}
+			}
+			for i, got := range b.work(b.startAgain(gangs, client)) {
+				if text := fmt.Sprint(got); text != "["+c.want[i]+"]" {
+					t.Errorf("worker %d is told %v, want [%s]", i, text, c.want[i])
+				}
+			}
+			told("first", c.before)
+			for i, gang := range c.reports {
+				if gang != 0 {
+					b.done(i, gang)
+				}
+			}
+			told("then", c.after)
+			if n := len(b.st.gangs); n > 0 {
+				t.Errorf("%d gangs are under way", n)
+			}
+			newest := b.st.gang
+			for i, got := range b.work(b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, Inputs: []uint64{1},
+				FirstOutput: 3})) {
+				if want := fmt.Sprintf("[%d]", newest+1); fmt.Sprint(got) != want {
+					t.Errorf("worker %d is sent %v of the next operation, want %s", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A play of which workers have some nodes goes on: each worker gets what it lacks of these under the number that it has
+// on the others, and then the rest.
+func TestPlaysGoOnWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBedThatKeeps(t)
+	graph := &wire.Graph{Graph: 1, Inputs: 1, Outputs: []uint64{4}}
+	for i := range uint64(3) {
+		graph.Nodes = append(graph.Nodes, &wire.Node{Run: &wire.Run{Program: 1, Inputs: []uint64{i + 1}}, Makes: 1})
+	}
+	play := &wire.Play{Op: 2, Graph: 1, Nodes: 3, First: 2, Inputs: []uint64{1}}
+	client := &wire.Rejoin{Last: 4, Pending: []uint64{2, 3, 4}, Frames: append(frames(t, wire.KindGraph, graph),
+		frames(t, wire.KindPlay, play)...)}
+	held := func(gang, op uint64, ended bool) *wire.HeldGang {
+		return &wire.HeldGang{Gang: gang, Op: op, Ended: ended}
+	}
+	actions := b.startAgain([2][]*wire.HeldGang{{held(70, 2, true), held(71, 3, false)}, {held(70, 2, false)}}, client)
+	want := [2][]string{{"72: node 2"}, {"71: node 1", "72: node 2"}}
+	if got := b.work(actions); !slices.Equal(got[0], want[0]) || !slices.Equal(got[1], want[1]) {
+		t.Errorf("the workers are sent %v, want %v", got, want)
+	}
+	if got := b.told(); len(got) > 0 {
+		t.Errorf("the client is told that %v have ended", got)
+	}
+	b.done(0, 71, 72)
+	b.done(1, 70, 71, 72)
+	got := b.told()
+	slices.Sort(got)
+	if !slices.Equal(got, []int{2, 3, 4}) || len(b.st.gangs) > 0 {
+		t.Errorf("the client is told that %v have ended, want all three; %d gangs are under way", got, len(b.st.gangs))
+	}
+	if objects := b.st.sessions[1].objects; len(objects) != 2 || objects[4] == nil { // what the play keeps
+		t.Errorf("the session has %d arrays, want the one that was there and the play's last", len(objects))
+	}
+}
