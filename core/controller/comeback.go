@@ -21,7 +21,8 @@ import (
 // end (Settled), so it is known of each of them which workers have it, under which gang number, and how its part
 // ended. For each operation that a client remembers there are three cases:
 //
-//	no worker has it       it was never dispatched. It is performed as if it had just come.
+//	no worker has it       it was not dispatched, or all its messages were lost. It is performed as if it had just come,
+//	                       or in its place if it was dispatched for sure: see lost.go.
 //	all its workers do     it is under way, or has ended there. It becomes a gang again, under its old number, and ends
 //	                       when all workers have reported it, some of them with what they said already.
 //	some of them do        it was being dispatched. It becomes a gang under its old number, too, and the others are sent
@@ -35,7 +36,7 @@ import (
 // gangs that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new.
 // New gangs get numbers above all that any worker has. So all workers have the gangs that they share in one order, as
 // if the controller had not ended. An operation of a session that was not dispatched shares no device with later ones
-// that were (line.go), and so it may come behind them.
+// that were (line.go), and so it may come behind them; one whose messages were lost comes before those that do.
 //
 // # What is not made again
 //
@@ -113,7 +114,7 @@ func (st *State) isBack(conn uint64) {
 // rebuild makes the State of what workers and clients have said.
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
-		pending: map[opName]bool{}}
+		pending: map[opName]bool{}, made: map[opName]bool{}, numbers: map[uint64]bool{}}
 	st.comeback = nil
 	for _, number := range slices.Clone(st.present) {
 		r.worker(st.conns[number].w)
@@ -127,6 +128,9 @@ func (st *State) rebuild() {
 		r.session(st.sessions[id])
 	}
 	r.endOrphans()
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.findLost(st.sessions[id])
+	}
 	r.makeArrays()
 	r.makeGangs()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
@@ -149,6 +153,7 @@ type rebuilding struct {
 	sent     []*reminder                      // of all sessions, what no worker can have first
 	underWay []*reminder                      // operations that workers have
 	made     map[opName]bool                  // objects that underWay makes
+	numbers  map[uint64]bool                  // of gangs that workers have
 }
 
 // heldArray is what workers have of an array.
@@ -193,6 +198,7 @@ func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
 	for _, g := range h.Gangs {
 		st.gang = max(st.gang, g.Gang)
+		r.numbers[g.Gang] = true
 	}
 	s := st.sessions[h.Session]
 	if s == nil {
@@ -371,10 +377,11 @@ func (r *rebuilding) makes(one *reminder, first uint64, n int) {
 		return
 	}
 	delete(r.known, name)
+	r.isUnderWay(one, first, n)
+}
+
+func (r *rebuilding) isUnderWay(one *reminder, first uint64, n int) {
 	r.underWay = append(r.underWay, one)
-	if r.made == nil {
-		r.made = map[opName]bool{}
-	}
 	for i := range uint64(n) {
 		r.made[opName{one.s.id, first + i}] = true
 	}
@@ -454,7 +461,7 @@ func (r *rebuilding) makeGangs() {
 func (r *rebuilding) goOn(s *session) {
 	last := s.last
 	for _, one := range r.sent {
-		if one.s != s || r.st.sessions[s.id] != s {
+		if one.s != s || one.gang != nil || r.st.sessions[s.id] != s {
 			continue
 		}
 		if one.op != 0 {
