@@ -95,13 +95,13 @@ func (st *State) rejoins(c *conn, ev *Event) error {
 	}
 	b.of[c.number] = append(b.of[c.number], m)
 	if !m.More {
-		st.isBack(c.number)
+		st.comesBack(c.number)
 	}
 	return nil
 }
 
-// isBack takes note that a connection has come back, or is lost.
-func (st *State) isBack(conn uint64) {
+// comesBack takes note that a connection has come back, or is lost.
+func (st *State) comesBack(conn uint64) {
 	b := st.comeback
 	if b == nil || !b.away[conn] {
 		return
@@ -377,10 +377,10 @@ func (r *rebuilding) makes(one *reminder, first uint64, n int) {
 		return
 	}
 	delete(r.known, name)
-	r.isUnderWay(one, first, n)
+	r.addUnderWay(one, first, n)
 }
 
-func (r *rebuilding) isUnderWay(one *reminder, first uint64, n int) {
+func (r *rebuilding) addUnderWay(one *reminder, first uint64, n int) {
 	r.underWay = append(r.underWay, one)
 	for i := range uint64(n) {
 		r.made[opName{one.s.id, first + i}] = true

@@ -23,7 +23,7 @@ type keeper struct {
 	mu      sync.Mutex // guards the rest
 	facts   []fact
 	writing bool
-	quiet   *sync.Cond // nothing is to be written
+	quiet   *sync.Cond // signalled when nothing is left to be written
 }
 
 type fact struct {

@@ -18,7 +18,8 @@ import (
 //
 // It had a number between those of the operations around it, which no worker has. It gets such a one again.
 
-// findLost finds the operations of a session that were dispatched and that no worker has, and has them be under way.
+// findLost finds the operations of a session that were dispatched and that no worker has, and adds them to those that
+// are under way.
 func (r *rebuilding) findLost(s *session) {
 	var all []*reminder
 	for _, one := range r.underWay {
@@ -54,7 +55,7 @@ func (r *rebuilding) findLost(s *session) {
 			if one.play != nil {
 				one.play.past.add(one.node)
 			}
-			r.isUnderWay(one, first, n)
+			r.addUnderWay(one, first, n)
 		}
 		if one.play == nil && (one.ev.Wire == wire.KindPut || one.ev.Wire == wire.KindFetch) {
 			continue

@@ -506,7 +506,7 @@ func (st *State) lost(c *conn, err error) {
 		c.s.conn = 0
 		st.drop(c.s, err)
 	}
-	st.isBack(c.number)
+	st.comesBack(c.number)
 }
 
 func (st *State) tick() {

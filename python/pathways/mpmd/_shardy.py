@@ -63,7 +63,7 @@ def _compile(stock: Callable[..., Any], **given: Any) -> Any:
 def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
     """Returns OpenXLA's own MPMD front end, whose compiled functions then run on devices of Pathways.
 
-        mpmd = pathways.mpmd.shardy("/home/me/shardy")  # a checkout of github.com/openxla/shardy
+        mpmd = pathways.mpmd.shardy("path/to/shardy")  # a checkout of github.com/openxla/shardy
 
     It needs absl-py, immutabledict, jaxtyping and typing_extensions.
 
