@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
-from xml.sax.saxutils import escape
 
 from pathways import _graph
 from pathways._errors import PathwaysError
+from pathways._slots import LEFT, Picture
 from pathways._text import count
 
 Kind = Literal["forward", "backward", "input", "weight"]
@@ -305,7 +305,6 @@ def _needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, 
 
 # --- the picture ---
 
-_CELL, _ROW, _LEFT, _TOP, _EDGE = 26, 30, 16, 52, 14  # pixels
 # By kind: hue, lightness, and the colour of the number.
 _LOOKS = {
     "forward": (210, 72, "#123"),
@@ -320,10 +319,8 @@ def _shape(schedule: Schedule) -> str:
 
 
 def _svg(schedule: Schedule) -> str:
-    left = _LEFT + max(7 * max(map(len, schedule.rows)), 20) + 10
-    right = left + _CELL * schedule.slots
-    width = max(right + _EDGE, 560)
-    bottom = _TOP + _ROW * len(schedule.rows)
+    title = f"{schedule.name}: {_shape(schedule)}, {schedule.bubble:.0%} idle"
+    picture = Picture(title, schedule.rows, schedule.slots, foot=44)
     halves = ", ".join(
         ["light forward", "dark backward"]
         if not any(op.kind == "weight" for op in schedule)
@@ -331,31 +328,17 @@ def _svg(schedule: Schedule) -> str:
     )
     if schedule.whole:
         halves += f"; not split: {', '.join(f'stage {stage}' for stage in sorted(schedule.whole))}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 44}" '
-        f'viewBox="0 0 {width} {bottom + 44}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{bottom + 44}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="24" font-size="14" font-weight="bold">{schedule.name}: '
-        f"{_shape(schedule)}, {schedule.bubble:.0%} idle</text>",
-        f'<text x="{_LEFT}" y="42" fill="#555">numbers are microbatches: {halves}</text>',
-    ]
-    for place, name in enumerate(schedule.rows):
-        y = _TOP + _ROW * place
-        parts.append(f'<text x="{_LEFT}" y="{y + 20}">{escape(name)}</text>')
-        parts.append(
-            f'<rect x="{left}" y="{y + 2}" width="{right - left}" height="{_ROW - 4}" fill="#eee" class="idle"/>'
-        )
+    picture.parts.append(f'<text x="{LEFT}" y="42" fill="#555">numbers are microbatches: {halves}</text>')
     for op in schedule:
-        x, y = left + _CELL * op.slot, _TOP + _ROW * schedule.places[op.stage]
         hue, lightness, ink = _LOOKS[op.kind]
         lightness += 8 * (op.microbatch % 2)
         saturation = 55 if op.stage < len(schedule.rows) else 90  # a place's later stages
-        parts.append(
-            f'<g class="{op.kind}"><title>stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}'
-            f'</title><rect x="{x + 1}" y="{y + 2}" width="{_CELL - 2}" height="{_ROW - 4}" rx="2" '
-            f'fill="hsl({hue},{saturation}%,{lightness}%)"/><text x="{x + _CELL / 2:g}" y="{y + 20}" '
-            f'text-anchor="middle" fill="{ink}">{op.microbatch}</text></g>'
-        )
-    parts.append(f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>')
-    parts.append(f'<text x="{left}" y="{bottom + 32}" fill="#555">time, in {schedule.slots} slots</text>')
-    return "\n".join([*parts, "</svg>\n"])
+        said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}"
+        fill = f"hsl({hue},{saturation}%,{lightness}%)"
+        picture.box(op.slot, schedule.places[op.stage], op.kind, said, op.microbatch, fill, ink)
+    left, right, bottom = picture.left, picture.right, picture.bottom
+    picture.parts += [
+        f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>',
+        f'<text x="{left}" y="{bottom + 32}" fill="#555">time, in {schedule.slots} slots</text>',
+    ]
+    return picture.text()

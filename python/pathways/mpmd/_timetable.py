@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Literal, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from pathways import _graph
+from pathways._slots import LEFT, Picture
 from pathways._text import count
 from pathways.mpmd._fragments import Array
 
@@ -109,38 +109,20 @@ def _role(name: str, mesh: str, run: int, seen: set[tuple[str, str, int]]) -> tu
     return way, microbatch
 
 
-_CELL, _ROW, _LEFT, _TOP, _EDGE = 26, 30, 16, 52, 14  # pixels
 _FILL = {"forward": "#9cc3ea", "backward": "#3f8f5f", "weights": "#c9a227", "other": "#8a94a3"}
 
 
 def _svg(table: Timetable) -> str:
-    left = _LEFT + max(7 * max(map(len, table.meshes)), 20) + 10
-    width = max(left + _CELL * table.slots + _EDGE, 560)
-    bottom = _TOP + _ROW * len(table.meshes)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 14}" '
-        f'viewBox="0 0 {width} {bottom + 14}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{bottom + 14}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="22" font-size="14" font-weight="bold">{count(len(table), "fragment")}, '
-        f"{count(table.slots, 'slot')}, {table.bubble:.0%} idle</text>",
-    ]
-    x = _LEFT
+    title = f"{count(len(table), 'fragment')}, {count(table.slots, 'slot')}, {table.bubble:.0%} idle"
+    picture, x = Picture(title, table.meshes, table.slots, foot=14), LEFT
     for kind, fill in _FILL.items():
         if any(op.kind == kind for op in table):
-            parts.append(f'<rect x="{x}" y="31" width="10" height="10" fill="{fill}"/>')
-            parts.append(f'<text x="{x + 14}" y="40" fill="#555">{kind}</text>')
+            picture.parts.append(f'<rect x="{x}" y="31" width="10" height="10" fill="{fill}"/>')
+            picture.parts.append(f'<text x="{x + 14}" y="40" fill="#555">{kind}</text>')
             x += 90
-    for row, mesh in enumerate(table.meshes):
-        y = _TOP + _ROW * row
-        parts.append(f'<text x="{_LEFT}" y="{y + 20}">{escape(mesh)}</text>')
-        parts.append(f'<rect x="{left}" y="{y + 2}" width="{_CELL * table.slots}" height="{_ROW - 4}" fill="#eee"/>')
     for op in table:
-        x, y = left + _CELL * op.slot, _TOP + _ROW * table.meshes.index(op.mesh)
         ink = "#123" if op.kind in ("forward", "weights") else "#fff"
         label = "" if op.microbatch is None else op.microbatch
-        parts.append(
-            f'<g><title>{escape(op.name)}, {op.kind}, slot {op.slot}</title><rect x="{x + 1}" y="{y + 2}" '
-            f'width="{_CELL - 2}" height="{_ROW - 4}" rx="2" fill="{_FILL[op.kind]}"/>'
-            f'<text x="{x + _CELL / 2:g}" y="{y + 20}" text-anchor="middle" fill="{ink}">{label}</text></g>'
-        )
-    return "\n".join([*parts, "</svg>\n"])
+        said = f"{op.name}, {op.kind}, slot {op.slot}"
+        picture.box(op.slot, table.meshes.index(op.mesh), op.kind, said, label, _FILL[op.kind], ink)
+    return picture.text()
