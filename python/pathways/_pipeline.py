@@ -187,13 +187,13 @@ class _Step:
         """The half of a backward for which the stage before waits; all of it, where it cannot be split."""
         x, residuals, _ = self._kept[stage, m]
         arguments = self._params[stage], x, residuals, self._returns[stage, m]
-        halves = self._parts[stage].halves(*arguments)
+        halves, leaves = self._parts[stage].halves(arguments)
         if halves.whole:
             self.whole.add(stage)
             self.backward(stage, m)
             return
         del self._kept[stage, m], self._returns[stage, m]
-        onward, self._later[stage, m] = halves.input(arguments)
+        onward, self._later[stage, m] = halves.input(leaves)
         self._send(stage, m, onward)
 
     def weight(self, stage: int, m: int) -> None:
@@ -245,22 +245,26 @@ class _Residuals:
         return cls(list(leaves), shape)
 
 
+def _back(params, x, residuals, gradients):
+    """The backward of a stage: gradients of its parameters, and of its input."""
+    return residuals.back((params, x))(gradients)
+
+
 class _Halves:
     """The backward of a stage in two computations, for arguments of some shapes and shardings."""
 
     def __init__(self, part: _Part, arguments: tuple[Any, ...]):
-        def back(params, x, residuals, gradients):
-            return residuals.back((params, x))(gradients)
-
-        split = Split(back, *arguments)
+        split = Split(_back, *arguments)
         self.whole, self._keeps, self._starts = split.whole, split.keeps, split.starts
         shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
         self._input = part.jit("_input", split.first)
         self.weight = part.jit("_weight", split.second, out_shardings=shardings)
 
-    def input(self, arguments: tuple[Any, ...]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
-        """Returns the gradients of the stage's input, and what weight needs, with the halves themselves."""
-        leaves = jax.tree.leaves(arguments)
+    def input(self, leaves: list[Any]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
+        """Returns the gradients of the stage's input, and what weight needs, with the halves themselves.
+
+        leaves: of the backward's arguments.
+        """
         onward, carried = self._input(leaves) if self._starts else ([], [])
         return onward, (self, carried, [leaves[i] for i in self._keeps])
 
@@ -271,7 +275,7 @@ class _Part:
     run: (params, x) → y, for a forward without a backward.
     forward: (params, x, targets) → (y or the loss's share of the mean, residuals).
     backward(params): a computation, (params, x, residuals, gradients of y) → (gradients of params, gradients of x).
-    halves(params, x, residuals, gradients of y): the same in two computations.
+    halves((params, x, residuals, gradients of y)): the same in two computations.
     Gradients are lists of the floating-point and complex leaves; the first stage's x has none.
     """
 
@@ -310,21 +314,18 @@ class _Part:
         leaves, structure = jax.tree.flatten(params)
         key = structure, tuple(leaf.sharding for leaf in leaves)
         if key not in self._backwards:
-
-            def back(params, x, residuals, gradients):
-                return residuals.back((params, x))(gradients)
-
             shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-            self._backwards[key] = self.jit("_backward", back, out_shardings=(shardings, None))
+            self._backwards[key] = self.jit("_backward", _back, out_shardings=(shardings, None))
         return self._backwards[key]
 
-    def halves(self, *arguments: Any) -> _Halves:
+    def halves(self, arguments: tuple[Any, ...]) -> tuple[_Halves, list[Any]]:
+        """Returns the halves for such arguments, and the arguments' leaves."""
         leaves, structure = jax.tree.flatten(arguments)
         shardings = tuple(leaf.sharding for leaf in jax.tree.leaves(arguments[0]))
         key = structure, shardings, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._halves:
             self._halves[key] = _Halves(self, arguments)
-        return self._halves[key]
+        return self._halves[key], leaves
 
 
 def _is_smooth(leaf: Any) -> bool:
