@@ -1,3 +1,5 @@
+//go:build !race && !invariants
+
 package cluster_test
 
 import (
@@ -22,7 +24,8 @@ import (
 
 // How the paper's experiments on sharing come out on a clock of their own: simulated devices take the time that they
 // say, messages take hop, and what processes compute takes none. So the numbers are those of the order that the
-// controller keeps, and do not depend on this machine. By default they are tried on a few devices.
+// controller keeps, and do not depend on this machine. By default they are tried on a few devices, and without the race
+// detector, since what they show is the policy of one goroutine.
 var (
 	clockWorkers = flag.Int("clock-workers", 2, "workers of the tests on a clock of their own")
 	clockEach    = flag.Int("clock-devices", 1, "devices of each of these workers")

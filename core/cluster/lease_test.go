@@ -50,31 +50,9 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 				}
 			}
 		}()
-		f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
-		from, to := s.Devices()[0].Number, s.Devices()[1].Number
 		for i := range uint64(rounds) {
-			object, data := s.Objects(2), fmt.Sprintf("sixteen by %05d", i)
-			if err := s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
-				Fill: func(_ uint32, dst []byte, written func(error)) {
-					copy(dst, data)
-					written(nil)
-				}}); err != nil {
-				t.Fatal(err)
-			}
-			m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
-				Moves: []*wire.Move{{Source: object, From: from, To: to}}}
-			if err := s.Transfer(m, 2+2*i); err != nil {
-				t.Fatal(err)
-			}
-			if i%10 != 0 {
-				continue
-			}
-			got, fetched := make([]byte, len(data)), make(chan error, 1)
-			if err := s.Fetch(object+1, to, got, func(err error) { fetched <- err }); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-fetched; err != nil || string(got) != data {
-				t.Fatalf("got %q, %v; want %q", got, err, data)
+			if object := carry(t, s, i); i%10 == 0 {
+				checkCarried(t, s, i, object)
 			}
 		}
 		seen := map[uint64]bool{}
@@ -95,4 +73,41 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 			d.Close()
 		}
 	})
+}
+
+// carry puts an array on the first device and moves it to the second, by operations with the tokens 1 + 2 i and
+// 2 + 2 i. It returns the first of its two objects.
+func carry(t *testing.T, s client.Cluster, i uint64) (object uint64) {
+	t.Helper()
+	f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
+	from, to := s.Devices()[0].Number, s.Devices()[1].Number
+	object = s.Objects(2)
+	if err := s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
+		Fill: func(_ uint32, dst []byte, written func(error)) {
+			copy(dst, carried(i))
+			written(nil)
+		}}); err != nil {
+		t.Fatal(err)
+	}
+	m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
+		Moves: []*wire.Move{{Source: object, From: from, To: to}}}
+	if err := s.Transfer(m, 2+2*i); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// carried is the bytes of carry's array.
+func carried(i uint64) string { return fmt.Sprintf("sixteen by %05d", i) }
+
+// checkCarried reads what carry has moved.
+func checkCarried(t *testing.T, s client.Cluster, i, object uint64) {
+	t.Helper()
+	got, fetched := make([]byte, len(carried(i))), make(chan error, 1)
+	if err := s.Fetch(object+1, s.Devices()[1].Number, got, func(err error) { fetched <- err }); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-fetched; err != nil || string(got) != carried(i) {
+		t.Fatalf("got %q, %v; want %q", got, err, carried(i))
+	}
 }

@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,8 +9,6 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
-	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -35,7 +32,10 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const restarts = 8
+		const (
+			restarts = 8
+			kept     = 10 // rounds whose arrays are there; all of them would make each start, and each check, longer
+		)
 		ended := make(chan client.Ended, 1<<20)
 		s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
 			for _, e := range batch {
@@ -60,8 +60,6 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 			}
 			restarted <- nil
 		}()
-		f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
-		from, to := s.Devices()[0].Number, s.Devices()[1].Number
 		rounds, longest := uint64(0), time.Duration(0)
 		for over := false; !over; rounds++ {
 			i := rounds
@@ -73,31 +71,15 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 				over = true
 			default:
 			}
-			object, data := s.Objects(2), fmt.Sprintf("sixteen by %05d", i)
-			if err := s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
-				Fill: func(_ uint32, dst []byte, written func(error)) {
-					copy(dst, data)
-					written(nil)
-				}}); err != nil {
-				t.Fatal(err)
-			}
-			m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
-				Moves: []*wire.Move{{Source: object, From: from, To: to}}}
-			if err := s.Transfer(m, 2+2*i); err != nil {
-				t.Fatal(err)
+			object := carry(t, s, i)
+			if i >= kept {
+				s.Free([]uint64{object - 2*kept, object - 2*kept + 1})
 			}
 			if i%10 != 0 {
 				continue
 			}
 			begun := time.Now()
-			got, fetched := make([]byte, len(data)), make(chan error, 1)
-			if err := s.Fetch(object+1, to, got, func(err error) { fetched <- err }); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-fetched; err != nil || string(got) != data {
-				t.Fatalf("got %q, %v; want %q", got, err, data)
-			}
-			s.Free([]uint64{object, object + 1})
+			checkCarried(t, s, i, object)
 			longest = max(longest, time.Since(begun))
 		}
 		t.Logf("%d rounds, the longest wait for a result %v", rounds, longest)
