@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	tenants "github.com/openpathways/pathways/core/tenant"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -178,4 +179,46 @@ func furthest(all []did, weights []float64, from, to int64) (most distance) {
 		most = distance{max(most.points, off), max(most.ofShare, off/share)}
 	}
 	return most
+}
+
+// runUntil runs gangs until it is stopped.
+func (m *stream) runUntil(b testing.TB, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			m.run(b, 0, 0)
+			return
+		default:
+		}
+		if len(m.tokens) == backlog {
+			m.end(b)
+		}
+		m.start()
+	}
+}
+
+// did is what a device did, in nanoseconds.
+type did struct {
+	session    uint32
+	begin, end int64
+}
+
+// firstDevice returns what the first device does for so long.
+func firstDevice(l *cluster.Local, during time.Duration) (all []did) {
+	after := uint64(0)
+	for begun := time.Now(); time.Since(begun) < during+2*time.Second; time.Sleep(time.Second) {
+		t := l.Timeline(&wire.Look{Most: 1, After: after})
+		after = t.Newest
+		for _, m := range t.Rows[0].Doing {
+			for _, lane := range m.Lanes {
+				at := m.AheadNs
+				for i, session := range lane.Sessions {
+					begin := at + int64(lane.GapNs[i])
+					at = begin + int64(lane.Ns[i])
+					all = append(all, did{session, begin, at})
+				}
+			}
+		}
+	}
+	return all
 }

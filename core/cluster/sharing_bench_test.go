@@ -135,48 +135,6 @@ func alternate(b *testing.B, pair []*stream, gangs, inRow int) time.Duration {
 	return time.Since(begun)
 }
 
-// runUntil runs gangs until it is stopped.
-func (m *stream) runUntil(b testing.TB, stop <-chan struct{}) {
-	for {
-		select {
-		case <-stop:
-			m.run(b, 0, 0)
-			return
-		default:
-		}
-		if len(m.tokens) == backlog {
-			m.end(b)
-		}
-		m.start()
-	}
-}
-
-// did is what a device did, in nanoseconds.
-type did struct {
-	session    uint32
-	begin, end int64
-}
-
-// firstDevice returns what the first device does for so long.
-func firstDevice(l *cluster.Local, during time.Duration) (all []did) {
-	after := uint64(0)
-	for begun := time.Now(); time.Since(begun) < during+2*time.Second; time.Sleep(time.Second) {
-		t := l.Timeline(&wire.Look{Most: 1, After: after})
-		after = t.Newest
-		for _, m := range t.Rows[0].Doing {
-			for _, lane := range m.Lanes {
-				at := m.AheadNs
-				for i, session := range lane.Sessions {
-					begin := at + int64(lane.GapNs[i])
-					at = begin + int64(lane.Ns[i])
-					all = append(all, did{session, begin, at})
-				}
-			}
-		}
-	}
-	return all
-}
-
 // What it costs that people look at a cluster with 100,000 arrays on 2,048 devices once a second, by `pathways top`,
 // the web page, and a scrape of its metrics: "x-watched" is the time of a gang by that of one while it is not looked
 // at, by turns of a second; "%look" is the processor time of what is asked in a second, as a part of all processors.
