@@ -143,6 +143,47 @@ func BenchmarkLease(b *testing.B) {
 	}
 }
 
+// What a trace costs: as BenchmarkGangs, in turns with and without one. Its beginning and end are not measured. ratio
+// is how many times slower a gang is with it.
+func BenchmarkTrace(b *testing.B) {
+	for _, workers := range []int{1, 2, 16} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			const turn, depth = 4096, 64
+			m := newStreamOf(b, simulated(b, workers, 2), 2*workers, 0, 0, false)
+			var took [2]time.Duration
+			m.run(b, turn, depth)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for left := b.N; left > 0; left -= turn {
+				for i := range took {
+					m.took = 0
+					if i == 0 {
+						m.run(b, min(left, turn), depth)
+					} else {
+						b.StopTimer()
+						stop, err := m.s.StartProfile(b.Context())
+						if err != nil {
+							b.Fatal(err)
+						}
+						b.StartTimer()
+						m.run(b, min(left, turn), depth)
+						b.StopTimer()
+						stop(b.Context())
+						b.StartTimer()
+					}
+					took[i] += m.took
+				}
+			}
+			b.StopTimer()
+			off, on := took[0].Seconds(), took[1].Seconds()
+			b.ReportMetric(off/float64(b.N)*1e6, "off-µs")
+			b.ReportMetric(on/float64(b.N)*1e6, "on-µs")
+			b.ReportMetric(on/off, "ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 // A chain of 128 computations that add one to an array on all devices, which are
 // simulated: defined once and played, and submitted one by one, in turns. Each play or chain ends before the next
 // begins. Ratio is how many times faster the play is.
