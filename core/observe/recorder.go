@@ -165,6 +165,31 @@ func (running Running) End(at int64) {
 	}
 }
 
+// Ended records a computation of a session that has ended. Recordings that began while it ran do not have it.
+func (r *Recorder) Ended(session uint32, s Span) {
+	list := r.recordings.Load()
+	if list == nil {
+		return
+	}
+	for _, rec := range *list {
+		if rec.session == session && rec.began <= s.Submitted {
+			rec.ended(s)
+		}
+	}
+}
+
+func (rec *Recording) ended(s Span) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	switch {
+	case rec.stopped:
+	case rec.spans.len >= rec.limit:
+		rec.dropped++
+	default:
+		rec.spans.append(s)
+	}
+}
+
 // Stop ends the recording. It blocks until every recorded computation has ended, but no
 // longer than patience; the ones that still run after that are dropped.
 func (rec *Recording) Stop(patience time.Duration) Recorded {

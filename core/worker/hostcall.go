@@ -22,16 +22,14 @@ import (
 func (q *queue) aside(g *gang, r *run, f *devicequeue.Flight) {
 	inputs := [][]device.Buffer{row(nil, f)}
 	go func() {
-		begun, clock := q.w.elapsed(), q.w.recorder.Clock()
+		at := moments{given: q.w.elapsed()}
 		results, err := r.execute(g, inputs, r.device(q))
-		if err == nil {
-			q.w.record(g, q, clock, results.Done[0])
-		}
+		at.taken = q.w.elapsed()
 		q.soon(func() {
 			if err != nil {
 				q.launchFailed(g, r, f, err)
 			} else {
-				q.launched(g, r, f, begun, results.Outputs[0], results.Done[0], 0)
+				q.launched(g, r, f, at, results.Outputs[0], results.Done[0], 0)
 			}
 		})
 	}()

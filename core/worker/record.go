@@ -8,13 +8,12 @@ import (
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 )
 
 // This file records what devices do for the sessions that ask for it: each run of a
 // session's, from its launch to the end that the driver tells. Where no session records, a
-// launch costs one load more.
+// run costs one load more.
 
 // maxSpans bounds what a session's recording keeps, of spans and of events: some 20 MB each.
 const maxSpans = 1 << 18
@@ -28,18 +27,15 @@ type recordingKey struct {
 // maxRecordings bounds a session's profiles under way.
 const maxRecordings = 4
 
-// record keeps what a device does from begun, which is of the recorder's clock, until done. It may be
-// called from any goroutine, once the driver has the run.
-func (w *Worker) record(g *gang, q *queue, begun int64, done device.Event) {
-	if begun == 0 {
+// record keeps what a device has computed, if the session records. The queue's owner calls it.
+func (w *Worker) record(g *gang, q *queue, at moments) {
+	if !w.recorder.On() {
 		return
 	}
-	r := g.work.(*run)
-	running := w.recorder.Begin(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
-		Device: int32(q.local), Submitted: begun, Launched: time.Now().UnixNano()})
-	if running != nil {
-		done.Then(func(error) { running.End(time.Now().UnixNano()) })
-	}
+	r, epoch := g.work.(*run), w.epoch.Load()
+	unix := func(t time.Duration) int64 { return epoch + int64(t) }
+	w.recorder.Ended(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
+		Device: int32(q.local), Submitted: unix(at.given), Launched: unix(at.taken), End: unix(at.through)})
 }
 
 // profile begins or ends a recording.
@@ -55,6 +51,7 @@ func (w *Worker) profile(m *wire.Profile) {
 	}
 	switch {
 	case !m.Stop && rec == nil && others < maxRecordings:
+		w.epoch.Store(now - int64(w.elapsed()))
 		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
 	case !m.Stop:
 		answer.Status = wire.Of(status.New(status.ResourceExhausted,

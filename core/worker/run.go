@@ -183,9 +183,10 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		q.lend()
 		q.w.report.warn()
 	}
-	begun, clock := q.w.elapsed(), q.w.recorder.Clock()
+	at := moments{given: q.w.elapsed()}
 	results, err := r.execute(g, q.row[:], r.device(q))
-	r.program.took(q.w.elapsed() - begun)
+	at.taken = q.w.elapsed()
+	r.program.took(at.taken - at.given)
 	clear(buffers)
 	if g.collective {
 		q.reclaim()
@@ -194,8 +195,7 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 		q.launchFailed(g, r, f, err)
 		return
 	}
-	q.w.record(g, q, clock, results.Done[0])
-	q.launched(g, r, f, begun, results.Outputs[0], results.Done[0], 0)
+	q.launched(g, r, f, at, results.Outputs[0], results.Done[0], 0)
 	g.abandon() // where it has failed since: the driver did not know it then
 }
 
@@ -225,10 +225,9 @@ func (r *run) device(q *queue) int {
 
 // launched takes the results of a part that the driver has. Their contents need not be there:
 // what reads them is given to the driver in turn, which waits by itself. Maker is the gang's
-// number in the island where that counts (see meeting.reads), and 0 otherwise. Begun is when the driver
-// was given the part.
+// number in the island where that counts (see meeting.reads), and 0 otherwise.
 func (q *queue) launched(
-	g *gang, r *run, f *devicequeue.Flight, begun time.Duration, outputs []device.Buffer, done device.Event, maker uint64,
+	g *gang, r *run, f *devicequeue.Flight, at moments, outputs []device.Buffer, done device.Event, maker uint64,
 ) {
 	q.state.Launched(f)
 	for k, s := range f.Made {
@@ -236,27 +235,27 @@ func (q *queue) launched(
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
-		g.spent.Add(q.charge(g, r, begun, q.w.elapsed()))
-		q.ended(g, r, f, done.Wait(background))
+		at.through = q.w.elapsed()
+		q.ended(g, r, f, at, done.Wait(background))
 		return
 	}
 	done.Then(func(err error) {
-		end := q.w.elapsed()
-		q.soon(func() {
-			g.spent.Add(q.charge(g, r, begun, end))
-			q.ended(g, r, f, err)
-		})
+		at.through = q.w.elapsed()
+		q.soon(func() { q.ended(g, r, f, at, err) })
 	})
 }
+
+// moments are when the driver was given a part, when it had taken it, and when it was through with it, by
+// Worker.elapsed.
+type moments struct{ given, taken, through time.Duration }
 
 // elapsed returns the time since the worker was made, by a clock that is never set.
 func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 
-// charge returns the device time of a computation that the driver was given at begun and was through
-// with at end. A device computes in the order of its launches, so what was given to it while another
-// was under way begins when that one ends: no time is counted twice.
-func (q *queue) charge(g *gang, r *run, begun, end time.Duration) time.Duration {
-	begun = max(begun, q.chargedTo)
+// charge returns the device time of a computation. A device computes in the order of its launches, so what was given
+// to it while another was under way begins when that one ends: no time is counted twice.
+func (q *queue) charge(g *gang, r *run, at moments) time.Duration {
+	begun, end := max(at.given, q.chargedTo), at.through
 	if end <= begun {
 		return 0
 	}
@@ -286,7 +285,9 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 // part, and what it made, have the first of these: the error of the gang, which ended the
 // collective that the part waited in; the error of an input that failed after the launch; and
 // only then the driver's, with this device's name.
-func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, err error) {
+func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, at moments, err error) {
+	g.spent.Add(q.charge(g, r, at))
+	q.w.record(g, q, at)
 	if err != nil {
 		if why := g.failure(); why != nil {
 			err = why

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
@@ -93,7 +92,7 @@ func (g *gang) enter() {
 		Session: g.Session, Devices: r.program.set, Collective: true, Reads: r.meet.reads()}, false)
 	switch {
 	case err != nil:
-		g.spread(0, nil, err, 0)
+		g.spread(moments{}, nil, err, 0)
 	case turn.Now:
 		g.launch(turn.Cell, turn.Gang)
 	default:
@@ -123,7 +122,7 @@ type turned gang
 func (t *turned) Launch(turn uint64) bool { return (*gang)(t).launch(nil, turn) }
 
 // Fail implements executor.Launch.
-func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(0, nil, err, 0) }
+func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(moments{}, nil, err, 0) }
 
 // launch hands the gang to the driver. Turn is its number in the island, whose
 // cell, where it has one, is told how far it is. It reports whether the gang is
@@ -134,20 +133,18 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	if r.program.Calls {
 		g.depart()
 	}
-	begun, clock := g.w.elapsed(), g.w.recorder.Clock()
+	at := moments{given: g.w.elapsed()}
 	results, err := r.execute(g, r.meet.rows, -1)
+	at.taken = g.w.elapsed()
 	if err != nil {
 		if cell != nil {
 			g.tell(cell, turn, executor.CellEnded)
 		}
-		g.spread(begun, nil, err, 0)
+		g.spread(at, nil, err, 0)
 		return false
 	}
-	for i, q := range g.queues {
-		g.w.record(g, q, clock, results.Done[i])
-	}
 	if turn == 0 {
-		g.spread(begun, results, nil, 0)
+		g.spread(at, results, nil, 0)
 		g.abandon()
 		return true
 	}
@@ -166,7 +163,7 @@ func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 			g.w.island.Completed(turn)
 		}
 	}
-	g.spread(begun, results, nil, turn)
+	g.spread(at, results, nil, turn)
 	for _, e := range results.Done {
 		e.Then(through)
 	}
@@ -184,8 +181,8 @@ func (g *gang) tell(cell *executor.Cell, turn uint64, bits uint32) {
 	}
 }
 
-// spread hands the results of a launch at begun to the gang's queues.
-func (g *gang) spread(begun time.Duration, results *device.Results, err error, maker uint64) {
+// spread hands the results of a launch to the gang's queues.
+func (g *gang) spread(at moments, results *device.Results, err error, maker uint64) {
 	r := g.work.(*run)
 	for i, q := range g.queues {
 		f := r.meet.flights[i]
@@ -194,7 +191,7 @@ func (g *gang) spread(begun time.Duration, results *device.Results, err error, m
 			continue
 		}
 		outputs, done := results.Outputs[i], results.Done[i]
-		q.soon(func() { q.launched(g, r, f, begun, outputs, done, maker) })
+		q.soon(func() { q.launched(g, r, f, at, outputs, done, maker) })
 	}
 }
 

@@ -152,7 +152,9 @@ type Worker struct {
 	report   report
 	recorder observe.Recorder
 	since    time.Time // when it was made, for elapsed
-	limited  bool      // the memory of some device has a limit
+	// epoch is elapsed's zero in nanoseconds since the Unix epoch, as the clock said when a profile last began.
+	epoch   atomic.Int64
+	limited bool // the memory of some device has a limit
 
 	artifacts artifacts
 	host      hostMemory
