@@ -86,26 +86,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	case len(payload) != tokenSize || kind != kindLink && kind != kindStream:
 		return status.New(status.InvalidArgument, "a link began with a message of kind %d and %d bytes", kind, len(payload))
 	case kind == kindLink:
-		if l := p.unknown(); l != nil {
-			return l.adopt(conn, [tokenSize]byte(payload))
-		}
-		l := newLink(p, conn, in.Protocol)
-		copy(l.token[:], payload)
-		l.accepted = true
-		x.mu.Lock()
-		taken := x.links[l.token] != nil
-		if !taken {
-			x.links[l.token] = l
-		}
-		x.mu.Unlock()
-		if taken {
-			return status.New(status.InvalidArgument, "a link was announced twice")
-		}
-		if err := p.joined(l); err != nil {
-			x.forget(l)
-			return err
-		}
-		return nil
+		return x.link(p, conn, [tokenSize]byte(payload), in.Protocol)
 	}
 	x.mu.Lock()
 	l := x.links[[tokenSize]byte(payload)]
@@ -123,6 +104,33 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 		l.breaks(c, err)
 	}
 	return err
+}
+
+// link makes a connection that the peer dialled a link, or has one go on over it that the peer does not know of. Where
+// answers are lost the peer dials again and again, and each of these connections has a goroutine here: one at a time
+// looks and joins, so that one link is made of them.
+func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte, protocol uint32) error {
+	p.linking.Lock()
+	defer p.linking.Unlock()
+	if l := p.unknown(); l != nil {
+		return l.adopt(conn, token)
+	}
+	l := newLink(p, conn, protocol)
+	l.token, l.accepted = token, true
+	x.mu.Lock()
+	taken := x.links[token] != nil
+	if !taken {
+		x.links[token] = l
+	}
+	x.mu.Unlock()
+	if taken {
+		return status.New(status.InvalidArgument, "a link was announced twice")
+	}
+	if err := p.joined(l); err != nil {
+		x.forget(l)
+		return err
+	}
+	return nil
 }
 
 // resume has a link go on over a connection that its peer dialled.

@@ -50,6 +50,7 @@ type peer struct {
 	x      *Exchange
 	number uint64
 
+	linking sync.Mutex    // held while it is decided whether what the peer dials is a new link, before mu
 	mu      sync.Mutex    // guards the rest, the links, and their blocks
 	process *wire.Process // nil until the controller has spoken of it
 	links   map[*link]struct{}
