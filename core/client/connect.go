@@ -213,9 +213,9 @@ func (r *remote) Close() error {
 	r.armed = true // so that nothing starts the timer again
 	r.freeing.Unlock()
 	r.order.Lock() // waits for a submission that sends
-	defer r.order.Unlock()
 	r.gathering.Stop()
 	r.sendPut(false) // which has failed: nothing is sent any more
+	r.order.Unlock()
 	return r.exchange.Close()
 }
 

@@ -88,22 +88,26 @@ func (l *link) addStripe(c *carrier, conn *stream.Conn, last wire.Kind) error {
 		conn.Close()
 		return err
 	}
+	if err := l.join(c, socket, bytes.Clone(rest)); err != nil {
+		socket.Close()
+		return err
+	}
+	return nil
+}
+
+// join adds a stripe, of which rest was read already, to a connection.
+func (l *link) join(c *carrier, socket net.Conn, rest []byte) error {
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()
 	switch {
 	case l.peer.lost != nil:
-		err = l.peer.lost
+		return l.peer.lost
 	case c == nil || c.over:
-		err = status.New(status.Unavailable, "the connection of the stream has broken")
+		return status.New(status.Unavailable, "the connection of the stream has broken")
 	case len(c.stripes) >= maxStreams:
-		err = wrong("more than %d streams", maxStreams)
-	}
-	if err != nil {
-		socket.Close()
-		return err
+		return wrong("more than %d streams", maxStreams)
 	}
 	c.stripes = append(c.stripes, socket)
-	rest = bytes.Clone(rest)
 	c.running.Add(2)
 	l.x.running.Go(func() {
 		defer c.running.Done()
