@@ -32,6 +32,7 @@ class Timeline:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(os.path.abspath(os.fspath(path)))
+        self._lines: list[bytes] | None = None  # of the file, about computations
         self._spans: list[Span] | None = None
 
     @property
@@ -41,21 +42,29 @@ class Timeline:
         Raises:
           PathwaysError: FAILED_PRECONDITION inside the block, while the trace is being recorded.
         """
-        if self._spans is None:
+        if self._lines is None:
             raise PathwaysError(
                 "FAILED_PRECONDITION", f"the trace {self.path} is still being recorded; look at it after the block"
             )
+        if self._spans is None:
+            self._spans = self._parse(self._lines)
         return list(self._spans)
 
     def _read(self) -> None:
-        """Reads the file once it is complete."""
-        events = [e for e in json.loads(self.path.read_text(encoding="utf-8"))["traceEvents"] if e.get("cat") == "gang"]
+        """Reads the file once it is complete: a later trace may replace it. Most scripts look no further, so the lines,
+        one an event, stay as they are: a second's worth of computations takes seconds to parse."""
+        with self.path.open("rb") as file:
+            self._lines = [line for line in file if b'"cat":"gang"' in line]
+
+    @staticmethod
+    def _parse(lines: list[bytes]) -> list[Span]:
+        events = json.loads(b"[" + b"".join(lines).rstrip(b",\n") + b"]")
         start = min((e["ts"] for e in events), default=0.0)
         spans = (
             Span(e["tid"], e["name"].removeprefix("jit_"), e["args"]["gang"], (e["ts"] - start) / 1e6, e["dur"] / 1e6)
             for e in events
         )
-        self._spans = sorted(spans, key=lambda span: (span.gang, span.device))
+        return sorted(spans, key=lambda span: (span.gang, span.device))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the picture, an SVG: a row per device, a bar per computation, time from left to right.
@@ -67,13 +76,14 @@ class Timeline:
         _graph.write(path, self._repr_svg_() or _svg([]))
 
     def _repr_svg_(self) -> str | None:
-        return None if self._spans is None else _svg(self._spans)
+        return None if self._lines is None else _svg(self.spans)
 
     def __repr__(self) -> str:
-        if self._spans is None:
+        if self._lines is None:
             return f"<Timeline {self.path.name}, still being recorded>"
-        devices = {span.device for span in self._spans}
-        gangs = {span.gang for span in self._spans}
+        spans = self.spans
+        devices = {span.device for span in spans}
+        gangs = {span.gang for span in spans}
         return f"<Timeline {self.path.name}: {count(len(gangs), 'gang')} on {count(len(devices), 'device')}>"
 
 
