@@ -242,3 +242,20 @@ func BenchmarkFold(b *testing.B) {
 		}
 	}
 }
+
+// What a fold begins with stands in each of its elements, however many there are, and nowhere else.
+func TestNeutralElementFillsEveryLength(t *testing.T) {
+	k, err := kernelOf(shape.F32, spmd.Product)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range int64(200) {
+		b := aligned((n + 1) * k.size)
+		k.neutral(b[:n*k.size])
+		for i, v := range elements[float32](b) {
+			if want := int64(i) < n; (v == 1) != want {
+				t.Fatalf("element %d of %d is %v", i, n, v)
+			}
+		}
+	}
+}
