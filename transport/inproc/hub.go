@@ -29,6 +29,8 @@ type Hub struct {
 
 	mu        sync.Mutex
 	exchanges map[uint64]*Exchange
+	awaited   map[uint64]bool // of exchanges: those of processes that others have heard of, and that have yet to Join
+	closed    map[uint64]bool // processes whose exchanges have closed
 	away      map[uint64]bool // processes that are cut off
 	apart     map[pair]*apart
 	held      []*transfer // because of either
@@ -36,7 +38,8 @@ type Hub struct {
 
 // NewHub makes a hub whose blocks come from pool.
 func NewHub(pool *shm.Pool) *Hub {
-	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, away: map[uint64]bool{}, apart: map[pair]*apart{}}
+	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, awaited: map[uint64]bool{}, closed: map[uint64]bool{},
+		away: map[uint64]bool{}, apart: map[pair]*apart{}}
 }
 
 // Exchange implements transport.Exchange. A block is written by its sender
@@ -73,18 +76,40 @@ type transfer struct {
 	err      error // why it fails when the memory is free again
 }
 
-// Join makes the exchange of a process. Its own errors call it by its name, if it has one.
+// Join makes the exchange of a process. Its own errors call it by its name, if it has one. What others that have heard
+// of it sent it before waits for it.
 func (h *Hub) Join(self uint64, name string) (*Exchange, error) {
-	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{},
-		names: map[uint64]string{self: name}}
-	x.arena = h.pool.Arena("blocks", false, nil)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.exchanges[self] != nil {
+	switch {
+	case h.awaited[self]:
+		delete(h.awaited, self)
+	case h.exchanges[self] != nil:
 		return nil, status.New(status.AlreadyExists, "process number %d has an exchange already", self)
+	default:
+		h.exchanges[self] = h.newExchange(self)
 	}
-	h.exchanges[self] = x
+	x := h.exchanges[self]
+	x.mu.Lock()
+	x.names[self] = name
+	x.mu.Unlock()
 	return x, nil
+}
+
+func (h *Hub) newExchange(self uint64) *Exchange {
+	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{},
+		names: map[uint64]string{}}
+	x.arena = h.pool.Arena("blocks", false, nil)
+	return x
+}
+
+// await makes the exchange of a process that another has heard of, and that has yet to Join.
+func (h *Hub) await(process uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.exchanges[process] == nil && !h.closed[process] {
+		h.exchanges[process], h.awaited[process] = h.newExchange(process), true
+	}
 }
 
 func (h *Hub) find(number uint64) *Exchange {
@@ -478,11 +503,12 @@ func (x *Exchange) Fail(space, id uint64, err error) {
 
 // Peers implements transport.Exchange.
 func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
-	x.mu.Lock()
 	for _, p := range come {
+		x.mu.Lock()
 		x.names[p.Number] = p.Name
+		x.mu.Unlock()
+		x.hub.await(p.Number)
 	}
-	x.mu.Unlock()
 	for _, peer := range gone {
 		err := status.New(status.Unavailable, "%s has gone", x.name(peer))
 		if why != nil {
@@ -516,6 +542,7 @@ func (x *Exchange) Close() error {
 		return nil
 	}
 	delete(h.exchanges, x.self)
+	h.closed[x.self] = true
 	for p, cut := range h.apart {
 		if p.a == x.self || p.b == x.self {
 			delete(h.apart, p)

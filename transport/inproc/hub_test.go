@@ -3,6 +3,8 @@ package inproc
 import (
 	"testing"
 
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
 	"github.com/openpathways/pathways/transport/transporttest"
 )
@@ -31,6 +33,35 @@ func world(t testing.TB, n int) transporttest.World {
 
 func TestExchange(t *testing.T) {
 	transporttest.Exchange(t, func(t *testing.T, n int) transporttest.World { return world(t, n) })
+}
+
+// What is sent to a process that others have heard of, and that has yet to join the hub, arrives once it has.
+func TestBlocksWaitForAProcessToJoin(t *testing.T) {
+	pool := shm.NewPool(shm.Config{Limit: 1 << 20})
+	defer pool.Trim()
+	hub := NewHub(pool)
+	sender, err := hub.Join(1, "sender")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	key := transport.Key{Space: 1, ID: 2}
+	sent, arrived := make(chan error, 1), make(chan error, 1)
+	sender.Peers([]*wire.Process{{Number: 2, Name: "late"}}, nil, nil)
+	sender.PushBytes(2, key, []byte("block"), func(err error) { sent <- err })
+	late, err := hub.Join(2, "late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	got := make([]byte, 5)
+	late.Expect(1, key, 5, got, func(_ transport.Block, err error) { arrived <- err })
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if err := <-arrived; err != nil || string(got) != "block" {
+		t.Errorf("got %q, %v", got, err)
+	}
 }
 
 func TestLending(t *testing.T) {
