@@ -68,7 +68,7 @@ type Local struct {
 	hub       *inproc.Hub
 	pool      *shm.Pool
 	config    InProcess
-	places    sync.Map // process number to driver
+	in        *joined // the epoch of the drivers that have an interconnect of their own
 	workers   []*member
 	hurry     func() bool
 	section   int
@@ -110,7 +110,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		credentials.TenantOf = c.Tenants.OfToken
 	}
 	l := &Local{network: inproc.NewNetwork(credentials), hub: inproc.NewHub(pool), pool: pool,
-		config: c, hurry: c.Hurry, section: c.Section, parts: map[string]uint64{}, names: map[uint64]string{}}
+		config: c, hurry: c.Hurry, section: c.Section, parts: map[string]uint64{}, names: map[uint64]string{},
+		in: &joined{membership: device.Membership{Epoch: 1}, nodes: map[uint64]int{}}}
 	l.server.Store(server)
 	if c.Network != nil {
 		l.network.Conditions = c.Network
@@ -151,12 +152,15 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	c, index := &l.config, len(l.workers)
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
+	_, partitions := d.(device.Partitioner)
+	if !partitions {
+		offer.Epoch, offer.Node = l.in.membership.Epoch, l.in.add(d)
+	}
 	conn, welcome, err := link.Dial(ctx, l.network, "inproc:"+inProcessName,
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
 	if err != nil {
 		return err
 	}
-	l.places.Store(welcome.Process, d)
 	l.part(name, welcome.Process)
 	m := &member{number: welcome.Process, served: make(chan struct{})}
 	exchange, err := l.hub.Join(welcome.Process, name)
@@ -176,21 +180,12 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	if c.Ending != nil {
 		config.Ending = func(why error) { c.Ending(index, why) }
 	}
-	if _, ok := d.(device.Partitioner); ok {
+	if partitions {
 		m.engine = collective.New(m.exchange, 0, nil)
 		config.Engine = m.engine
 	} else {
-		config.DeviceID = func(process uint64, local int) (int, bool) {
-			d, ok := l.places.Load(process)
-			if !ok {
-				return 0, false
-			}
-			devices := d.(device.Driver).Devices()
-			if local < 0 || local >= len(devices) {
-				return 0, false
-			}
-			return devices[local].ID, true
-		}
+		l.in.come(&wire.Process{Number: welcome.Process, Epoch: offer.Epoch, Node: offer.Node})
+		config.Exchange, config.DeviceID = fellows{m.exchange, l.in}, l.in.device
 	}
 	if m.worker, err = worker.New(config); err != nil {
 		conn.Close()

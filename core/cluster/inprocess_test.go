@@ -19,6 +19,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport/inproc"
 )
 
 // simulated makes drivers of one epoch of simulated devices.
@@ -410,4 +411,41 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 	}
 	s.Free([]uint64{x, y, late.Object, spec.FirstOutput})
 	clustertest.Free(t, drivers)
+}
+
+// A client has a worker compile for the devices of another one, which the controller has let in, and which has yet to
+// hear so.
+func TestWorkerCompilesForOneWhoseWelcomeIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
+		slow := func(from, to string) time.Duration {
+			if from == "controller" && to == "late" {
+				return time.Second
+			}
+			return time.Millisecond
+		}
+		l, err := cluster.InProcess{Drivers: drivers[:1], Heartbeat: time.Second,
+			Network: &inproc.Conditions{Delay: slow}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var joining sync.WaitGroup
+		joining.Go(func() {
+			if err := l.Join(t.Context(), "late", drivers[1], ""); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Second / 2) // the controller has let it in
+		s := connect(t, l, "c")
+		if _, err := s.Compile(t.Context(), client.CompileSpec{Format: sim.Format,
+			Code: computations[0].program.Source().Code, Options: sim.CompileOptions([]int{1, 0})}); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+		joining.Wait()
+		l.Close()
+		for _, d := range drivers {
+			d.Close()
+		}
+	})
 }

@@ -102,21 +102,17 @@ func (c WorkerConfig) join(ctx context.Context, o stream.Options, kind device.Ki
 type joined struct {
 	member     *epoch.Member
 	membership device.Membership
-	ids        [][]int // numbers of the drivers' devices, by node and local device
 
-	mu    sync.Mutex
-	nodes map[uint64]int // of this epoch, by process; guarded by mu
+	mu    sync.Mutex     // guards the rest
+	ids   [][]int        // numbers of the drivers' devices, by node and local device
+	nodes map[uint64]int // of this epoch, by process
 }
 
 // meet exchanges the numbers of the drivers' devices with the other members.
 func meet(ctx context.Context, member *epoch.Member, d device.Driver) (*joined, error) {
 	m := member.Membership()
 	in := &joined{member: member, membership: m, ids: make([][]int, m.Nodes), nodes: map[uint64]int{}}
-	var mine []int
-	for _, v := range d.Devices() {
-		mine = append(mine, v.ID)
-	}
-	value, err := json.Marshal(mine)
+	value, err := json.Marshal(idsOf(d))
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +132,27 @@ func meet(ctx context.Context, member *epoch.Member, d device.Driver) (*joined, 
 	return in, nil
 }
 
+// idsOf returns the numbers of a driver's devices.
+func idsOf(d device.Driver) (ids []int) {
+	for _, v := range d.Devices() {
+		ids = append(ids, v.ID)
+	}
+	return ids
+}
+
+// add makes a driver that this process has made the next node, and returns its number.
+func (in *joined) add(d device.Driver) (node uint32) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ids = append(in.ids, idsOf(d))
+	return uint32(len(in.ids) - 1)
+}
+
 // come records a worker that may be a member.
 func (in *joined) come(p *wire.Process) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	if p.Epoch == in.membership.Epoch && int(p.Node) < len(in.ids) {
-		in.mu.Lock()
-		defer in.mu.Unlock()
 		in.nodes[p.Number] = int(p.Node)
 	}
 }
