@@ -96,18 +96,23 @@ PACKAGES = {
 }
 
 
+def in_cluster(workers, directory, *command):
+    """Returns the command that starts a cluster, runs this in it, and ends the cluster."""
+    up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, "--"]
+    return [sys.executable, *up, sys.executable, *command]
+
+
 def command(system, workers, directory):
     """Returns the command of a system's process."""
     if system == "ours":
-        up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, "--"]
-        return [sys.executable, *up, sys.executable, PEERS / "ours.py"]
+        return in_cluster(workers, directory, PEERS / "ours.py")
     if system == "gloo":
         return [sys.executable, PEERS / "jax_gloo.py", str(workers)]
     return [PEERS_PYTHON, PEERS / {"ray": "ray_graph.py", "monarch": "monarch_mesh.py"}[system], str(workers)]
 
 
 @contextlib.contextmanager
-def started(systems, workers):
+def started(systems, workers, command=command):
     """Returns those of the systems that run here, and ends them; their versions; and why the others do not run."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory, contextlib.ExitStack() as stack:
         env = fresh.environment("jaxlib") | {"TMPDIR": directory}
@@ -118,16 +123,17 @@ def started(systems, workers):
         running, missing, versions = {}, {}, {}
         stack.callback(lambda: sides.close(running.values()))
         for system in systems:
-            if system in LIBRARIES and not PEERS_PYTHON.exists():
+            asked = command(system, workers, directory)
+            if asked[0] == PEERS_PYTHON and not PEERS_PYTHON.exists():
                 missing[system] = "make bench-peers installs it"
                 continue
-            running[system] = sides.Side(command(system, workers, directory), ours if system == "ours" else env)
+            running[system] = sides.Side(asked, ours if system == "ours" else env)
         for system in list(running):
             try:
                 first = running[system].hear()
                 versions[system], why = first.get("version"), first.get("left out")
             except sides.Ended as error:
-                if system not in LIBRARIES:
+                if running[system].process.args[0] != PEERS_PYTHON:
                     raise
                 why = error
             if why:
@@ -172,6 +178,37 @@ def measure(running, row, rounds, seconds):
     if row.microseconds:
         targets.append((f"≤ {row.microseconds} µs", 1e6 / rate <= row.microseconds))
     return out
+
+
+def turns(running, asked, rounds, seconds):
+    """Asks each system in turns, asked[system] in calls that fill so many seconds.
+
+    Returns by system the milliseconds of a call in each round, and the calls of a turn. What a system has to leave out
+    is not there.
+    """
+    times, calls = {}, {}
+    for system, side in running.items():
+        first = side.ask(calls=1, **asked[system])  # compiles before it measures
+        if "left out" not in first:
+            calls[system] = max(1, min(1000, round(seconds / max(first["seconds"], 1e-6))))
+            times[system] = []
+    for i in range(rounds):
+        order = list(times)
+        first = i % len(order)
+        for system in order[first:] + order[:first]:
+            took = running[system].ask(calls=calls[system], **asked[system])["seconds"]
+            times[system].append(took / calls[system] * 1e3)
+    return times, calls
+
+
+def beside(times):
+    """Returns the spread of each system's times, and of each other system's by ours of the same round."""
+    ratios = {
+        system: spread([theirs / ours for theirs, ours in zip(of, times["ours"], strict=True)])
+        for system, of in times.items()
+        if system != "ours"
+    }
+    return {system: spread(of) for system, of in times.items()}, ratios
 
 
 def spread(values):

@@ -1,33 +1,33 @@
 """Measures collectives by size beside JAX and PyTorch with gloo, JAX in one process, and copies of as many bytes."""
 
-import contextlib
 import sys
-import tempfile
 
 import cluster
-import fresh
-import sides
+import page
 
 OPERATIONS = ("AllReduce", "AllGather", "AllToAll", "ReduceScatter")
+ALONE = "Add"  # moves nothing: what a call takes beside the moving
 WORKERS = (2, 4, 8)
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]  # bytes a device brings
 QUICK = [4 << 10, 1 << 20, 16 << 20]
 RESULTS = 4 << 30  # bytes of all results together, at most
 TITLES = {"ours": "Open Pathways", "gloo": "JAX with gloo", "torch": "PyTorch with gloo", "one": "JAX in one process"}
 COPIES = "memcpy"
-LARGE = 1 << 20  # from here on three times gloo's speed is wanted, below half of it
+BESIDE = ("gloo", "torch", "one", COPIES)
+LARGE = 1 << 20  # from here on three times gloo's speed is wanted, below it one and a half
 BOUND = 64 << 20  # from here on half of memcpy's speed is wanted
+LONG_ROUNDS = 3  # of those that take long, in seconds: sizes from BOUND on
 
 
 def results(operation, workers, size):
     """Returns the bytes of all results."""
-    each = {"AllReduce": size, "AllGather": size * workers, "AllToAll": size, "ReduceScatter": size // workers}
-    return workers * each[operation]
+    return size * {"AllGather": workers * workers, "ReduceScatter": 1}.get(operation, workers)
 
 
 def moved(operation, workers, size):
     """Returns the bytes that cannot but come from one participant to another."""
     return {
+        "Add": 0,
         "AllReduce": 2 * (workers - 1) * size,
         "AllGather": workers * (workers - 1) * size,
         "AllToAll": (workers - 1) * size,
@@ -39,8 +39,7 @@ def command(system, workers, directory):
     """Returns the command of a system's process."""
     script = cluster.PEERS / "exchange.py"
     if system == "ours":
-        up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, "--"]
-        return [sys.executable, *up, sys.executable, script, "ours", str(workers)]
+        return cluster.in_cluster(workers, directory, script, system, str(workers))
     if system == "torch":
         return [cluster.PEERS_PYTHON, cluster.PEERS / "torch_gloo.py", str(workers)]
     if system == COPIES:
@@ -48,59 +47,19 @@ def command(system, workers, directory):
     return [sys.executable, script, system, str(workers)]
 
 
-@contextlib.contextmanager
-def started(workers):
-    """Returns the systems that run here, and why the others do not."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory, contextlib.ExitStack() as stack:
-        running, missing = {}, {}
-        stack.callback(lambda: sides.close(running.values()))
-        for system in (*TITLES, COPIES):
-            env = fresh.environment("pathways" if system == "ours" else "jaxlib") | {"TMPDIR": directory}
-            for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
-                env.pop(name, None)
-            if system == "torch" and not cluster.PEERS_PYTHON.exists():
-                missing[system] = "make bench-peers installs it"
-                continue
-            running[system] = sides.Side(command(system, workers, directory), env)
-        for system in list(running):
-            try:
-                why = running[system].hear().get("left out")
-            except sides.Ended as error:
-                if system != "torch":
-                    raise
-                why = error
-            if why:
-                missing[system] = str(why)
-                running.pop(system).close()
-        yield running, missing
-
-
 def measure(running, operation, workers, size, rounds, seconds):
     """Returns the milliseconds of a call by system, and ours beside each of them."""
-    asked = {"operation": operation, "size": size}
-    copy = {"moved": moved(operation, workers, size)}
-    times, calls = {}, {}
-    for system, side in running.items():
-        of = copy if system == COPIES else asked
-        if side.ask(calls=1, **of).get("left out"):  # compiles
-            continue
-        took = min(side.ask(calls=1, **of)["seconds"] for _ in range(2))
-        calls[system] = max(1, min(1000, round(seconds / max(took, 1e-6))))
-        times[system] = []
-    for i in range(rounds):
-        order = list(times)
-        first = i % len(order)
-        for system in order[first:] + order[:first]:
-            took = running[system].ask(calls=calls[system], **(copy if system == COPIES else asked))["seconds"]
-            times[system].append(took / calls[system] * 1e3)
+    asked = dict.fromkeys(running, {"operation": operation, "size": size})
+    asked[COPIES] = {"moved": moved(operation, workers, size)}
+    sides = {system: side for system, side in running.items() if system != COPIES or operation != ALONE}
+    if size >= BOUND:
+        rounds = min(rounds, LONG_ROUNDS)
+    times, calls = cluster.turns(sides, asked, rounds, seconds)
     got = {"workers": workers, "size": size, "operation": operation, "calls": calls, "rounds": rounds}
-    got["ms"] = {system: cluster.spread(of) for system, of in times.items()}
-    got["ratio"] = {
-        system: cluster.spread([theirs / ours for theirs, ours in zip(of, times["ours"], strict=True)])
-        for system, of in times.items()
-        if system != "ours"
-    }
+    got["ms"], got["ratio"] = cluster.beside(times)
     got["targets"] = targets = []
+    if operation == ALONE:
+        return got
     if "gloo" in got["ratio"]:
         least = 3 if size >= LARGE else 1.5
         targets.append((f"≥ {least} × gloo", got["ratio"]["gloo"]["median"] >= least))
@@ -115,56 +74,59 @@ def bytes_said(size):
 
 def line(got):
     text = f"{got['operation']:14}{got['workers']:2} × {bytes_said(got['size']):8}"
-    ratios = [got["ratio"].get(system) for system in (*list(TITLES)[1:], COPIES)]
+    ratios = [got["ratio"].get(system) for system in BESIDE]
     text += "".join(f"{ratio['median']:8.2f} [{ratio['low']:.2f}–{ratio['high']:.2f}]".rjust(22) if ratio else
                     f"{'–':>22}" for ratio in ratios)  # fmt: skip
     return text + f"{got['ms']['ours']['median']:12.3f}" + cluster.verdict(got["targets"])
 
 
-def run(quick, chosen):
-    """Measures and prints the chosen rows; returns the results."""
+def run(quick, chosen, had, keep):
+    """Measures and prints the chosen rows that are not among those had before; returns the results.
+
+    keep(results) is called after each row.
+    """
     rounds, seconds = (3, 0.1) if quick else (5, 0.3)
-    rows, missing = [], {}
+    out = {"rows": had.get("rows", []), "left out": had.get("left out", {})}
+    done = {(row["operation"], row["workers"], row["size"]) for row in out["rows"]}
     heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES])
     print(f"{'collectives':27}{heads}{'ours, ms':>12}")
     for workers in WORKERS:
         wanted = [
             (operation, size)
-            for operation in OPERATIONS
+            for operation in (ALONE, *OPERATIONS)
             for size in (QUICK if quick else SIZES)
             if results(operation, workers, size) <= RESULTS
+            and (operation, workers, size) not in done
             and chosen(f"{operation} {workers} × {bytes_said(size)}, collectives")
         ]
         if not wanted:
             continue
-        with started(workers) as (running, why):
-            missing |= why
+        with cluster.started((*TITLES, COPIES), workers, command) as (running, _, missing):
+            out["left out"] |= missing
             for operation, size in wanted:
-                rows.append(measure(running, operation, workers, size, rounds, seconds))
-                print(line(rows[-1]), flush=True)
-    for system, why in missing.items():
+                out["rows"].append(measure(running, operation, workers, size, rounds, seconds))
+                print(line(out["rows"][-1]), flush=True)
+                keep(out)
+    for system, why in out["left out"].items():
         print(f"{TITLES[system]} is left out: {why}")
-    return {"rows": rows, "left out": missing}
+    return out
 
 
-def write(rows, path):
-    """Writes the table as a page has it."""
-    titles = [TITLES["gloo"], TITLES["torch"], TITLES["one"], COPIES]
-    lines = ["| collective | workers | bytes a device | ours, ms |" + "".join(f" speed of {t} |" for t in titles)]
-    lines.append("|---" * (4 + len(titles)) + "|")
-    for row in rows:
-        ratios = [row["ratio"].get(system) for system in ("gloo", "torch", "one", COPIES)]
-        said = "".join(
-            f" {ratio['median']:.2f} ({ratio['low']:.2f} – {ratio['high']:.2f}) |" if ratio else " – |"
-            for ratio in ratios
-        )
-        ours = row["ms"]["ours"]["median"]
-        lines.append(f"| {row['operation']} | {row['workers']} | {bytes_said(row['size'])} | {ours:.3f} |{said}")
-    path.write_text("\n".join(lines) + "\n")
+def write(rows, folder):
+    """Writes the table as a page has it, and the picture."""
+    heads = ["collective", "workers", "bytes a device", "ours, ms", *(f"speed of {TITLES.get(s, s)}" for s in BESIDE)]
+    cells = [
+        [row["operation"], row["workers"], bytes_said(row["size"]), f"{row['ms']['ours']['median']:.3f}"]
+        + [page.ratio(row["ratio"].get(system)) for system in BESIDE]
+        for row in rows
+    ]
+    (folder / "collectives.md").write_text(page.table(heads, cells) + "\n")
+    plot(rows, folder / "collectives.png")
 
 
 def plot(rows, path):
     """Draws how many bytes a second come to other participants, over sizes: a panel for each collective and count."""
+    rows = [row for row in rows if row["operation"] in OPERATIONS]
     if not rows:
         return
     import matplotlib
@@ -197,6 +159,6 @@ def plot(rows, path):
         panel.set_xlabel("bytes a device")
     for panels in axes:
         panels[0].set_ylabel("GB/s (higher is better)")
-    axes[0, 0].legend(fontsize=7)
+    next(panel for panel in axes.flat if panel.lines).legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

@@ -12,6 +12,11 @@ def table(heads, rows):
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
+def ratio(got):
+    """How many times as fast ours is: the median of the rounds, and the lowest and highest."""
+    return f"{got['median']:.2f} ({got['low']:.2f} – {got['high']:.2f})" if got else "–"
+
+
 def rate(got):
     return f"{got['median']:,.0f}" if got else "–"
 

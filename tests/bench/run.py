@@ -1,6 +1,6 @@
 """Measures Open Pathways beside stock JAX, and its clusters beside other systems, in turns.
 
-    python tests/bench/run.py [--quick] [--only embedded|cluster|collectives] [--rows tiny,step] [--out out]
+    python tests/bench/run.py [--quick] [--only embedded|cluster|collectives|training] [--rows tiny,step] [--out out]
 
 Ratios first; each is taken within a round, and printed as the median over the rounds with the lowest and the highest in
 brackets. Writes bench.json and bench.png. README.md says how to read them.
@@ -21,6 +21,9 @@ import cluster  # noqa: E402
 import collectives  # noqa: E402
 import embedded  # noqa: E402
 import sides  # noqa: E402
+import training  # noqa: E402
+
+RESUMED = {"collectives": collectives, "training": training}  # tables of rows that take long
 
 
 def plot(drawings, path):
@@ -41,8 +44,11 @@ def plot(drawings, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about two minutes")
-    parser.add_argument("--only", choices=("embedded", "cluster", "collectives"), help="one of the tables")
+    parser.add_argument("--only", choices=("embedded", "cluster", *RESUMED), help="one of the tables")
     parser.add_argument("--rows", default="", help="only rows whose names hold one of these, by commas")
+    parser.add_argument(
+        "--resume", action="store_true", help=f"of {' and '.join(RESUMED)}, only rows that bench.json does not have yet"
+    )
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder to write to (default out)"
     )
@@ -57,7 +63,18 @@ def main():
     began = time.monotonic()
     import jax
 
-    out = {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+    said.out.mkdir(parents=True, exist_ok=True)
+    path = said.out / "bench.json"
+    out = json.loads(path.read_text()) if said.resume and path.exists() else {}
+
+    def keep(name):
+        def kept(results):
+            out[name] = results
+            path.write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n")
+
+        return kept
+
+    out |= {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
     out["load"] = os.getloadavg()[0]
     print(f"jax {out['jax']}, Python {out['python']}, {out['cores']} cores (load {out['load']:.1f})\n")
     drawings = []
@@ -69,13 +86,13 @@ def main():
         out["cluster"] = cluster.run(said.quick, chosen)
         drawings.append((cluster.draw, out["cluster"]["rows"]))
         print()
-    said.out.mkdir(parents=True, exist_ok=True)
-    if said.only in (None, "collectives"):
-        out["collectives"] = collectives.run(said.quick, chosen)
-        collectives.plot(out["collectives"]["rows"], said.out / "collectives.png")
-        collectives.write(out["collectives"]["rows"], said.out / "collectives.md")
-    (said.out / "bench.json").write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n")
-    wrote = str(said.out / "bench.json")
+    for name, table in RESUMED.items():
+        if said.only in (None, name):
+            out[name] = table.run(said.quick, chosen, out.get(name, {}), keep(name))
+            table.write(out[name]["rows"], said.out)
+            print()
+    path.write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n")
+    wrote = str(path)
     if drawings := [(draw, results) for draw, results in drawings if results]:
         plot(drawings, said.out / "bench.png")
         wrote += f" and {said.out / 'bench.png'}"

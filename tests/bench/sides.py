@@ -100,6 +100,27 @@ def serve(stream, answer, first=None):
         print(json.dumps(answer(**json.loads(line))), file=stream, flush=True)
 
 
+def serve_ranks(stream, n, *command):
+    """Starts n ranks, each the command with its rank and one free port, and answers for them as one side.
+
+    The time is that of the slowest; what one leaves out all do.
+    """
+    port = free_port()
+    ranks = [Side([*command, str(rank), str(port)]) for rank in range(n)]
+
+    def answer(**asked):
+        for rank in ranks:
+            rank.tell(**asked)
+        heard = [rank.hear() for rank in ranks]
+        return max(heard, key=lambda one: one.get("seconds", float("inf")))
+
+    try:
+        first = [rank.hear() for rank in ranks]
+        serve(stream, answer, first[0])
+    finally:
+        close(ranks)
+
+
 def leave_out(stream, why):
     """Says that this side cannot run here."""
     print(json.dumps({"left out": why}), file=stream, flush=True)

@@ -1,5 +1,7 @@
 """Collectives of JAX, on so many devices: AllReduce, AllGather, AllToAll and ReduceScatter of arrays of float32.
 
+Add is for comparison: it adds 1 where the array lies.
+
 python exchange.py ours N           the devices of the cluster that PATHWAYS_ADDRESS names
 python exchange.py one N            jaxlib's CPU devices, all in this process
 python exchange.py gloo N           starts N ranks and answers for them: the time is that of the slowest
@@ -20,23 +22,6 @@ if system == "ours":
     import pathways  # noqa: F401
 
 
-def front():
-    port = sides.free_port()
-    ranks = [sides.Side([sys.executable, __file__, "gloo", str(n), str(rank), str(port)]) for rank in range(n)]
-
-    def answer(**asked):
-        for rank in ranks:
-            rank.tell(**asked)
-        heard = [rank.hear() for rank in ranks]
-        return max(heard, key=lambda one: one.get("seconds", float("inf")))
-
-    try:
-        first = [rank.hear() for rank in ranks]
-        sides.serve(stream, answer, first[0])
-    finally:
-        sides.close(ranks)
-
-
 def serve():
     import computation
     import jax
@@ -52,6 +37,7 @@ def serve():
     mesh = Mesh(np.array(jax.devices()[:n]), ("d",))
     sharding = NamedSharding(mesh, P("d"))
     operations = {
+        "Add": lambda x: x + 1,
         "AllReduce": lambda x: lax.psum(x, "d"),
         "AllGather": lambda x: lax.all_gather(x, "d", tiled=True),
         "AllToAll": lambda x: lax.all_to_all(x, "d", 0, 0, tiled=True),
@@ -84,6 +70,7 @@ def serve():
             d = (shard.index[0].start or 0) // (y.shape[0] // n)
             total = n * sum(range(n))
             first, last = {
+                "Add": (n * d + 1, n * d + n),
                 "AllReduce": (total, total + n * (n - 1)),
                 "AllGather": (0, n * n - 1),
                 "AllToAll": (d, n * (n - 1) + d),
@@ -95,6 +82,7 @@ def serve():
 
     def answer(operation, size, calls):
         f, x = made(operation, size)
+        f(x).block_until_ready()  # the caches hold what other systems used, whose turn it was
         meet(one).block_until_ready()  # all begin together
         start = time.perf_counter()
         for _ in range(calls):
@@ -115,4 +103,7 @@ def serve():
         jax.distributed.shutdown()
 
 
-front() if system == "gloo" and len(sys.argv) == 3 else serve()
+if system == "gloo" and len(sys.argv) == 3:
+    sides.serve_ranks(stream, n, sys.executable, *sys.argv)
+else:
+    serve()

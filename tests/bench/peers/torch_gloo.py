@@ -15,23 +15,6 @@ import sides  # noqa: E402
 stream = sides.answers()
 
 
-def front(n):
-    port = sides.free_port()
-    ranks = [sides.Side([sys.executable, __file__, str(n), str(rank), str(port)]) for rank in range(n)]
-
-    def answer(**asked):
-        for rank in ranks:
-            rank.tell(**asked)
-        heard = [rank.hear() for rank in ranks]
-        return max(heard, key=lambda one: one.get("seconds", float("inf")))
-
-    try:
-        first = [rank.hear() for rank in ranks]
-        sides.serve(stream, answer, first[0])
-    finally:
-        sides.close(ranks)
-
-
 def rank(n, rank, port):
     try:
         import torch
@@ -70,4 +53,7 @@ def rank(n, rank, port):
     dist.destroy_process_group()
 
 
-front(int(sys.argv[1])) if len(sys.argv) == 2 else rank(*map(int, sys.argv[1:]))
+if len(sys.argv) == 2:
+    sides.serve_ranks(stream, int(sys.argv[1]), sys.executable, __file__, sys.argv[1])
+else:
+    rank(*map(int, sys.argv[1:]))
