@@ -1,5 +1,7 @@
 package client
 
+// Open puts are sent by time: their tests have time of their own, which passes only when nothing else is left to do.
+
 import (
 	"fmt"
 	"slices"
@@ -81,22 +83,24 @@ func (n *near) wantSent(want ...string) {
 
 // Puts of one shape to several devices, one behind the other, are one operation that makes one object.
 func TestPutsOfRowsAreOneOperation(t *testing.T) {
-	n := connect(t)
-	var first, second rows
-	a := n.row(10, 0, &first, 4)
-	n.wantSent()
-	b := n.row(11, 1, &second, 4)
-	n.wantSent("put 1 of object 10 to [0 1]") // both devices of the session
-	if a.Object != 10 || b.Object != 10 || b.Token != 10 || b.Gather != Gathering(&first) {
-		t.Errorf("the rows are of objects %d and %d, and end with %d", a.Object, b.Object, b.Token)
-	}
-	if first.joined != 1 || first.sent != 1 || second.joined != 0 || second.sent != 0 {
-		t.Errorf("the first object has %+v, the second %+v", first, second)
-	}
-	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-	if e := n.end(); e.Token != 10 || e.Err != nil {
-		t.Errorf("the put ends with %v", e)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		var first, second rows
+		a := n.row(10, 0, &first, 4)
+		n.wantSent()
+		b := n.row(11, 1, &second, 4)
+		n.wantSent("put 1 of object 10 to [0 1]") // both devices of the session
+		if a.Object != 10 || b.Object != 10 || b.Token != 10 || b.Gather != Gathering(&first) {
+			t.Errorf("the rows are of objects %d and %d, and end with %d", a.Object, b.Object, b.Token)
+		}
+		if first.joined != 1 || first.sent != 1 || second.joined != 0 || second.sent != 0 {
+			t.Errorf("the first object has %+v, the second %+v", first, second)
+		}
+		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+		if e := n.end(); e.Token != 10 || e.Err != nil {
+			t.Errorf("the put ends with %v", e)
+		}
+	})
 }
 
 // What does not fit an open put is an operation of its own, behind it.
@@ -116,19 +120,21 @@ func TestPutsThatDoNotFitAreApart(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := connect(t)
-			first := new(rows)
-			n.row(10, 0, first, 4)
-			second(n, first)
-			n.cluster.SendPuts()
-			device := 1
-			if name == "device" {
-				device = 0
-			}
-			n.wantSent("put 1 of object 10 to [0]", fmt.Sprintf("put 2 of object 11 to [%d]", device))
-			if first.joined != 0 || first.sent == 0 {
-				t.Errorf("the first object has %+v", *first)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				n := connect(t)
+				first := new(rows)
+				n.row(10, 0, first, 4)
+				second(n, first)
+				n.cluster.SendPuts()
+				device := 1
+				if name == "device" {
+					device = 0
+				}
+				n.wantSent("put 1 of object 10 to [0]", fmt.Sprintf("put 2 of object 11 to [%d]", device))
+				if first.joined != 0 || first.sent == 0 {
+					t.Errorf("the first object has %+v", *first)
+				}
+			})
 		})
 	}
 }
@@ -152,16 +158,18 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := connect(t)
-			with := new(rows)
-			n.row(10, 0, with, 4)
-			if err := c.next(n); err != nil {
-				t.Fatal(err)
-			}
-			n.wantSent(append([]string{"put 1 of object 10 to [0]"}, c.sent...)...)
-			if with.sent != 1 {
-				t.Errorf("the caller heard %d times that its put was sent", with.sent)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				n := connect(t)
+				with := new(rows)
+				n.row(10, 0, with, 4)
+				if err := c.next(n); err != nil {
+					t.Fatal(err)
+				}
+				n.wantSent(append([]string{"put 1 of object 10 to [0]"}, c.sent...)...)
+				if with.sent != 1 {
+					t.Errorf("the caller heard %d times that its put was sent", with.sent)
+				}
+			})
 		})
 	}
 	t.Run("credit", func(t *testing.T) {
@@ -204,37 +212,41 @@ func TestOpenPutIsSentByTime(t *testing.T) {
 
 // The bytes of a row that are lost before the message was sent fail the operation, once the controller knows of it.
 func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
-	n := connect(t)
-	n.row(10, 0, new(rows), 1<<20)
-	n.exchange.end(func(transport.Key) bool { return true }, errLost)
-	n.wantSent()
-	n.row(11, 1, new(rows), 1<<20) // which fails, too
-	n.wantSent("put 1 of object 10 to [0 1]", "kind 32")
-	n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
-	if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
-		t.Errorf("the put ends with %v", e)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.row(10, 0, new(rows), 1<<20)
+		n.exchange.end(func(transport.Key) bool { return true }, errLost)
+		n.wantSent()
+		n.row(11, 1, new(rows), 1<<20) // which fails, too
+		n.wantSent("put 1 of object 10 to [0 1]", "kind 32")
+		n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
+		if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
+			t.Errorf("the put ends with %v", e)
+		}
+	})
 }
 
 // A session that is lost ends an open put as all others, and no row joins it any more.
 func TestSessionIsLostWithAnOpenPut(t *testing.T) {
-	n := connect(t)
-	first := new(rows)
-	n.row(10, 0, first, 4)
-	n.far.Close()
-	if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
-		t.Errorf("the put ends with %v", e)
-	}
-	for _, device := range []uint32{0, 1} {
-		if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
-			Devices: []uint32{device}, Fill: zeros, Gather: new(rows)}); status.CodeOf(err) != status.Unavailable {
-			t.Errorf("a put to device %d after the loss returned %v", device, err)
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		first := new(rows)
+		n.row(10, 0, first, 4)
+		n.far.Close()
+		if e := n.end(); e.Token != 10 || status.CodeOf(e.Err) != status.Unavailable {
+			t.Errorf("the put ends with %v", e)
 		}
-	}
-	n.cluster.Close()
-	if first.sent != 1 {
-		t.Errorf("the caller heard %d times that no row joins any more", first.sent)
-	}
+		for _, device := range []uint32{0, 1} {
+			if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+				Devices: []uint32{device}, Fill: zeros, Gather: new(rows)}); status.CodeOf(err) != status.Unavailable {
+				t.Errorf("a put to device %d after the loss returned %v", device, err)
+			}
+		}
+		n.cluster.Close()
+		if first.sent != 1 {
+			t.Errorf("the caller heard %d times that no row joins any more", first.sent)
+		}
+	})
 }
 
 // A shard that is freed while its object stays is told by itself, unless the object follows.
