@@ -409,6 +409,7 @@ func (st *State) passAhead(s *session) {
 	if first >= 0 {
 		kept := slices.DeleteFunc(s.queue[first:], func(q queued) bool { return q.message == nil })
 		s.queue = s.queue[:first+len(kept)]
+		s.closeUp()
 	}
 }
 

@@ -145,6 +145,9 @@ func (a *audit) session(s *session) {
 	if s.putting != putting {
 		a.say("session %d has %d puts under way, %d by its count", s.id, putting, s.putting)
 	}
+	if s.head > 0 && s.head == len(s.queue) {
+		a.say("session %d keeps %d operations that were performed in an empty queue", s.id, s.head)
+	}
 	if queue := len(s.queue) - s.head; (queue > 0 || s.play != nil) && a.st.may(s) && !s.ready {
 		a.say("session %d has %d operations queued, or a play, and does not go on", s.id, queue)
 	}

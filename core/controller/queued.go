@@ -180,9 +180,17 @@ func (st *State) pump(s *session) {
 		st.tire(0, len(item.payload))
 		st.perform(s, &item)
 	}
+	if s.closeUp(); len(s.queue) == 0 {
+		s.names = nil
+	}
+}
+
+// closeUp takes what was performed from the front of the queue: all of it once the queue is empty, and otherwise when
+// it is most of a long queue.
+func (s *session) closeUp() {
 	switch n := len(s.queue) - s.head; {
 	case n == 0:
-		s.queue, s.head, s.names = s.queue[:0], 0, nil
+		s.queue, s.head = s.queue[:0], 0
 	case s.head > 64 && s.head > n:
 		copy(s.queue, s.queue[s.head:])
 		clear(s.queue[n:])
