@@ -23,7 +23,9 @@ type keeper struct {
 	mu      sync.Mutex // guards the rest
 	facts   []fact
 	writing bool
-	quiet   *sync.Cond // signalled when nothing is left to be written
+	given   int        // facts that were ever put
+	written int        // of them, those that are on disk, or could not be written
+	went    *sync.Cond // signalled after each write
 }
 
 type fact struct {
@@ -33,7 +35,7 @@ type fact struct {
 
 func newKeeper(store *durable.Store, failed func(error)) *keeper {
 	k := &keeper{store: store, failed: failed}
-	k.quiet = sync.NewCond(&k.mu)
+	k.went = sync.NewCond(&k.mu)
 	return k
 }
 
@@ -45,6 +47,7 @@ func (k *keeper) put(facts ...fact) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.facts = append(k.facts, facts...)
+	k.given += len(facts)
 	if !k.writing {
 		k.writing = true
 		go k.write()
@@ -60,7 +63,6 @@ func (k *keeper) write() {
 		k.facts = nil
 		if len(facts) == 0 {
 			k.writing = false
-			k.quiet.Broadcast()
 			k.mu.Unlock()
 			return
 		}
@@ -77,24 +79,29 @@ func (k *keeper) write() {
 			wrong = true
 			k.failed(err)
 		}
+		k.mu.Lock()
+		k.written += len(facts)
+		k.went.Broadcast()
+		k.mu.Unlock()
 	}
 }
 
-// wait waits until all is written.
+// wait waits until all is written that was put before.
 func (k *keeper) wait() {
 	if k == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for k.writing {
-		k.quiet.Wait()
+	for until := k.given; k.written < until; {
+		k.went.Wait()
 	}
 }
 
 func linkKey(id uint64) string { return fmt.Sprintf("%020d", id) }
 
-// keepLink keeps a connection that was let in, if it is a link.
+// keepLink keeps a connection that was let in, if it is a link. It is on disk when keepLink returns: once its process
+// has the Welcome, that process waits for the controller's next start, which has to know it.
 func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	if s.keeper == nil {
 		return
@@ -107,6 +114,7 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	s.keeper.put(fact{tableLinks, linkKey(saved.ID), &wire.KeptLink{Id: saved.ID, Secret: saved.Secret, Hello: saved.Hello,
 		Pass: uint32(saved.Holder.Pass), Tenant: saved.Holder.Tenant, HeartbeatMs: w.HeartbeatMs, Process: w.Process,
 		Session: w.Session, Board: w.Board}})
+	s.keeper.wait()
 }
 
 // letLink removes a connection that is no more.
