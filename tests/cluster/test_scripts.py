@@ -3,6 +3,7 @@
 import pytest
 import test_docs
 import test_gallery
+import test_models
 from processes import Cluster
 
 
@@ -26,6 +27,11 @@ def test_gallery_script(name, address, tmp_path):
 @pytest.mark.again("tests/test_gallery.py runs it, the longest script, and tests/*.py what they call on two workers")
 def test_demo(address, tmp_path):
     test_gallery.run_demo(tmp_path, PATHWAYS_ADDRESS=address)
+
+
+@pytest.mark.parametrize("name", ["decoder_flax", "t5"])  # one of each kind, and of each library
+def test_model(name, address):
+    test_models.run_model(name, PATHWAYS_ADDRESS=address)
 
 
 def test_quickstart(address):
