@@ -51,7 +51,8 @@ void pwdrv_sort_small_blocks(void);  // the same, in a process that does nothing
 // Has the library that contains an address call other functions by these names; keep.c says which and why. Returns
 // whether large blocks of its memory are kept from now on when it frees them.
 bool pwdrv_keep_blocks_of(const void* inside);
-void pwdrv_keep_tidy(uint32_t milliseconds);  // returns to the system what was kept for so long
+// Offers the system what was kept for so many milliseconds, and returns to it what was kept for so many.
+void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after);
 typedef struct {
   size_t used, kept, most;  // bytes; of used and kept together, there were never more than most
 } pwdrv_kept;

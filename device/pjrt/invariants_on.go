@@ -32,4 +32,6 @@ func keptMemory() (used, kept, most int) {
 	return int(m.used), int(m.kept), int(m.most)
 }
 
-func tidyKeptNow() { C.pwdrv_keep_tidy(0) }
+// tidyKeptNow returns all kept memory to the system, and offerKeptNow offers it.
+func tidyKeptNow()  { C.pwdrv_keep_tidy(0, 0) }
+func offerKeptNow() { C.pwdrv_keep_tidy(0, C.uint32_t(keptFor.Milliseconds())) }

@@ -11,9 +11,12 @@
 //   - Memory in use and kept together is never more than what was in use at once since the process started (most): when
 //     a block takes memory that was not kept, kept blocks are returned to the system until that is true. So a process
 //     needs no more memory than without this, whatever the sizes that it asks for in turn.
-//   - What is kept for as long as pwdrv_keep_tidy is told goes back to the system.
-//   - Blocks do not overlap: each lies in a slot, whose place and size never change. A slot is in use, kept, or empty:
-//     addresses without memory.
+//   - What is kept for long goes back to the system in two steps, after the times that pwdrv_keep_tidy is told. First
+//     it is offered (MADV_FREE): the system takes it when it needs memory, before anything else, and counts it as free;
+//     if it did not, a block that comes to lie there finds its pages. Then it is returned, needed or not.
+//   - Blocks do not overlap: each lies in a slot, whose place and size never change. A slot is in use, kept, offered
+//     (which counts as kept), or empty: addresses without memory. Only one that no list has is offered or emptied, so
+//     that no block comes to lie there meanwhile.
 //   - Where there is no range, or no room in it, the C library is asked.
 //
 // The lock is held for some loads and stores, never for a call of the system, and by a fork, so that it is free in the
@@ -55,8 +58,8 @@ static struct {
   size_t span;
   slot* slots;                 // by page
   uint32_t pages, top;         // of the range; the first that was never in a slot
-  list kept[kClasses], empty[kClasses];
-  size_t used, keeps, most;    // pages
+  list kept[kClasses], offered[kClasses], empty[kClasses];
+  size_t used, keeps, most;    // pages; keeps are those of kept and offered
 } heap = {.lock = PTHREAD_MUTEX_INITIALIZER, .top = 1};
 
 static void lock(void) { pthread_mutex_lock(&heap.lock); }
@@ -116,14 +119,14 @@ static uint32_t take(list* l, uint32_t at) {
   return at;
 }
 
-// Takes the slot that was kept longest, if it was for so long. Returns 0 if there is none.
-static uint32_t take_oldest(uint32_t time, uint32_t age) {
+// Takes the slot of some lists, kept or offered, that was freed first, if that was so long ago. Returns 0 if none was.
+static uint32_t take_oldest(list* lists, uint32_t time, uint32_t age) {
   list* from = NULL;
   for (int c = 0; c < kClasses; c++) {
-    uint32_t at = heap.kept[c].oldest;
+    uint32_t at = lists[c].oldest;
     if (at != 0 && time - heap.slots[at].freed >= age) {
       age = time - heap.slots[at].freed;
-      from = &heap.kept[c];
+      from = &lists[c];
     }
   }
   if (from == NULL) return 0;
@@ -145,6 +148,17 @@ static void empty(uint32_t chain) {
   }
 }
 
+// Offers the memory of a slot that is in no list. The list stays in the order of freeing, since the oldest come first.
+static void offer(uint32_t at) {
+  uint32_t size;
+  list* to = &heap.offered[class_of(heap.slots[at].pages, &size)];
+  madvise(heap.base + (size_t)at * kPage, (size_t)size * kPage, MADV_FREE);  // where it is unknown, the memory stays
+  lock();
+  push(to, at);
+  heap.keeps += size;
+  unlock();
+}
+
 static uint32_t chained(uint32_t at, uint32_t chain) {
   heap.slots[at].older = chain;
   return at;
@@ -155,9 +169,10 @@ static void* allocate(size_t pages) {
   uint32_t size, at = 0, chain = 0;
   int class = class_of(pages, &size);
   lock();
-  list *kept = &heap.kept[class], *none = &heap.empty[class];
-  if (kept->newest != 0) {
-    at = take(kept, kept->newest);
+  list *kept = &heap.kept[class], *offered = &heap.offered[class], *none = &heap.empty[class];
+  if (kept->newest != 0 || offered->newest != 0) {
+    list* from = kept->newest != 0 ? kept : offered;
+    at = take(from, from->newest);
     heap.keeps -= size;
   } else if (none->newest != 0) {
     at = take(none, none->newest);
@@ -170,7 +185,10 @@ static void* allocate(size_t pages) {
     heap.slots[at].in_use = true;
     heap.used += size;
     if (heap.most < heap.used) heap.most = heap.used;
-    for (uint32_t time = now(), old; heap.used + heap.keeps > heap.most && (old = take_oldest(time, 0)) != 0;) {
+    for (uint32_t time = now(), old; heap.used + heap.keeps > heap.most;) {
+      old = take_oldest(heap.offered, time, 0);
+      if (old == 0) old = take_oldest(heap.kept, time, 0);
+      if (old == 0) break;
       chain = chained(old, chain);
     }
   }
@@ -253,10 +271,17 @@ bool pwdrv_keep_blocks_of(const void* inside) {
   return makes[0].places + makes[1].places + makes[2].places > 0;
 }
 
-void pwdrv_keep_tidy(uint32_t milliseconds) {
-  uint32_t chain = 0;
+void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after) {
+  uint32_t chain = 0, old, time = now();
+  while (true) {
+    lock();
+    old = take_oldest(heap.kept, time, offered_after);
+    unlock();
+    if (old == 0) break;
+    offer(old);
+  }
   lock();
-  for (uint32_t time = now(), old; (old = take_oldest(time, milliseconds)) != 0;) chain = chained(old, chain);
+  while ((old = take_oldest(heap.offered, time, returned_after)) != 0) chain = chained(old, chain);
   unlock();
   empty(chain);
 }

@@ -10,8 +10,14 @@ import (
 	"unsafe"
 )
 
-// keptFor is how long memory that a plugin has freed stays ready for its next blocks.
-const keptFor = 10 * time.Second
+const (
+	// offeredAfter is how long memory that a plugin has freed stays the process's. From then on the system may take it,
+	// which it does when it needs memory; else it is still there for the plugin's next blocks.
+	offeredAfter = 10 * time.Second
+	// keptFor is after how long it goes back to the system in any case, so that a process that does nothing for long is
+	// also seen to need little: longer than a compilation or a checkpoint between steps.
+	keptFor = 5 * time.Minute
+)
 
 // keepers returns to the system, in time, what keep.c keeps for the plugins of this process's clients.
 var keepers struct {
@@ -29,20 +35,20 @@ func (p *Plugin) keepBlocks() (stop func()) {
 	keepers.mu.Lock()
 	defer keepers.mu.Unlock()
 	if keepers.clients++; keepers.clients == 1 {
-		keepers.timer = time.AfterFunc(keptFor/2, tidyKept)
+		keepers.timer = time.AfterFunc(offeredAfter/2, tidyKept)
 	}
 	return stopKeeping
 }
 
-// Kept returns the bytes that are kept for the plugins of this process.
+// Kept returns the bytes that are kept for the plugins of this process, with those that the system may take.
 func (c *Client) Kept() int64 { return int64(C.pwdrv_keep_read().kept) }
 
 func tidyKept() {
-	C.pwdrv_keep_tidy(C.uint32_t(keptFor.Milliseconds()))
+	C.pwdrv_keep_tidy(C.uint32_t(offeredAfter.Milliseconds()), C.uint32_t(keptFor.Milliseconds()))
 	keepers.mu.Lock()
 	defer keepers.mu.Unlock()
 	if keepers.timer != nil {
-		keepers.timer.Reset(keptFor / 2)
+		keepers.timer.Reset(offeredAfter / 2)
 	}
 }
 
@@ -56,6 +62,6 @@ func stopKeeping() {
 	}
 	keepers.mu.Unlock()
 	if last {
-		C.pwdrv_keep_tidy(0) // a client that begins meanwhile keeps what it frees from now on
+		C.pwdrv_keep_tidy(0, 0) // a client that begins meanwhile keeps what it frees from now on
 	}
 }

@@ -70,6 +70,12 @@ func TestBlocksOfRandomSizesNeverOverlapAndTakeNoMoreThanWasUsedAtOnce(t *testin
 				stamp(grown, victim)
 				blocks[victim] = grown
 			case what == 5:
+				_, kept, _ := keptMemory()
+				offerKeptNow()
+				if _, still, _ := keptMemory(); still != kept {
+					t.Fatalf("%d bytes are kept, of %d before they were offered", still, kept)
+				}
+			case what == 6:
 				tidyKeptNow()
 				if _, kept, _ := keptMemory(); kept != 0 {
 					t.Fatalf("%d bytes are kept after all were returned", kept)
@@ -94,6 +100,24 @@ func TestBlocksOfRandomSizesNeverOverlapAndTakeNoMoreThanWasUsedAtOnce(t *testin
 	})
 }
 
+// Memory that the system was offered, and has not taken, is what the next block lies in.
+func TestOfferedMemoryIsUsedAgain(t *testing.T) {
+	keeping(t)
+	block := keptBlock(nil, 8<<20)
+	stamp(block, 1)
+	freeKept(block)
+	offerKeptNow()
+	again := keptBlock(nil, 8<<20)
+	if &again[0] != &block[0] {
+		t.Errorf("the next block lies at %p, where %p was offered", again, block)
+	}
+	stamp(again, 2)
+	if !stamped(again, 2) {
+		t.Error("a block in offered memory lost what was written there")
+	}
+	freeKept(again)
+}
+
 func TestThreadsGetBlocksOfTheirOwn(t *testing.T) {
 	keeping(t)
 	var all sync.WaitGroup
@@ -106,6 +130,9 @@ func TestThreadsGetBlocksOfTheirOwn(t *testing.T) {
 					t.Errorf("block %d of thread %d was written by another", i, thread)
 				}
 				freeKept(block)
+				if i%50 == 0 {
+					offerKeptNow()
+				}
 			}
 		})
 	}
