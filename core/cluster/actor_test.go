@@ -149,9 +149,6 @@ func (a *actor) blame(what string, err error, risk bool) {
 	if a.x.restarts && strings.Contains(text, "failed before the controller started again") {
 		return // because of a process that was lost then
 	}
-	if a.x.restarts && strings.Contains(text, "has started since") {
-		return // a session that misses devices when the controller starts again ends
-	}
 	if strings.Contains(text, badLuck) {
 		if where := "[moving an array, on device "; strings.Count(text, where) > 1 {
 			a.t.Errorf("%s: the error says more than once where it happened: %v", a.name, err)

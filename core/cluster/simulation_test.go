@@ -26,10 +26,8 @@ import (
 var (
 	simulations       = flag.Int("simulations", usually(12, 200), "how many seeds the fault simulation tries")
 	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
-	// restarting is off by default: with PATHWAYS_SEED=4167091085 the controller dies twice within a second, and its
-	// next start does not know a client's link. The cause is not known yet.
-	restarting = flag.Bool("restarting", false, "whether the controller may die and start again in fault simulations")
-	many       = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
+	restarting        = flag.Bool("restarting", false, "whether the controller may die and start again in fault simulations")
+	many              = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
 )
 
 // usually returns how often something random is tried, and how often by make test-all; make soak tries many more. Each

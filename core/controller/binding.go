@@ -21,17 +21,13 @@ type binding struct {
 	workers set          // slots
 }
 
-// bind returns the binding of a view. Before is the binding of the epoch before, which knows of workers that have gone;
-// nil of the first, in which there are none.
-func (st *State) bind(view *placement.View, before *binding) *binding {
+// bind returns the binding of a view. Workers of it that have gone have kept their slots.
+func (st *State) bind(view *placement.View) *binding {
 	n := view.Len()
 	b := &binding{view: view, spans: spans(view.Spans()), slots: make([]int, 0, n), numbers: make([]int, 0, n),
 		islands: make([]*island, 0, n)}
 	for _, span := range b.spans {
-		w := st.processes[span.Worker]
-		if w == nil {
-			w = st.workers[before.slots[len(b.slots)]]
-		}
+		w := st.memberOf(span.Worker)
 		b.workers.add(w.slot)
 		for k := range int(span.Count) {
 			b.slots = append(b.slots, w.slot)
@@ -40,6 +36,18 @@ func (st *State) bind(view *placement.View, before *binding) *binding {
 		}
 	}
 	return b
+}
+
+// memberOf returns the worker of a process number, also one that has gone and keeps its slot; nil if there is none.
+func (st *State) memberOf(process uint64) *worker {
+	if w := st.processes[process]; w != nil {
+		return w
+	}
+	at := slices.IndexFunc(st.workers, func(w *worker) bool { return w != nil && w.process.Number == process })
+	if at < 0 {
+		return nil
+	}
+	return st.workers[at]
 }
 
 // newPlace makes a place of virtual devices, for keepPlace. It reads only what does not change, so it may run beside

@@ -41,8 +41,8 @@ import (
 // # What is not made again
 //
 // How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
-// gang that was under way takes no place in its island's schedule any more. A session cannot go on that has slices, or
-// whose client has taken an offer of devices that the controller had not heard of: it ends with a sentence.
+// gang that was under way takes no place in its island's schedule any more. A session cannot go on that has slices: it
+// ends with a sentence.
 
 // comeback is what a State waits for that has started again.
 type comeback struct {
@@ -115,6 +115,9 @@ func (st *State) comesBack(conn uint64) {
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
 		pending: map[opName]bool{}, made: map[opName]bool{}, numbers: map[uint64]bool{}}
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.takesOffer(st.sessions[id])
+	}
 	st.comeback = nil
 	for _, number := range slices.Clone(st.present) {
 		r.worker(st.conns[number].w)
@@ -140,6 +143,11 @@ func (st *State) rebuild() {
 		status.Count(len(st.present), "worker")+", "+status.Count(len(st.sessions), "session"), nil)
 	st.stir()
 	st.serve = true
+	for _, s := range r.offered {
+		if st.sessions[s.id] == s {
+			st.tellOffer(s)
+		}
+	}
 	st.offerAll()
 }
 
@@ -154,6 +162,7 @@ type rebuilding struct {
 	underWay []*reminder                      // operations that workers have
 	made     map[opName]bool                  // objects that underWay makes
 	numbers  map[uint64]bool                  // of gangs that workers have
+	offered  []*session                       // whose clients are told again of an offer
 }
 
 // heldArray is what workers have of an array.
@@ -193,6 +202,19 @@ func (r *rebuilding) worker(w *worker) {
 	}
 }
 
+// takesOffer is the moment of an offer (rebind.go) that was not answered when the controller ended, if the session's
+// client has taken it. Operations that the client sent before, and of which it knows no end, come behind it: those that
+// read what was lost fail all the same.
+func (r *rebuilding) takesOffer(s *session) {
+	switch took := func(m *wire.Rejoin) bool { return m.Epoch == s.offered.view.Epoch() }; {
+	case s.offered == nil:
+	case slices.ContainsFunc(r.of[s.conn], took):
+		r.st.rebind(s)
+	default:
+		r.offered = append(r.offered, s)
+	}
+}
+
 // holding takes what a worker has of a session.
 func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
@@ -212,8 +234,8 @@ func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	}
 	var unknown []uint64
 	for _, id := range h.Programs {
-		if p := s.programs[id]; p == nil {
-			unknown = append(unknown, id)
+		if p := s.programs[id]; p == nil || s.view.Epoch() > 1 && len(p.place.rows) > 1 {
+			unknown = append(unknown, id) // or it may be loaded for workers that have gone, see replacePrograms
 		} else if !p.loaded.has(w.slot) {
 			p.of.loads(p, setOf(w.slot))
 			p.loaded.add(w.slot)
@@ -278,7 +300,8 @@ func (r *rebuilding) session(s *session) {
 	for _, m := range said {
 		err := m.Status.Err()
 		if err == nil && m.Epoch != 0 && m.Epoch != s.view.Epoch() {
-			err = status.New(status.Unavailable, "the controller ended while other workers took the place of lost ones")
+			err = status.New(status.Unavailable, "the controller ended just after it had offered other workers in the place "+
+				"of lost ones, before that was on its disk")
 		}
 		for _, id := range m.Programs {
 			if s.programs[id] == nil && err == nil {
@@ -541,13 +564,13 @@ func (st *State) readmit(g *gang, k *known) {
 // errForgottenShard is the error of what reads a shard that no worker has, of an array of which workers had others when
 // the controller started again.
 func errForgottenShard(id uint64) error {
-	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, or failed before the "+
-		"controller started again; make it again", id)
+	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, lost with a worker, or failed "+
+		"before the controller started again; make it again", id)
 }
 
 // errForgottenArray is the error of what reads an array of which no worker has a shard, in a session that began before
 // the controller started again.
 func errForgottenArray(id uint64) error {
-	return status.New(status.DataLoss, "array %d is not there: it was freed, or failed before the controller started "+
-		"again; make it again", id)
+	return status.New(status.DataLoss, "array %d is not there: it was freed, lost with a worker, or failed before the "+
+		"controller started again; make it again", id)
 }

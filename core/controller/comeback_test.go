@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,15 +19,22 @@ func (b *bed) facts() *Kept {
 	for number, c := range st.conns {
 		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: c.role}}}
 		if c.w != nil {
-			l.Hello.Name, l.Hello.Worker, l.Hello.ProtocolMax = c.w.name, c.w.offer, c.w.protocol
-			l.Process = c.w.process.Number
+			l.Hello, l.Process = c.w.hello, c.w.process.Number
 		} else {
 			l.Hello.Name, l.Process, l.Session = c.s.name, c.s.process.Number, c.s.id
+			if c.s.rebinds {
+				l.Hello.ProtocolMax = wire.ProtocolRebind
+			}
 		}
 		k.Links = append(k.Links, l)
 	}
 	st.out = nil
 	st.keepNumbers()
+	for _, w := range st.workers {
+		if w != nil && w.gone != nil {
+			st.keepLoss(w)
+		}
+	}
 	for _, s := range st.sessions {
 		st.keepSession(s)
 		for _, p := range s.programs {
@@ -40,6 +48,8 @@ func (b *bed) facts() *Kept {
 		switch m := a.Fact.(type) {
 		case *wire.KeptLink:
 			k.Numbers = m
+		case *wire.KeptLoss:
+			k.Losses = append(k.Losses, m)
 		case *wire.KeptSession:
 			k.Sessions[m.Session] = m
 		case *wire.KeptProgram:
@@ -268,4 +278,105 @@ func TestPlaysGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	if objects := b.st.sessions[1].objects; len(objects) != 2 || objects[4] == nil { // what the play keeps
 		t.Errorf("the session has %d arrays, want the one that was there and the play's last", len(objects))
 	}
+}
+
+// A session that has lost a worker goes on when the controller starts again: with what it has on others, and with the
+// worker that takes the place of the lost one, whether that comes later, was offered, or was taken already.
+func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		offered bool
+		epoch   uint64 // of the client's devices
+		offers  int    // that the client hears of from the controller that has started again
+	}{
+		{name: "no other has come", epoch: 1, offers: 0},
+		{name: "another was offered", offered: true, epoch: 1, offers: 1},
+		{name: "the client has taken the offer", offered: true, epoch: 2, offers: 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBedThatKeeps(t)
+			b.st.sessions[1].rebinds = true // its client knows what an offer is, and so do the workers
+			for _, w := range b.st.workers {
+				w.hello.ProtocolMax, w.protocol = wire.ProtocolRebind, wire.ProtocolRebind
+			}
+			hello := b.st.conns[b.workers[1]].w.hello
+			b.check(b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errors.New("it burnt")}))
+			come := func() []Action {
+				b.conns++
+				b.workers[1] = b.conns
+				return b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
+			}
+			if c.offered {
+				if n := b.offers(come()); n != 1 {
+					t.Fatalf("the client is offered %d workers, want 1", n)
+				}
+			}
+			kept := b.facts()
+			b.st = New(Config{Keeps: true, Starts: 2})
+			if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+				t.Fatalf("these cannot come back: %v", refused)
+			}
+			actions := slices.Clone(b.say(b.client, wire.KindRejoin,
+				&wire.Rejoin{Last: 1, Epoch: c.epoch, Programs: []uint64{1}}))
+			actions = append(actions, b.say(b.workers[0], wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{
+				Session: 1, Programs: []uint64{1}, Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}}}})...)
+			if c.offered {
+				actions = append(actions, b.say(b.workers[1], wire.KindRejoin, &wire.Rejoin{})...)
+			}
+			if n := b.offers(b.check(actions)); n != c.offers || b.st.IsComingBack() {
+				t.Fatalf("the client is offered %d workers, want %d; the controller waits: %v", n, c.offers, b.st.IsComingBack())
+			}
+			for op, device := range []uint32{0, 1} { // of array 1
+				sent := b.work(b.say(b.client, wire.KindFetch, &wire.Fetch{Op: uint64(2 + op), Object: 1, Device: device}))
+				if there := len(sent[0]) > 0; there != (device == 0) || len(sent[1]) > 0 {
+					t.Errorf("a fetch from device %d is sent to %v", device, sent)
+				}
+			}
+			if got := b.told(); !slices.Equal(got, []int{-3}) {
+				t.Errorf("the client is told that %v have ended, want that the fetch from the lost device has failed", got)
+			}
+			b.done(0, b.st.gang)
+			b.told()
+			if !c.offered {
+				if n := b.offers(come()); n != 1 {
+					t.Fatalf("the client is offered %d workers when one comes, want 1", n)
+				}
+			}
+			if c.epoch == 1 {
+				b.check(b.say(b.client, wire.KindRebind, &wire.Rebind{Epoch: 2}))
+			}
+			b.say(b.client, wire.KindPut, &wire.Put{Op: 4, Object: 2, Array: floats(1), Devices: []uint32{0, 1}})
+			ran := b.say(b.client, wire.KindRun, &wire.Run{Op: 5, Program: 1, Inputs: []uint64{2}, FirstOutput: 3})
+			for i, loads := range b.loadsOf(ran) {
+				if loads != 1 {
+					t.Errorf("worker %d is to load the program %d times, want 1: it knows another one", i, loads)
+				}
+			}
+			if sent := b.work(b.check(ran)); len(sent[0]) != 1 || len(sent[1]) != 1 {
+				t.Errorf("a run on both devices is sent to %v", sent)
+			}
+		})
+	}
+}
+
+// offers returns how many workers the client is offered in the place of lost ones.
+func (b *bed) offers(actions []Action) (n int) {
+	for _, a := range actions {
+		if a.Kind == Send && a.Wire == wire.KindRebind && slices.Contains(a.To, b.client) {
+			n++
+		}
+	}
+	return n
+}
+
+// loadsOf returns how many programs each worker is to load.
+func (b *bed) loadsOf(actions []Action) (of [2]int) {
+	for _, a := range actions {
+		for i, w := range b.workers {
+			if a.Kind == Send && a.Wire == wire.KindLoad && slices.Contains(a.To, w) {
+				of[i]++
+			}
+		}
+	}
+	return of
 }

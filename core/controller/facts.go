@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,7 @@ const (
 	tableSessions = "sessions" // KeptSession
 	tablePrograms = "programs" // KeptProgram
 	tableCompiled = "compiled" // KeptCompiled, by its key
+	tableLosses   = "losses"   // KeptLoss, by process number
 	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
 )
 
@@ -42,6 +44,8 @@ func (st *State) keep(table, key string, fact proto.Message) {
 	}
 }
 
+func processKey(number uint64) string { return fmt.Sprintf("%020d", number) }
+
 func sessionKey(id uint32) string { return fmt.Sprintf("%010d", id) }
 
 func programKey(session uint32, program uint64) string {
@@ -55,11 +59,24 @@ func (st *State) keepNumbers() {
 	}
 }
 
-// keepSession keeps what is behind a session's devices.
+// keepSession keeps what is behind a session's devices, and what it is offered.
 func (st *State) keepSession(s *session) {
+	if !st.config.Keeps {
+		return
+	}
+	k := &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(), Epoch: s.view.Epoch(),
+		Slices: s.sliced, Client: s.process.Number}
+	if s.offered != nil {
+		k.Offered = s.offered.spans
+	}
+	st.keep(tableSessions, sessionKey(s.id), k)
+}
+
+// keepLoss keeps a worker that has gone, until no session needs it.
+func (st *State) keepLoss(w *worker) {
 	if st.config.Keeps {
-		st.keep(tableSessions, sessionKey(s.id), &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(),
-			Epoch: s.view.Epoch(), Slices: s.sliced, Client: s.process.Number})
+		st.keep(tableLosses, processKey(w.process.Number), &wire.KeptLoss{Hello: w.hello, Process: w.process.Number,
+			Name: w.name, Why: wire.Of(w.why), Stopped: errors.Is(w.why, errStopped)})
 	}
 }
 
@@ -109,6 +126,7 @@ func (st *State) letCompiled(c *compiled) {
 // Kept is what an earlier start has kept.
 type Kept struct {
 	Links    []KeptLink
+	Losses   []*wire.KeptLoss
 	Numbers  *wire.KeptLink // nil where there is none
 	Sessions map[uint32]*wire.KeptSession
 	Programs []*wire.KeptProgram
@@ -129,6 +147,12 @@ type KeptLink struct {
 func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	refused = map[uint64]error{}
 	st.comeback = &comeback{away: map[uint64]bool{}, of: map[uint64][]*wire.Rejoin{}}
+	left := map[uint64]*placement.Worker{} // those that were lost, by process
+	for _, l := range k.Losses {
+		if placed, err := st.restoreLoss(l); err == nil { // otherwise its sessions will miss it
+			left[l.Process] = placed
+		}
+	}
 	links := slices.SortedFunc(slices.Values(k.Links), func(a, b KeptLink) int {
 		return cmp.Or(cmp.Compare(b.Hello.GetRole(), a.Hello.GetRole()), cmp.Compare(a.Process, b.Process))
 	})
@@ -136,9 +160,11 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 		err := status.New(status.Internal, "its role was not kept")
 		switch l.Hello.GetRole() {
 		case wire.Role_ROLE_WORKER:
-			err = st.restoreWorker(l)
+			if err = st.errLost(l.Process); err == nil {
+				err = st.restoreWorker(l)
+			}
 		case wire.Role_ROLE_CLIENT:
-			err = st.restoreSession(l, k.Sessions[l.Session])
+			err = st.restoreSession(l, k.Sessions[l.Session], left)
 		}
 		if err != nil {
 			refused[l.Conn] = err
@@ -153,6 +179,11 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
+	for _, w := range st.workers {
+		if w != nil {
+			st.release(w)
+		}
+	}
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
 	st.restorePrograms(k)
@@ -162,6 +193,32 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 		st.comeback = nil
 	}
 	return refused, out
+}
+
+// restoreLoss makes a worker that has gone.
+func (st *State) restoreLoss(l *wire.KeptLoss) (*placement.Worker, error) {
+	if err := checkOffer(l.Hello); err != nil {
+		return nil, err
+	}
+	w, err := st.newWorker(l.Hello, l.Name, l.Process)
+	if err != nil {
+		return nil, err
+	}
+	placed := st.layout.Recall(w.placed())
+	st.seat(w, placed)
+	st.workers[w.slot] = w
+	if w.goes(l.Why.Err()); l.Stopped {
+		w.goes(errStopped)
+	}
+	return placed, nil
+}
+
+// errLost is why the worker of a process number has gone; nil if it has not.
+func (st *State) errLost(process uint64) error {
+	if w := st.memberOf(process); w != nil {
+		return w.gone
+	}
+	return nil
 }
 
 func (st *State) restoreWorker(l KeptLink) error {
@@ -179,7 +236,7 @@ func (st *State) restoreWorker(l KeptLink) error {
 	return nil
 }
 
-func (st *State) restoreSession(l KeptLink, k *wire.KeptSession) error {
+func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64]*placement.Worker) error {
 	switch {
 	case k == nil:
 		return status.New(status.Unavailable, "the controller has started again, and does not know the session's devices")
@@ -191,13 +248,10 @@ func (st *State) restoreSession(l KeptLink, k *wire.KeptSession) error {
 	if err != nil {
 		return err
 	}
-	devices := make([]placement.Span, len(k.Devices))
-	for i, span := range k.Devices {
-		devices[i] = placement.Span{Worker: span.Worker, Local: int(span.Local), Count: int(span.Count)}
-	}
-	view := st.layout.ViewAs(devices, k.Sized, k.Epoch)
+	view := st.layout.ViewAs(placedSpans(k.Devices), k.Sized, k.Epoch, left)
 	if view == nil {
-		return status.New(status.Unavailable, "the controller has started again while devices of the session were lost")
+		return status.New(status.Unavailable, "the controller has started again, and does not know all of the session's "+
+			"workers")
 	}
 	process, session := st.process, st.session
 	st.process, st.session = l.Process, l.Session
@@ -208,7 +262,25 @@ func (st *State) restoreSession(l KeptLink, k *wire.KeptSession) error {
 		return err
 	}
 	s.restored = true
+	st.countMissing(s)
+	if len(k.Offered) == 0 {
+		return nil
+	}
+	next := st.layout.ViewAs(placedSpans(k.Offered), k.Sized, k.Epoch+1, left)
+	if next != nil && next.Len() == view.Len() {
+		st.layout.Retire(view) // as Rebind does
+		st.keepOffer(s, st.bind(next))
+	}
 	return nil
+}
+
+// placedSpans is the inverse of spans.
+func placedSpans(all []*wire.Span) []placement.Span {
+	out := make([]placement.Span, len(all))
+	for i, span := range all {
+		out[i] = placement.Span{Worker: span.Worker, Local: int(span.Local), Count: int(span.Count)}
+	}
+	return out
 }
 
 // restorePrograms makes the programs of sessions.

@@ -141,6 +141,12 @@ func readKept(store *durable.Store) (*Kept, error) {
 		k.Links = append(k.Links, KeptLink{KeptLink: m})
 		return m
 	})
+	if err == nil {
+		err = read(tableLosses, func() proto.Message {
+			k.Losses = append(k.Losses, new(wire.KeptLoss))
+			return k.Losses[len(k.Losses)-1]
+		})
+	}
 	var sessions []*wire.KeptSession
 	if err == nil {
 		err = read(tableSessions, func() proto.Message {

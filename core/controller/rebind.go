@@ -52,7 +52,10 @@ func (st *State) offerAll() {
 
 // offer makes a session an offer, if it misses devices and there are workers for some of them.
 func (st *State) offer(s *session) {
-	if s.missing == 0 || !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || st.knowsOldWorkers(s) {
+	switch {
+	case s.missing == 0 || !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || st.knowsOldWorkers(s):
+		return
+	case st.comeback != nil: // its client's answer would be passed over: it says what it has first
 		return
 	}
 	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
@@ -62,22 +65,35 @@ func (st *State) offer(s *session) {
 	if next == nil {
 		return
 	}
-	b := st.bind(next, s.binding)
+	st.keepOffer(s, st.bind(next))
+	st.keepSession(s)
+	st.tellOffer(s)
+}
+
+// keepOffer makes a binding the one that the session is offered.
+func (st *State) keepOffer(s *session, b *binding) {
 	s.offered, s.answered = b, false
-	m := &wire.Rebind{Epoch: next.Epoch()}
-	told := map[*worker]bool{}
+	come := slices.Clone(b.workers)
+	come.without(s.workers)
+	come.each(func(slot int) { st.workers[slot].views++ })
+}
+
+// tellOffer sends a session's client the offer.
+func (st *State) tellOffer(s *session) {
+	b := s.offered
+	m := &wire.Rebind{Epoch: b.view.Epoch()}
+	var told set
 	onHost := sharingHosts(st.workersHere())
 	for d, slot := range b.slots {
 		if slot == s.slots[d] {
 			continue
 		}
 		w := st.workers[slot]
-		if !told[w] {
-			told[w] = true
-			w.views++
+		if !told.has(slot) {
+			told.add(slot)
 			m.Workers = append(m.Workers, w.process)
 		}
-		at := next.Device(d)
+		at := b.view.Device(d)
 		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local],
 			onHost[w.process.Host]))
 	}
@@ -106,13 +122,9 @@ func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 // rebind is the moment from which on other workers are behind some of a session's devices.
 func (st *State) rebind(s *session) {
 	old, next := s.binding, s.offered
-	s.binding, s.offered, s.seen, s.missing = next, nil, nil, 0
+	s.binding, s.offered, s.seen = next, nil, nil
 	st.keepSession(s)
-	next.workers.each(func(slot int) {
-		if st.workers[slot].gone != nil { // also of those that come: since the offer
-			s.missing++
-		}
-	})
+	st.countMissing(s) // those that come may have gone, too: since the offer
 	var changed set
 	var gone set // slots
 	for d, slot := range next.slots {
@@ -144,6 +156,16 @@ func (st *State) rebind(s *session) {
 		st.compileFor(s, c.m, c.r)
 	}
 	st.offer(s)
+}
+
+// countMissing counts those of the session's workers that have gone.
+func (st *State) countMissing(s *session) {
+	s.missing = 0
+	s.workers.each(func(slot int) {
+		if st.workers[slot].gone != nil {
+			s.missing++
+		}
+	})
 }
 
 // keepGone forgets workers that have gone and that a session has done with, once no operation has them.

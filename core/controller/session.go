@@ -159,7 +159,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *placement.View) (s *session,
 	complete func(), m *wire.Welcome, err error) {
 	s = &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
-		tenant: owner, binding: st.bind(view, nil), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
+		tenant: owner, binding: st.bind(view), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
 		begun:   st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
@@ -216,7 +216,7 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	at := make([]*worker, len(s.spans))
 	var seen set
 	for i, span := range s.spans {
-		w := st.processes[span.Worker]
+		w := st.memberOf(span.Worker)
 		at[i] = w
 		if seen.has(w.slot) {
 			continue

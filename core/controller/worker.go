@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,7 +22,8 @@ type worker struct {
 	to      [1]uint64 // its connection
 	process *wire.Process
 	intro   []byte // see introduction
-	offer   *wire.WorkerOffer
+	hello   *wire.Hello
+	offer   *wire.WorkerOffer // of hello
 	island  *island
 	name    string
 	// protocol is the newest that it speaks.
@@ -124,46 +126,58 @@ func checkOffer(h *wire.Hello) error {
 
 // admitWorker assigns a worker its number, its place in an island, a slot, and a board where it shares a host.
 func (st *State) admitWorker(number uint64, h *wire.Hello) (*worker, *wire.Board, error) {
-	o := h.Worker
-	if o.Platform == nil {
-		o.Platform = new(wire.Platform)
-	}
-	kinds, memories := make([]string, len(o.Devices)), make([]string, len(o.Devices))
-	for i, d := range o.Devices {
-		kinds[i], memories[i] = d.Kind, fmt.Sprint(d.Memories, d.DefaultMemory)
-	}
 	st.process++
 	st.keepNumbers()
-	name := st.apart(h.Name, st.process)
-	w := &worker{slot: slices.Index(st.workers, nil), to: [1]uint64{number}, offer: o, name: name,
-		protocol: h.ProtocolMax, spot: spotOf(h), heard: st.now}
-	if err := st.number(w); err != nil {
+	w, err := st.newWorker(h, st.apart(h.Name, st.process), st.process)
+	if err != nil {
 		return nil, nil, err
 	}
-	placed, err := st.layout.Join(placement.Offer{
-		Worker: st.process, Name: name, Island: o.Island, Platform: o.Platform.Name,
-		Fingerprint: o.Fingerprint, Versions: h.Versions, Devices: len(o.Devices), Kinds: kinds, Memories: memories,
-		First: w.base})
+	w.to[0] = number
+	placed, err := st.layout.Join(w.placed())
 	if err != nil {
 		st.unnumber(w)
 		return nil, nil, err
 	}
+	st.seat(w, placed)
+	board := st.board(w.process.Host, w.offer.Board)
+	w.process.Board, w.process.Slot = board.GetNumber(), board.GetSlot()
+	return w, board, nil
+}
+
+// newWorker makes a worker of this name and process number, and numbers its devices.
+func (st *State) newWorker(h *wire.Hello, name string, process uint64) (*worker, error) {
+	o := h.Worker
+	if o.Platform == nil {
+		o.Platform = new(wire.Platform)
+	}
+	w := &worker{slot: slices.Index(st.workers, nil), hello: h, offer: o, name: name, protocol: h.ProtocolMax,
+		spot: spotOf(h), heard: st.now, process: &wire.Process{Number: process, Name: name, Addresses: o.Addresses,
+			Host: cmp.Or(o.Host, h.Host), Epoch: o.Epoch, Node: o.Node}}
+	return w, st.number(w)
+}
+
+// placed returns what a worker offers to placement.
+func (w *worker) placed() placement.Offer {
+	o := w.offer
+	kinds, memories := make([]string, len(o.Devices)), make([]string, len(o.Devices))
+	for i, d := range o.Devices {
+		kinds[i], memories[i] = d.Kind, fmt.Sprint(d.Memories, d.DefaultMemory)
+	}
+	return placement.Offer{Worker: w.process.Number, Name: w.name, Island: o.Island, Platform: o.Platform.Name,
+		Fingerprint: o.Fingerprint, Versions: w.hello.Versions, Devices: len(o.Devices), Kinds: kinds, Memories: memories,
+		First: w.base}
+}
+
+// seat assigns a worker its island and a slot.
+func (st *State) seat(w *worker, placed *placement.Worker) {
 	for len(st.islands) <= placed.Island.Index {
 		st.islands = append(st.islands, st.newIsland(placed.Island.Name))
 	}
-	host := o.Host
-	if host == "" {
-		host = h.Host
-	}
-	board := st.board(host, o.Board)
 	w.island = st.islands[placed.Island.Index]
-	w.process = &wire.Process{Number: st.process, Name: name, Addresses: o.Addresses, Host: host,
-		Board: board.GetNumber(), Slot: board.GetSlot(), Epoch: o.Epoch, Node: o.Node}
 	if w.slot < 0 {
 		w.slot = len(st.workers)
 		st.workers, st.busy = append(st.workers, nil), append(st.busy, 0)
 	}
-	return w, board, nil
 }
 
 // apart returns the name of a worker that joins: its own, or one with its process
@@ -216,17 +230,25 @@ func Stopped(name string) error {
 	return status.New(status.Unavailable, "worker %s was stopped, and has left the cluster in order; %s", name, afterLoss)
 }
 
+// goes records why a worker has gone, as its operations say it.
+func (w *worker) goes(err error) {
+	w.why = err
+	switch {
+	case errors.Is(err, errStopped):
+		w.gone = Stopped(w.name)
+	case status.CodeOf(err) == status.DataLoss:
+		w.gone = err // it has said itself what is lost and what to do
+	default:
+		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
+	}
+}
+
 // noteLoss records why a worker has gone, as its operations and the events say it.
 func (st *State) noteLoss(w *worker, err error) {
-	w.why = err
+	w.goes(err)
 	if errors.Is(err, errStopped) {
-		w.gone = Stopped(w.name)
 		st.note(w.about(wire.EventLeft), "worker "+w.name+" left", nil)
 	} else {
-		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
-		if status.CodeOf(err) == status.DataLoss {
-			w.gone = err // it has said itself what is lost and what to do
-		}
 		tell := st.warn
 		if st.stopping {
 			tell = st.note
@@ -267,6 +289,9 @@ func (st *State) workerLost(w *worker, err error) {
 		}
 	}
 	st.artifactsWithout(w)
+	if w.views > 0 {
+		st.keepLoss(w)
+	}
 	st.release(w)
 	st.offerAll()
 }
@@ -309,6 +334,7 @@ func (st *State) release(w *worker) {
 	if w.gone != nil && w.views == 0 {
 		st.unnumber(w)
 		st.workers[w.slot] = nil
+		st.keep(tableLosses, processKey(w.process.Number), nil)
 	}
 }
 

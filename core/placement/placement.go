@@ -66,7 +66,7 @@ type Island struct {
 	taken   []bool // numbers of devices that are in use
 }
 
-// Worker is a worker that has joined and not left.
+// Worker is a worker that has joined. It may have left.
 type Worker struct {
 	Offer
 	Island  *Island
@@ -124,12 +124,9 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		return nil, err
 	}
 	if is == nil {
-		is = &Island{Name: o.Island, Index: len(m.islands)}
-		m.islands = append(m.islands, is)
+		is = m.newIsland(o.Island)
 	}
-	o.Versions = maps.Clone(o.Versions)
-	o.Kinds, o.Memories = slices.Clone(o.Kinds), slices.Clone(o.Memories)
-	w := &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
+	w := newWorker(o, is)
 	if more := o.First + o.Devices - len(m.loads); more > 0 {
 		m.loads = append(m.loads, make([]load, more)...)
 	}
@@ -152,6 +149,36 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	}
 	m.workers[o.Worker] = w
 	return w, nil
+}
+
+// Recall returns a worker that has left, as an earlier Map knew it, for ViewAs. Others may have got the numbers of its
+// devices.
+func (m *Map) Recall(o Offer) *Worker {
+	o.Island = cmp.Or(o.Island, DefaultIsland)
+	var is *Island
+	if at := slices.IndexFunc(m.islands, func(is *Island) bool { return is.Name == o.Island }); at >= 0 {
+		is = m.islands[at]
+	} else {
+		is = m.newIsland(o.Island)
+	}
+	w := newWorker(o, is)
+	w.gone = true
+	for n := range o.Devices {
+		w.numbers = append(w.numbers, n)
+	}
+	return w
+}
+
+func (m *Map) newIsland(name string) *Island {
+	is := &Island{Name: name, Index: len(m.islands)}
+	m.islands = append(m.islands, is)
+	return is
+}
+
+func newWorker(o Offer, is *Island) *Worker {
+	o.Versions = maps.Clone(o.Versions)
+	o.Kinds, o.Memories = slices.Clone(o.Kinds), slices.Clone(o.Memories)
+	return &Worker{Offer: o, Island: is, numbers: make([]int, 0, o.Devices)}
 }
 
 // islandFor returns the island that an offer is for, nil if there is none of that name yet, or why the worker cannot

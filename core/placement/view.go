@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
@@ -91,11 +92,12 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 }
 
 // ViewAs returns the view that a session had before: of these devices, in their order. It is nil if a worker of some
-// has left. Sized and Epoch are what the view's methods of these names return; Retire is owed for it.
-func (m *Map) ViewAs(devices []Span, sized bool, epoch uint64) *View {
+// is neither there nor one of left, from Recall, by its number. Sized and Epoch are what the view's methods of these
+// names return; Retire is owed for it.
+func (m *Map) ViewAs(devices []Span, sized bool, epoch uint64, left map[uint64]*Worker) *View {
 	v := &View{sized: sized, epoch: max(epoch, 1) - 1}
 	for _, span := range devices {
-		w := m.workers[span.Worker]
+		w := cmp.Or(m.workers[span.Worker], left[span.Worker])
 		if w == nil || span.Local < 0 || span.Count < 1 || span.Count > w.Devices-span.Local {
 			return nil
 		}

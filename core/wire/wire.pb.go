@@ -6484,8 +6484,9 @@ type KeptSession struct {
 	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Sized         bool                   `protobuf:"varint,3,opt,name=sized,proto3" json:"sized,omitempty"` // it asked for this number of devices
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"` // it has, or had, slices
-	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"` // process number
+	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"`  // it has, or had, slices
+	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"`  // process number
+	Offered       []*Span                `protobuf:"bytes,7,rep,name=offered,proto3" json:"offered,omitempty"` // devices of the next epoch, which its client may have taken already: see Rebind
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6562,6 +6563,90 @@ func (x *KeptSession) GetClient() uint64 {
 	return 0
 }
 
+func (x *KeptSession) GetOffered() []*Span {
+	if x != nil {
+		return x.Offered
+	}
+	return nil
+}
+
+// A worker that is lost, and that devices of a session still belong to.
+type KeptLoss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Process       uint64                 `protobuf:"varint,2,opt,name=process,proto3" json:"process,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Why           *Status                `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Stopped       bool                   `protobuf:"varint,5,opt,name=stopped,proto3" json:"stopped,omitempty"` // it was told to stop
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptLoss) Reset() {
+	*x = KeptLoss{}
+	mi := &file_wire_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptLoss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptLoss) ProtoMessage() {}
+
+func (x *KeptLoss) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
+func (*KeptLoss) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *KeptLoss) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *KeptLoss) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *KeptLoss) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *KeptLoss) GetWhy() *Status {
+	if x != nil {
+		return x.Why
+	}
+	return nil
+}
+
+func (x *KeptLoss) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
 // A compiled program of a session.
 type KeptProgram struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6577,7 +6662,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6589,7 +6674,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6602,7 +6687,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -6666,7 +6751,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6678,7 +6763,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6691,7 +6776,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -6776,7 +6861,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6788,7 +6873,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6801,7 +6886,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -6836,7 +6921,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6848,7 +6933,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6861,7 +6946,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -6890,7 +6975,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6902,7 +6987,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6915,7 +7000,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -6947,7 +7032,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6959,7 +7044,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6972,7 +7057,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7020,7 +7105,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7032,7 +7117,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7045,7 +7130,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7109,7 +7194,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7121,7 +7206,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7134,7 +7219,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7183,7 +7268,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7195,7 +7280,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7208,7 +7293,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7291,7 +7376,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7303,7 +7388,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7316,7 +7401,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7380,7 +7465,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7392,7 +7477,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7405,7 +7490,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7444,7 +7529,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7456,7 +7541,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7469,7 +7554,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7522,7 +7607,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7534,7 +7619,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7547,7 +7632,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Look) GetIsland() string {
@@ -7600,7 +7685,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7612,7 +7697,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7625,7 +7710,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -7684,7 +7769,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7696,7 +7781,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7709,7 +7794,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Ask) GetStop() bool {
@@ -7766,7 +7851,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7778,7 +7863,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7791,7 +7876,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Trace) GetName() string {
@@ -7842,7 +7927,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7854,7 +7939,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7867,7 +7952,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Report) GetCluster() string {
@@ -8013,7 +8098,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8025,7 +8110,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8038,7 +8123,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89, 0}
+	return file_wire_proto_rawDescGZIP(), []int{90, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8103,7 +8188,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8115,7 +8200,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8128,7 +8213,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91, 0}
+	return file_wire_proto_rawDescGZIP(), []int{92, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8176,7 +8261,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8188,7 +8273,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8201,7 +8286,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91, 1}
+	return file_wire_proto_rawDescGZIP(), []int{92, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8237,7 +8322,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8249,7 +8334,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8262,7 +8347,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 0}
+	return file_wire_proto_rawDescGZIP(), []int{95, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8346,7 +8431,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8358,7 +8443,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8371,7 +8456,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 1}
+	return file_wire_proto_rawDescGZIP(), []int{95, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8415,7 +8500,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8427,7 +8512,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8440,7 +8525,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 2}
+	return file_wire_proto_rawDescGZIP(), []int{95, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8535,7 +8620,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8547,7 +8632,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8560,7 +8645,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 3}
+	return file_wire_proto_rawDescGZIP(), []int{95, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8619,7 +8704,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8631,7 +8716,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8644,7 +8729,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 4}
+	return file_wire_proto_rawDescGZIP(), []int{95, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -8698,7 +8783,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8710,7 +8795,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8723,7 +8808,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 5}
+	return file_wire_proto_rawDescGZIP(), []int{95, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -8798,7 +8883,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8810,7 +8895,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8823,7 +8908,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 6}
+	return file_wire_proto_rawDescGZIP(), []int{95, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -8959,7 +9044,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8971,7 +9056,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8984,7 +9069,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 7}
+	return file_wire_proto_rawDescGZIP(), []int{95, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9137,7 +9222,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9149,7 +9234,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9162,7 +9247,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 8}
+	return file_wire_proto_rawDescGZIP(), []int{95, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9251,7 +9336,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9263,7 +9348,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9276,7 +9361,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 9}
+	return file_wire_proto_rawDescGZIP(), []int{95, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9339,7 +9424,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9351,7 +9436,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9364,7 +9449,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 10}
+	return file_wire_proto_rawDescGZIP(), []int{95, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9408,7 +9493,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9420,7 +9505,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9433,7 +9518,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 11}
+	return file_wire_proto_rawDescGZIP(), []int{95, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9530,7 +9615,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9542,7 +9627,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9555,7 +9640,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 12}
+	return file_wire_proto_rawDescGZIP(), []int{95, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9625,7 +9710,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9637,7 +9722,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9650,7 +9735,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 13}
+	return file_wire_proto_rawDescGZIP(), []int{95, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -9680,7 +9765,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9692,7 +9777,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9705,7 +9790,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 14}
+	return file_wire_proto_rawDescGZIP(), []int{95, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10316,14 +10401,21 @@ const file_wire_proto_rawDesc = "" +
 	"\fheartbeat_ms\x18\x06 \x01(\rR\vheartbeatMs\x12\x18\n" +
 	"\aprocess\x18\a \x01(\x04R\aprocess\x12\x18\n" +
 	"\asession\x18\b \x01(\rR\asession\x12*\n" +
-	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xb2\x01\n" +
+	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xe1\x01\n" +
 	"\vKeptSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x14\n" +
 	"\x05sized\x18\x03 \x01(\bR\x05sized\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06slices\x18\x05 \x01(\bR\x06slices\x12\x16\n" +
-	"\x06client\x18\x06 \x01(\x04R\x06client\"\x99\x01\n" +
+	"\x06client\x18\x06 \x01(\x04R\x06client\x12-\n" +
+	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aoffered\"\xa7\x01\n" +
+	"\bKeptLoss\x12*\n" +
+	"\x05hello\x18\x01 \x01(\v2\x14.pathways.wire.HelloR\x05hello\x12\x18\n" +
+	"\aprocess\x18\x02 \x01(\x04R\aprocess\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12'\n" +
+	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\x12\x18\n" +
+	"\astopped\x18\x05 \x01(\bR\astopped\"\x99\x01\n" +
 	"\vKeptProgram\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x0e\n" +
@@ -10642,7 +10734,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 118)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -10725,51 +10817,52 @@ var file_wire_proto_goTypes = []any{
 	(*Settled)(nil),              // 78: pathways.wire.Settled
 	(*KeptLink)(nil),             // 79: pathways.wire.KeptLink
 	(*KeptSession)(nil),          // 80: pathways.wire.KeptSession
-	(*KeptProgram)(nil),          // 81: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 82: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 83: pathways.wire.Span
-	(*Drop)(nil),                 // 84: pathways.wire.Drop
-	(*Goodbye)(nil),              // 85: pathways.wire.Goodbye
-	(*Profile)(nil),              // 86: pathways.wire.Profile
-	(*Profiled)(nil),             // 87: pathways.wire.Profiled
-	(*Recorded)(nil),             // 88: pathways.wire.Recorded
-	(*Happened)(nil),             // 89: pathways.wire.Happened
-	(*Executed)(nil),             // 90: pathways.wire.Executed
-	(*Watch)(nil),                // 91: pathways.wire.Watch
-	(*Doing)(nil),                // 92: pathways.wire.Doing
-	(*Look)(nil),                 // 93: pathways.wire.Look
-	(*Timeline)(nil),             // 94: pathways.wire.Timeline
-	(*Ask)(nil),                  // 95: pathways.wire.Ask
-	(*Trace)(nil),                // 96: pathways.wire.Trace
-	(*Report)(nil),               // 97: pathways.wire.Report
-	nil,                          // 98: pathways.wire.Hello.VersionsEntry
-	nil,                          // 99: pathways.wire.Platform.StringsEntry
-	nil,                          // 100: pathways.wire.Platform.IntsEntry
-	nil,                          // 101: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 102: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 103: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 104: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 105: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 106: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 107: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 108: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 109: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 110: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 111: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 112: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 113: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 114: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 115: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 116: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 117: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 118: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 119: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 120: pathways.wire.Report.Supervised
+	(*KeptLoss)(nil),             // 81: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 82: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 83: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 84: pathways.wire.Span
+	(*Drop)(nil),                 // 85: pathways.wire.Drop
+	(*Goodbye)(nil),              // 86: pathways.wire.Goodbye
+	(*Profile)(nil),              // 87: pathways.wire.Profile
+	(*Profiled)(nil),             // 88: pathways.wire.Profiled
+	(*Recorded)(nil),             // 89: pathways.wire.Recorded
+	(*Happened)(nil),             // 90: pathways.wire.Happened
+	(*Executed)(nil),             // 91: pathways.wire.Executed
+	(*Watch)(nil),                // 92: pathways.wire.Watch
+	(*Doing)(nil),                // 93: pathways.wire.Doing
+	(*Look)(nil),                 // 94: pathways.wire.Look
+	(*Timeline)(nil),             // 95: pathways.wire.Timeline
+	(*Ask)(nil),                  // 96: pathways.wire.Ask
+	(*Trace)(nil),                // 97: pathways.wire.Trace
+	(*Report)(nil),               // 98: pathways.wire.Report
+	nil,                          // 99: pathways.wire.Hello.VersionsEntry
+	nil,                          // 100: pathways.wire.Platform.StringsEntry
+	nil,                          // 101: pathways.wire.Platform.IntsEntry
+	nil,                          // 102: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 103: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 104: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 105: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 106: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 107: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 108: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 109: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 110: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 111: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 112: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 113: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 114: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 115: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 116: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 117: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 118: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 119: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 120: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 121: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	98,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	99,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -10779,13 +10872,13 @@ var file_wire_proto_depIdxs = []int32{
 	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
 	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	99,  // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	100, // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	100, // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	101, // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	101, // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	102, // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	102, // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	103, // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -10808,7 +10901,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	114, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	115, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -10838,7 +10931,7 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 68: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 69: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 70: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	83,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	84,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 72: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 73: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
 	75,  // 74: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
@@ -10849,47 +10942,50 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 79: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
 	3,   // 80: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
 	8,   // 81: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	83,  // 82: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	29,  // 83: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	34,  // 84: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	41,  // 85: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 86: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	37,  // 87: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 88: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 89: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 90: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	90,  // 91: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	89,  // 92: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	103, // 93: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	104, // 94: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	105, // 95: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	107, // 96: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	112, // 97: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	118, // 98: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	110, // 99: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	113, // 100: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	117, // 101: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	119, // 102: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 103: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	92,  // 104: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	108, // 105: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 106: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 107: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 108: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	111, // 109: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	109, // 110: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	116, // 111: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	114, // 112: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	109, // 113: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	115, // 114: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	83,  // 115: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	115, // 116: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	120, // 117: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	118, // [118:118] is the sub-list for method output_type
-	118, // [118:118] is the sub-list for method input_type
-	118, // [118:118] is the sub-list for extension type_name
-	118, // [118:118] is the sub-list for extension extendee
-	0,   // [0:118] is the sub-list for field type_name
+	84,  // 82: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	84,  // 83: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	3,   // 84: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 85: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	29,  // 86: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	34,  // 87: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	41,  // 88: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 89: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	37,  // 90: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 91: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 92: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 93: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	91,  // 94: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	90,  // 95: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	104, // 96: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	105, // 97: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	106, // 98: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	108, // 99: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	113, // 100: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	119, // 101: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	111, // 102: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	114, // 103: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	118, // 104: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	120, // 105: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 106: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	93,  // 107: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	109, // 108: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 109: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 110: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 111: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	112, // 112: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	110, // 113: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	117, // 114: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	115, // 115: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	110, // 116: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	116, // 117: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	84,  // 118: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	116, // 119: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	121, // 120: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	121, // [121:121] is the sub-list for method output_type
+	121, // [121:121] is the sub-list for method input_type
+	121, // [121:121] is the sub-list for extension type_name
+	121, // [121:121] is the sub-list for extension extendee
+	0,   // [0:121] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -10903,7 +10999,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   118,
+			NumMessages:   119,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
