@@ -1,12 +1,17 @@
 """The models of the examples train in small as they stand: on the devices of one process, and on a cluster."""
 
+import argparse
+import itertools
 import re
 
 import fresh
+import jax
+import numpy as np
 import pytest
 from test_gallery import EXAMPLES, started
 
-MODELS = sorted(path.stem for path in (EXAMPLES / "models").glob("*.py") if path.stem != "training")
+SHARED = {"islands", "training"}  # what scripts import
+MODELS = sorted(path.stem for path in (EXAMPLES / "models").glob("*.py") if path.stem not in SHARED)
 SMALL = ("--steps", "12", "--batch", "8", "--length", "32", "--layers", "1", "--width", "16", "--heads", "2")
 
 
@@ -42,4 +47,40 @@ def test_refused_options_say_what_is_expected(said, why):
 
 def test_the_readme_names_each_model():
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\(models/(\w+)\.py\)", text)) == set(MODELS)
+    assert set(MODELS) <= set(re.findall(r"\(models/(\w+)\.py\)", text))
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """The modules of the models, and small arguments."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "models"))
+    import decoder
+    import training
+    import two_islands
+
+    args = training.options("").parse_args(SMALL)
+    return argparse.Namespace(decoder=decoder, training=training, two_islands=two_islands, args=args)
+
+
+def trained(models, chunk, steps=2):
+    """Returns the weights of both islands after some steps, part by part."""
+    islands, args = models.two_islands, models.args
+    meshes = islands.divide(jax.devices())
+    params, states = islands.begin(meshes, args)
+    for batch in itertools.islice(models.training.windows(args, extra=1), steps):
+        islands.step(meshes, params, states, islands.place(meshes, batch), args.rate, chunk)
+    return [jax.tree.leaves(jax.device_get(p)) for p in params]
+
+
+def test_islands_have_the_same_bits_whatever_the_chunks_and_those_of_one_island_in_tolerance(models):
+    (west, east), others = trained(models, 1 << 14), trained(models, 300)
+    for other in (east, *others):
+        for a, b in zip(west, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    decoder, args = models.decoder, models.args
+    params = decoder.make_params(jax.random.key(args.seed), args)
+    state = models.training.moments(params)
+    for batch in itertools.islice(models.training.windows(args, extra=1), 2):
+        params, state, _ = decoder.train(params, state, batch, args.rate)
+    for a, b in zip(west, jax.tree.leaves(models.two_islands.cut(jax.device_get(params))), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)

@@ -57,18 +57,26 @@ def attend(p, x):
     return jnp.einsum("bthk,hkd->btd", heads, p["out"])
 
 
-def predict(params, tokens):
-    """Returns the logits of the byte after each of tokens (batch, length)."""
-    x = params["embed"][tokens]
-    for p in params["layers"]:
-        x += attend(p, normalize(x, p["norms"][0]))
-        y = normalize(x, p["norms"][1])
-        x += (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
-    return normalize(x, params["norm"]) @ params["unembed"]
+def embed(params, tokens):
+    return params["embed"][tokens]
+
+
+def block(p, x):
+    x += attend(p, normalize(x, p["norms"][0]))
+    y = normalize(x, p["norms"][1])
+    return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
+
+
+def end(params, x, targets):
+    """Returns the loss: how far the last layer's x is from predicting targets."""
+    return training.cross_entropy(normalize(x, params["norm"]) @ params["unembed"], targets)
 
 
 def loss_of(params, batch):
-    return training.cross_entropy(predict(params, batch[:, :-1]), batch[:, 1:])
+    x = embed(params, batch[:, :-1])
+    for p in params["layers"]:
+        x = block(p, x)
+    return end(params, x, batch[:, 1:])
 
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))

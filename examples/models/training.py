@@ -125,19 +125,21 @@ class Log:
         print(f"{weights:,} weights on each of {len(devices)} devices; {tokens:,} tokens a step", flush=True)
         self._begun = time.perf_counter()
 
-    def add(self, loss):
-        self._losses.append(loss)
+    def add(self, *losses):
+        """Takes a step's loss, or the losses of equal parts of its batch."""
+        self._losses.append(losses)
         done = len(self._losses)
         if done == 1:
-            loss.block_until_ready()
+            jax.block_until_ready(losses)
             print(f"first step, with compiling: {time.perf_counter() - self._begun:.1f} s", flush=True)
             self._begun = time.perf_counter()
         if done == 1 or done % max(1, self._steps // LINES) == 0 or done == self._steps:
-            print(f"step {done:>4}  loss {loss:.3f}", flush=True)
+            print(f"step {done:>4}  loss {np.mean(jax.device_get(losses)):.3f}", flush=True)
 
     def done(self):
+        losses = np.mean(jax.device_get(self._losses), 1)
         seconds = time.perf_counter() - self._begun
-        first, last = float(self._losses[0]), np.mean(np.asarray(self._losses[-10:]))
+        first, last = losses[0], losses[-10:].mean()
         speed = self._tokens * (len(self._losses) - 1) / seconds
         print(f"loss {first:.3f} to {last:.3f}, {speed:,.0f} tokens/s")
 

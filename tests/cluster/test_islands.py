@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import fresh
+import test_models
 from processes import until
 from test_tcp import free_port, serving, there
 
@@ -48,3 +49,14 @@ def test_two_islands(tmp_path):
         assert there(address, env=mine).count("west (cpu)") == 2
         done = fresh.run(SCRIPT, env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **mine})
         assert done.stdout.strip() == "right"
+
+
+def test_model_over_two_islands(tmp_path):
+    address = f"tcp:127.0.0.1:{free_port()}"
+    mine = {"PATHWAYS_DIR": str(tmp_path)}
+    with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
+        for name in ("west", "east"):
+            worker = ("worker", "--address", address, "--listen", "tcp:127.0.0.1:0", "--name", name)
+            workers.enter_context(serving(*worker, "--island", name, "--devices", "4", env=mine))
+        until("the workers", lambda: there(address, env=mine).count(" × cpu") == 2)
+        test_models.run_model("two_islands", PATHWAYS_ADDRESS=address, **mine)

@@ -1,0 +1,130 @@
+"""The decoder of decoder.py on two islands: each trains on its half of a batch, and they exchange gradients.
+
+Where a cluster has several islands, these are they; else the devices are divided. The backward is a computation for
+each layer, and its gradients are under way to the other island while the backward of the layer before runs. Nothing
+waits: the weights of a layer are updated when its sums are there.
+
+Run: python examples/models/two_islands.py --help
+"""
+
+import functools
+
+import decoder
+import islands
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pathways
+import training
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+def divide(devices):
+    """Returns a mesh for each island, or one for each half of the devices of a single island."""
+    names = sorted({getattr(d, "slice_index", 0) for d in devices})
+    sets = [[d for d in devices if getattr(d, "slice_index", 0) == name] for name in names]
+    if len(sets) == 1:
+        sets = np.split(np.array(devices), 2)
+    if len({len(one) for one in sets}) > 1:
+        raise ValueError(f"the islands have {[len(one) for one in sets]} devices; expected the same number in each")
+    return [Mesh(np.array(one), ("data",)) for one in sets]
+
+
+def parts_of(layers):
+    return [decoder.embed, *[decoder.block] * layers, decoder.end]
+
+
+def cut(params):
+    """Returns the parameters of each part of the model, in the order of the forward."""
+    last = {name: params[name] for name in ("norm", "unembed")}
+    return [{"embed": params["embed"]}, *params["layers"], last]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(part, params, x, *targets):
+    """Returns what a part of the model makes of x, and its backward."""
+    return jax.vjp(lambda params, x: part(params, x, *targets), params, x)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def backward(back, gradient, mesh):
+    """Returns the rows of the gradients of a part's parameters, and the gradient of its input, if that has one."""
+    gradients, onward = back(gradient)
+    return islands.rows(gradients, mesh), None if onward.dtype == jax.dtypes.float0 else onward
+
+
+@functools.partial(jax.jit, static_argnums=4, donate_argnums=(0, 1))
+def update(params, state, sent, rate, mesh):
+    new = training.adam(params, state, islands.mean(sent, params), rate)
+    return jax.lax.with_sharding_constraint(new, NamedSharding(mesh, P()))
+
+
+def step(meshes, params, states, batches, rate, chunk):
+    """Takes one step. params, states and batches have an element for each island; the first two then one for each part.
+
+    Returns the islands' losses. The sums are submitted after all backwards, since a device runs its calls in order.
+    """
+    parts = parts_of(len(params[0]) - 2)
+    backs, gradients, losses = [], [], []
+    for island, (inputs, targets) in enumerate(batches):
+        x, own = inputs, []
+        for i, part in enumerate(parts):
+            x, back = forward(part, params[island][i], x, *([targets] if i == len(parts) - 1 else []))
+            own.append(back)
+        backs.append(own)
+        losses.append(x)
+        gradients.append(jnp.ones_like(x, device=x.sharding))
+    sums = {}
+    for i in reversed(range(len(parts))):
+        tables = []
+        for island, mesh in enumerate(meshes):
+            table, gradients[island] = backward(backs[island].pop(), gradients[island], mesh)
+            tables.append(islands.chunks(table, chunk))
+        pieces = [islands.send(piece, meshes) for piece in zip(*tables, strict=True)]
+        sums[i] = list(zip(*pieces, strict=True))  # for each island its chunks
+    for i, sent in sums.items():
+        for island, mesh in enumerate(meshes):
+            params[island][i], states[island][i] = update(
+                params[island][i], states[island][i], sent[island], rate, mesh
+            )
+    return losses
+
+
+def begin(meshes, args):
+    """Returns the parameters and Adam's state of each island, the same on all."""
+
+    def make(key):
+        parts = cut(decoder.make_params(key, args))
+        return parts, [training.moments(p) for p in parts]
+
+    key = jax.random.key(args.seed)
+    both = [jax.jit(make, out_shardings=NamedSharding(mesh, P()))(key) for mesh in meshes]
+    return [params for params, _ in both], [states for _, states in both]
+
+
+def place(meshes, batch):
+    """Returns the inputs and targets of each island, a part of the batch on its devices."""
+    halves = np.split(batch, len(meshes))
+    return [
+        jax.device_put((half[:, :-1], half[:, 1:]), NamedSharding(mesh, P("data")))
+        for mesh, half in zip(meshes, halves, strict=True)
+    ]
+
+
+def main():
+    parser = training.options(__doc__.partition("\n")[0])
+    parser.add_argument("--chunk", type=int, default=1 << 14, help="numbers that each device sends at a time")
+    args = training.parse(parser)
+    pathways.init(devices=args.devices)
+    meshes = divide(jax.devices())
+    params, states = begin(meshes, args)
+    log = training.Log(args, params[0], args.batch * args.length)
+    for batch in training.steps(args, training.windows(args, extra=1)):
+        losses = step(meshes, params, states, place(meshes, batch), args.rate, args.chunk)
+        log.add(*losses)
+    log.done()
+
+
+if __name__ == "__main__":
+    main()
