@@ -416,6 +416,8 @@ def test_refusals(devices):
         jax.device_put(gone, devices[0])
     with pytest.raises(ValueError, match="divi"):
         pathways.reshard(x, NamedSharding(mesh(devices, 3), P("a")))
+    with pytest.raises(ValueError, match="has 2 dimensions, and .* names 3; expected a PartitionSpec of at most 2"):
+        pathways.reshard(x, NamedSharding(mesh(devices, 8), P("a", None, None)))
 
 
 @pytest.mark.sizes

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from pathways import _native, _private
 from pathways._errors import PathwaysError
@@ -257,6 +257,11 @@ def _one(x: Any, target: Any) -> jax.Array:
         return jax.device_put(x, target)  # handles such elements itself
     if x.is_deleted():
         raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
+    if isinstance(target, NamedSharding) and len(target.spec) > x.ndim:
+        raise ValueError(
+            f"the array {x.aval.str_short()} has {x.ndim} dimensions, and {target.spec} names {len(target.spec)}; "
+            f"expected a PartitionSpec of at most {x.ndim}"
+        )
     if x.sharding.is_equivalent_to(target, x.ndim):
         return x if x.committed else jax.device_put(x, target)
     route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
