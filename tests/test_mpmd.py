@@ -408,6 +408,9 @@ def test_functions_that_cannot_be_partitioned(devices):
     def stranger(x):
         return mpmd.named_computation(jnp.sin, name="stranger")(x)  # the line
 
+    def lost(x):
+        return mpmd.named_tensor(mpmd.named_computation(jnp.sin, name="block 0")(x), "lost")
+
     def moving(x):
         y = mpmd.named_computation(jnp.sin, name="block 0")(x)
         return mpmd.named_computation(jnp.cos, name="block 1")(y * 2)
@@ -427,6 +430,7 @@ def test_functions_that_cannot_be_partitioned(devices):
     x, cfg = np.ones(3, "f"), config(devices, 2)
     for function, code, text in [
         (stranger, "INVALID_ARGUMENT", f"{__file__}:{line}: the named computation 'stranger' has no mesh"),
+        (lost, "INVALID_ARGUMENT", f"{__file__}:{line + 3}: the named tensor 'lost' has no mesh"),
         (moving, "INVALID_ARGUMENT", "mpmd_infer_transfers"),
         (printing, "UNIMPLEMENTED", "callback"),
         (in_order, "UNIMPLEMENTED", "ordered effects"),

@@ -116,19 +116,20 @@ class Jitted:
         module = lowered.compiler_ir("stablehlo")
         module = ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
         _refuse(module, in_tree.num_leaves)
-        lines = _marks.rewrite(module)
-        self._check(lines)
+        lines, tensors = _marks.rewrite(module)
+        self._check("computation", lines)
+        self._check("tensor", tensors)
         done = _partition(self._name, module.operation.get_asm(enable_debug_info=True), self._options(lowered, in_tree))
         return Lowered(self._name, config, lowered, in_tree, lines, done)
 
-    def _check(self, lines: Mapping[str, str]) -> None:
+    def _check(self, what: str, lines: Mapping[str, str]) -> None:
         config = self._config
         for name, line in lines.items():
             if name not in config.name_to_mesh_assignment:
                 known = ", ".join(map(repr, config.name_to_mesh_assignment)) or "none"
                 raise PathwaysError(
                     "INVALID_ARGUMENT",
-                    f"{line}: the named computation {name!r} has no mesh; name_to_mesh_assignment has {known}",
+                    f"{line}: the named {what} {name!r} has no mesh; name_to_mesh_assignment has {known}",
                 )
 
     def _options(self, lowered: Any, in_tree: Any) -> dict[str, Any]:

@@ -22,14 +22,16 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 COUNTER_BITS = 32  # of call_counter, which the dialect has as ui32
 
 
-def rewrite(module: ir.Module) -> dict[str, str]:
-    """Rewrites the module in place. Returns the line, "file:line", of each named computation."""
-    return _Rewriting(module).lines
+def rewrite(module: ir.Module) -> tuple[dict[str, str], dict[str, str]]:
+    """Rewrites the module in place. Returns the line, "file:line", of each named computation and named tensor."""
+    done = _Rewriting(module)
+    return done.lines, done.tensors
 
 
 class _Rewriting:
     def __init__(self, module: ir.Module):
         self.lines: dict[str, str] = {}
+        self.tensors: dict[str, str] = {}
         self.symbols = ir.SymbolTable(module.operation)
         # Functions as they came, of which one is copied for each further number of transposes that leads to it.
         pristine = module.operation.clone()
@@ -91,6 +93,7 @@ class _Rewriting:
         (operand,) = op.operands
         with op.location, ir.InsertionPoint(op):
             if kind == "tensor":
+                self.tensors.setdefault(name, _line(op.location))
                 new = mpmd.NamedTensorOp(operand, name)
             elif (kind == "reduce") == (transposes % 2 == 0):  # each is the other's transpose
                 new = mpmd.ReduceOp([operand])
