@@ -48,7 +48,7 @@ func (h *Hub) giveUp(p pair, cut *apart, at, other uint64) {
 		return
 	}
 	err := status.New(status.Unavailable, "%s and %s cannot reach each other, and try again: %w", x.name(at),
-		x.name(other), cut.why)
+		there.name(other), cut.why) // as each calls itself: neither need have heard of the other
 	expected := x.table.Forsake(other, err) // with the lock: Meet comes before, or after
 	h.mu.Unlock()
 	x.failAll(nil, expected, err, func(t *transfer) bool { return t.from.self == other || t.to.self == other })

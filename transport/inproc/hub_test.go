@@ -1,7 +1,9 @@
 package inproc
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -61,6 +63,30 @@ func TestBlocksWaitForAProcessToJoin(t *testing.T) {
 	}
 	if err := <-arrived; err != nil || string(got) != "block" {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// Two processes that are apart are called by their names, also by one that has not heard of the other.
+func TestBothOfAPairThatIsApartAreNamed(t *testing.T) {
+	pool := shm.NewPool(shm.Config{Limit: 1 << 20})
+	defer pool.Trim()
+	hub := NewHub(pool)
+	hub.Delay = func(uint64, uint64) time.Duration { return 0 }
+	failed := make(chan error, 2)
+	for i, name := range []string{"one", "other"} {
+		x, err := hub.Join(uint64(1+i), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer x.Close()
+		x.Expect(uint64(2-i), transport.Key{Space: 1}, 1, nil, func(_ transport.Block, err error) { failed <- err })
+	}
+	hub.Part(1, 2)
+	for range 2 {
+		if err := <-failed; err == nil || !strings.Contains(err.Error(), "(one)") ||
+			!strings.Contains(err.Error(), "(other)") {
+			t.Errorf("%v, expected an error that names both", err)
+		}
 	}
 }
 
