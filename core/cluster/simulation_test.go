@@ -26,7 +26,6 @@ import (
 var (
 	simulations       = flag.Int("simulations", usually(12, 200), "how many seeds the fault simulation tries")
 	simulationsOfMany = flag.Int("simulations-of-many", usually(1, 3), "how many seeds the large fault simulation tries")
-	restarting        = flag.Bool("restarting", false, "whether the controller may die and start again in fault simulations")
 	many              = flag.Int("many", usually(32, 64), "how many workers, of four devices, the large one has")
 )
 
@@ -244,7 +243,7 @@ func (x *trial) run(many int) {
 func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if r.IntN(2) == 0 {
 		x.lease = lease
-		x.restarts = r.IntN(2) == 0 && *restarting
+		x.restarts = r.IntN(2) == 0
 	}
 	if x.restarts {
 		x.store = x.open()
