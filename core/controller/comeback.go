@@ -564,8 +564,8 @@ func (st *State) readmit(g *gang, k *known) {
 // errForgottenShard is the error of what reads a shard that no worker has, of an array of which workers had others when
 // the controller started again.
 func errForgottenShard(id uint64) error {
-	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, lost with a worker, or failed "+
-		"before the controller started again; make it again", id)
+	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, lost with a worker, or "+
+		"failed before the controller started again; make it again", id)
 }
 
 // errForgottenArray is the error of what reads an array of which no worker has a shard, in a session that began before
