@@ -17,8 +17,7 @@ const (
 	computationName    = 1
 	computationProgram = 4
 
-	instructionTupleIndex = 13
-	instructionSharding   = 40
+	instructionSharding = 40
 
 	shapeType   = 2
 	shapeTuple  = 4

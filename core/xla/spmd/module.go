@@ -40,7 +40,9 @@ const (
 	instructionOpcode             = 2
 	instructionShape              = 3
 	instructionParameter          = 9
+	instructionTupleIndex         = 13
 	instructionDimensions         = 14
+	instructionSlices             = 17
 	instructionSliceSizes         = 20
 	instructionChannel            = 26
 	instructionTarget             = 28
@@ -63,6 +65,13 @@ const (
 	instructionIota               = 92
 	instructionMesh               = 93
 	instructionBackendConfigAsAny = 99
+)
+
+// Field numbers of HloInstructionProto.SliceDimensions.
+const (
+	sliceStart  = 1
+	sliceLimit  = 2
+	sliceStride = 3
 )
 
 // module is a parsed program: its computations, and all other fields unparsed.
@@ -101,6 +110,9 @@ type instruction struct {
 	from *instruction // the instruction whose operands the call has
 	what *instruction // the instruction that describes the collective
 	drop bool
+
+	parts int   // of an all-to-all that was of so many parts of an array and is now of the array; else 0
+	along int64 // the dimension along which it was cut
 }
 
 // readModule reads a HloModuleProtoWithConfig or a HloModuleProto.

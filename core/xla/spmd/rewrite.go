@@ -30,6 +30,7 @@ func Rewrite(code []byte) (*Program, error) {
 		if err := w.mergePairs(c); err != nil {
 			return nil, err
 		}
+		w.join(c)
 	}
 	for _, c := range m.computations {
 		if c.wrapper {
@@ -281,6 +282,15 @@ func (w *rewriter) spec(c *computation, in *instruction, op Op) (s Spec, groups 
 	}
 	if err != nil {
 		return s, "", err
+	}
+	if in.parts > 0 {
+		a.dims = []int64{in.along}
+		for _, g := range s.Groups {
+			if len(g) != in.parts {
+				return s, "", status.New(status.InvalidArgument, "%d parts for a group of %d ranks: want one for each", in.parts,
+					len(g))
+			}
+		}
 	}
 	if err := w.shapes(c, in, &s, a.dims); err != nil {
 		return s, "", err

@@ -355,6 +355,7 @@ func FuzzRewrite(f *testing.F) {
 			fields: protowalk.AppendBytes(nil, instructionPairs,
 				protowalk.AppendInt(protowalk.AppendInt(nil, pairSource, 0), pairTarget, 1))})
 	f.Add(b.program())
+	f.Add(cutAndJoined(sliced(f32(6, 2), 0, 6, 0, 2), sliced(f32(6, 2), 0, 6, 2, 4), [2]int64{0, 1}, 1).program())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, code []byte) {
 		p, err := Rewrite(code)
