@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
@@ -122,8 +123,9 @@ const (
 	evictAfter = 4 * silence
 	// In which a process ends that was told to stop or has lost its controller.
 	endGrace = 3 * time.Second
-	// In which a connection to the controller is made again, where there is a lease: longer than any is cut off.
-	lease = 10 * time.Second
+	// In which a connection to the controller is made again, where there is a lease: longer than any is cut off. A worker
+	// that joins while the controller waits for one that does not come back waits, too: for less than it would.
+	lease = transport.HelloTime - 2*time.Second
 )
 
 // trial is one simulation.
