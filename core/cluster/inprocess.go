@@ -117,6 +117,9 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
 		l.hub.Delay = func(from, to uint64) time.Duration { return c.Network.Delay(l.name(from), l.name(to)) }
+		if c.Network.Bandwidth != nil {
+			l.hub.Bandwidth = func(from, to uint64) float64 { return c.Network.Bandwidth(l.name(from), l.name(to)) }
+		}
 	}
 	defer func() {
 		if err != nil {

@@ -23,6 +23,9 @@ type Hub struct {
 	// Delay is how long it takes the receiver to hear of a block, set before the
 	// first Push; nil is no time. For simulation.
 	Delay func(from, to uint64) time.Duration
+	// Bandwidth is how many bytes a second go from one process to another, block after
+	// block, set before the first Push; nil, or 0 or less: any number.
+	Bandwidth func(from, to uint64) float64
 	// Patience is how long what is under way between two processes waits while they are
 	// apart, set before Part; it then fails.
 	Patience time.Duration
@@ -33,13 +36,17 @@ type Hub struct {
 	closed    map[uint64]bool // processes whose exchanges have closed
 	away      map[uint64]bool // processes that are cut off
 	apart     map[pair]*apart
-	held      []*transfer // because of either
+	held      []*transfer       // because of either
+	busy      map[way]time.Time // until when each way is taken by what went before
 }
+
+// way is from one process to another.
+type way struct{ from, to uint64 }
 
 // NewHub makes a hub whose blocks come from pool.
 func NewHub(pool *shm.Pool) *Hub {
 	return &Hub{pool: pool, exchanges: map[uint64]*Exchange{}, awaited: map[uint64]bool{}, closed: map[uint64]bool{},
-		away: map[uint64]bool{}, apart: map[pair]*apart{}}
+		away: map[uint64]bool{}, apart: map[pair]*apart{}, busy: map[way]time.Time{}}
 }
 
 // Exchange implements transport.Exchange. A block is written by its sender
@@ -313,7 +320,7 @@ func (t *transfer) begin(e *match.Expected) {
 	case e.Into != nil:
 		t.write(e.Into, e.At)
 	case t.lend:
-		t.show()
+		t.cross(t.show)
 	default:
 		t.to.arena.Get(t.key.Space, int(t.size), func(b *shm.Block, err error) {
 			if err != nil {
@@ -399,7 +406,32 @@ func (t *transfer) pack(dst []byte, at strided.Layout) {
 	})
 }
 
+// cross calls f when the bytes, which are there now, have crossed the way: at once where it has no bandwidth.
+func (t *transfer) cross(f func()) {
+	h, w, rate := t.from.hub, way{t.from.self, t.to.self}, 0.0
+	if h.Bandwidth != nil {
+		rate = h.Bandwidth(w.from, w.to)
+	}
+	if rate <= 0 {
+		f()
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	begin := now
+	if h.busy[w].After(now) {
+		begin = h.busy[w]
+	}
+	h.busy[w] = begin.Add(time.Duration(float64(t.size) / rate * float64(time.Second)))
+	time.AfterFunc(h.busy[w].Sub(now), f)
+}
+
 func (t *transfer) written(err error) {
+	t.cross(func() { t.landed(err) })
+}
+
+func (t *transfer) landed(err error) {
 	t.mu.Lock()
 	t.writing = false
 	if t.err == nil {

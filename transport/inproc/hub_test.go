@@ -3,6 +3,7 @@ package inproc
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -97,4 +98,45 @@ func TestLending(t *testing.T) {
 
 func BenchmarkExchange(b *testing.B) {
 	transporttest.ExchangeBench(b, func(b *testing.B, n int) transporttest.World { return world(b, n) })
+}
+
+// Blocks of one way follow each other at its bandwidth; those of another way, or of none, do not wait for them.
+func TestBlocksShareABandwidth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := shm.NewPool(shm.Config{Limit: 1 << 20})
+		defer pool.Trim()
+		hub := NewHub(pool)
+		hub.Delay = func(uint64, uint64) time.Duration { return 0 }
+		hub.Bandwidth = func(from, to uint64) float64 { return map[uint64]float64{1: 1000, 2: 500}[from] }
+		var all []*Exchange
+		for i := range uint64(3) {
+			x, err := hub.Join(i+1, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			all = append(all, x)
+		}
+		begun := time.Now()
+		for _, w := range []struct {
+			from, to, id uint64
+			want         time.Duration
+		}{
+			{1, 2, 1, time.Second},
+			{1, 2, 2, 2 * time.Second},
+			{1, 3, 3, time.Second},
+			{2, 1, 4, 2 * time.Second},
+			{3, 1, 5, 0},
+		} {
+			key := transport.Key{Space: 1, ID: w.id}
+			all[w.from-1].PushBytes(w.to, key, make([]byte, 1000), nil)
+			all[w.to-1].Expect(w.from, key, 1000, make([]byte, 1000), func(_ transport.Block, err error) {
+				if took := time.Since(begun); err != nil || took != w.want {
+					t.Errorf("block %d from %d to %d: %v after %v, want it after %v", w.id, w.from, w.to, err, took, w.want)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+	})
 }

@@ -12,6 +12,9 @@ import (
 type Conditions struct {
 	// Delay is how long a message from one part to another takes.
 	Delay func(from, to string) time.Duration
+	// Bandwidth is how many bytes a second of blocks, such as arrays, go from one
+	// process to another; nil, or 0 or less: any number.
+	Bandwidth func(from, to string) float64
 	// Silence is how long a connection may be cut before both ends take the other
 	// for lost, as heartbeats do between processes; 0 has no end.
 	Silence time.Duration
