@@ -38,11 +38,14 @@ var (
 // hop is how long a message is under way from one machine of a datacenter to another.
 const hop = 50 * time.Microsecond
 
-// onItsClock runs f with a cluster on a clock of its own.
+// onItsClock runs f with a cluster on a clock of its own. Its network may have a bandwidth; messages take hop.
 func onItsClock(t *testing.T, c cluster.InProcess, f func(t *testing.T, l *cluster.Local)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c.Network = &inproc.Conditions{Delay: func(string, string) time.Duration { return hop }}
+		if c.Network == nil {
+			c.Network = &inproc.Conditions{}
+		}
+		c.Network.Delay = func(string, string) time.Duration { return hop }
 		c.Drivers = simulatedOn(t, *clockWorkers, sim.Options{Devices: *clockEach, Island: sim.NewIsland(sim.Real, 1)})
 		l, err := c.Start(t.Context())
 		if err != nil {

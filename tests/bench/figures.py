@@ -218,6 +218,26 @@ def draw8(heads, rows, path):
     pyplot.close(figure)
 
 
+def draw12(heads, rows, path):
+    """Throughput of two islands by what the network takes."""
+    sends = [float(row[0]) for row in rows]
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    ends = []
+    for column, (style, colour) in enumerate(((":", GREY), ("--", OURS), ("-", OURS)), 1):
+        values = [number(row[column]) for row in rows]
+        axes.plot(sends, values, style, color=colour, marker="o", markersize=4)
+        ends.append((sends[-1], values[-1], heads[column], colour))
+    axes.set_ylim(0, 105)
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(decimals=0))
+    plain(
+        axes, "time to send the gradients / time to compute a step", "of one island of twice the size\n(more is better)"
+    )
+    figure.tight_layout(rect=(0, 0, 0.82, 1))
+    name_at_end(axes, ends)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
 def draw_traces(traces, path):
     """What devices did for some milliseconds, by what was set: a lane for each device, a colour for each tenant."""
     figure, grid = pyplot.subplots(len(traces), 1, figsize=(11, 0.6 + 1.1 * len(traces)), squeeze=False)
@@ -244,7 +264,14 @@ def draw_traces(traces, path):
 
 
 # By how the title of the section begins.
-DRAWN = {"Figure 5": draw5, "Figure 6": draw6, "Figure 7": draw7, "Figure 8": draw8, "Pipeline": draw_pipeline}
+DRAWN = {
+    "Figure 5": draw5,
+    "Figure 6": draw6,
+    "Figure 7": draw7,
+    "Figure 8": draw8,
+    "Figure 12": draw12,
+    "Pipeline": draw_pipeline,
+}
 
 
 def draw(page, into=None):

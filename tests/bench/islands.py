@@ -1,0 +1,57 @@
+"""The paper's figure 12: data parallel training over two islands that a slower network joins."""
+
+import gobench
+from page import paragraph, table, verdict
+
+DEVICES = 8  # of each island
+SENDS = (
+    0.01,
+    0.03,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1,
+    1.5,
+    2,
+)  # time on the network, of a step's computing
+PAPERS = "0.03"  # the ratio of the paper and of PaLM, which send after the backward
+WAYS = {"after": "sent after the backward", "overlapped": "sent during it", "late": "used a forward later"}
+
+
+def figure12(quick):
+    """Throughput as a part of that of one island of twice the size: {part: {way: share}}."""
+    test, sends = "^TestTwoIslandsHideTheirExchangeBehindTheBackward$", SENDS[1::4] if quick else SENDS
+    so = ("-clock-devices", str(DEVICES), "-islands-send", ",".join(map(str, sends)))
+    found = {}
+    for name, got in gobench.attributes("./core/cluster", test, *so).items():
+        _, send, way = name.split("/")
+        found.setdefault(send.partition("=")[2], {})[way] = got["use"]
+    return found
+
+
+def page12(data):
+    text = ["## Figure 12: two islands", ""]
+    text += paragraph(
+        f"Data parallel training over two islands of {DEVICES} simulated devices, with a clock of their own, real"
+        " messages and a real control plane: tokens a second as a part of what one island of twice the size does. A"
+        " model has 16 layers, whose backwards take twice as long as their forwards; each device exchanges its part of"
+        " the gradients with its partner in the other island. Rows are by the time that this takes on the network, as a"
+        " part of the time that a step computes. More is better."
+    )
+    rows = [[f"{float(send):g}", *(f"{of[way]:.1%}" for way in WAYS)] for send, of in data.items()]
+    text += [table(["sending / computing", *WAYS.values()], rows), "", "![figure 12](figure12.png)", ""]
+    if PAPERS in data:
+        at = data[PAPERS]
+        said = f"at {PAPERS}, the ratio at which the paper has 97 %"
+        text.append(verdict(f"Overlapped, {said}: {at['overlapped']:.1%} (target 97 %)", at["overlapped"] >= 0.97))
+        text.append(verdict(f"Across steps, {said}: {at['late']:.1%} (target 99 %)", at["late"] >= 0.99))
+        text.append("")
+    text += paragraph(
+        "*Sent after the backward*, as in the paper and PaLM, costs what the network takes. *During it*, a layer's"
+        " gradients leave when its backward has made them: what is left is the last layer's, until the network takes"
+        " longer than the backward, two thirds of a step. *Used a forward later*, that may be a whole step; the"
+        " optimizer then has gradients of the weights before its last step, which the user has to allow."
+    )
+    return text
