@@ -246,6 +246,30 @@ def test_numbers_of_the_model(devices, stages, width):
     near(y, expected)
 
 
+def test_a_tied_weight_has_one_owner_where_gradients_add_up_in_stage_order(devices):
+    params, batch, targets = model(3)
+    own = [params[0], {"b": params[1]["b"]}, {"b": params[2]["b"]}]
+    alike = [p | {"w": params[0]["w"]} for p in params]
+    places = [devices[1], devices[4:6], devices[0]]
+    tied = {(2, "w"): (0, "w"), (1, "w"): (0, "w")}
+    untied = pathways.pipeline(list(zip([layer] * 3, alike, places, strict=True)), 4, loss=loss)
+    value, (first, *others) = untied.value_and_grad(batch, targets)
+    total = first["w"]
+    for g in others:
+        total = total + jax.device_put(g["w"], total.sharding)
+    expected = value, [{"w": total, "b": first["b"]}, *({"b": g["b"]} for g in others)]
+    for name in ("1f1b", "gpipe", "zb-h1"):
+        pipe = pathways.pipeline(list(zip([layer] * 3, own, places, strict=True)), 4, name, loss=loss, tied=tied)
+        pipe._parts = untied._parts
+        got = pipe.value_and_grad(batch, targets)
+        assert got[1][0]["w"].sharding == pipe.params[0]["w"].sharding
+        near(got, expected)
+        if not name.startswith("zb"):
+            assert bits(got) == bits(expected)
+        assert bits(pipe.forward(batch)) == bits(untied.forward(batch))
+    near(got, jax.value_and_grad(lambda p, x, t: whole([q | {"w": p[0]["w"]} for q in p], x, t))(own, batch, targets))
+
+
 @pytest.mark.parametrize("name", ["interleaved", "zbv"])
 def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
     params, batch, targets = model(4)
@@ -426,12 +450,19 @@ def test_an_error_goes_on(devices):
 def test_refusals(devices):
     params, batch, targets = model(1)
     pipe = pathways.pipeline([(layer, params[0], devices[0])], 3, loss=loss)
+
+    def tied(name, owner):
+        return pathways.pipeline([(layer, params[0], device) for device in devices[:2]], 2, tied={name: owner})
+
     for refused, match in (
         (lambda: pathways.pipeline([(layer, params[0], "cpu")], 2), "stage 0 is to run on 'cpu'; expected a device"),
         (lambda: pathways.pipeline([(layer, params[0], [])], 2), "expected a device"),
         (lambda: pathways.pipeline([(layer, {"n": 3}, devices[0])], 2), r"\['n'\] of int"),
         (lambda: pathways.pipeline([], 2), "0 stages"),
         (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of gpipe, 1f1b"),
+        (lambda: tied((1, "w"), (2, "w")), "tied names stage 2; expected one of 2 stages"),
+        (lambda: tied((1, "w"), (0, "w")), "the parameter 'w' of stage 1 is tied and is its own"),
+        (lambda: tied((1, "v"), (0, "v")), "stage 0 has no parameter 'v'; expected one of"),
         (lambda: pipe.forward(batch), r"shape \(16, 8\) cannot be cut into 3 microbatches"),
         (lambda: pipe.forward(3.0), "cannot be cut"),
         (lambda: pipe.forward(batch[:3], params=[]), "parameters of 0 stages; expected 1"),

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -311,6 +311,7 @@ def pipeline(
     schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv"] = "1f1b",
     *,
     loss: Callable[[Any, Any], Any] | None = None,
+    tied: Mapping[tuple[int, str], tuple[int, str]] | None = None,
 ) -> Pipeline:
     """Makes a pipeline: a model in stages that run at the same time on different microbatches, each on its own devices.
 
@@ -334,18 +335,20 @@ def pipeline(
         docs/guides/pipelines.md.
       loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
         `value_and_grad`.
+      tied: parameters that are another stage's, such as {(3, "unembed"): (0, "embed")}: stage 3 finds it
+        in its params, a dict; outside, only stage 0's have it. Its gradients add up there, in stage order.
 
     Returns:
       a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, and .schedule, whose .draw(path) writes
       a picture of time and devices.
 
     Raises:
-      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, or parameters that
-        have no gradients.
+      PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, parameters that
+        have no gradients, or tied ones that are not as said.
     """
     from pathways._pipeline import Pipeline
 
-    return Pipeline(stages, microbatches, schedule, loss)
+    return Pipeline(stages, microbatches, schedule, loss, tied or {})
 
 
 def events() -> Events:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from pathways._errors import PathwaysError
 from pathways._schedule import SEVERAL_STAGES, Schedule
 from pathways._slices import Slice
 from pathways._split import Split
+from pathways._tied import Name, Tied
 
 
 class Stage(NamedTuple):
@@ -46,7 +47,7 @@ class Pipeline:
     """A sequence of stages, made by `pathways.pipeline`.
 
     Attributes:
-      params: a list with each stage's parameters, on its devices. Assign to it, or to an element, to change them.
+      params: a list with each stage's own parameters, on its devices. Assign to it, or to an element, to change them.
       schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it. The first step finds out which
         backwards cannot be split (``schedule.whole``).
       shardings: a list with the sharding of each stage's input.
@@ -59,6 +60,7 @@ class Pipeline:
         microbatches: int,
         schedule: str,
         loss: Callable[[Any, Any], Any] | None,
+        tied: Mapping[Name, Name],
     ):
         stages = [Stage(*stage) for stage in stages]
         self.shardings = [_sharding(stage.place, i) for i, stage in enumerate(stages)]
@@ -68,6 +70,7 @@ class Pipeline:
         self.schedule = Schedule(schedule, len(stages), microbatches, rows, places)
         self.microbatches = microbatches
         self.params = [_settled(stage.params, self.shardings[i], i) for i, stage in enumerate(stages)]
+        self._tied = Tied(tied, self.params, [_first(sharding, 0) for sharding in self.shardings])
         last = len(stages) - 1
         self._parts = [
             _Part(i, stage.function, loss if i == last else None, microbatches) for i, stage in enumerate(stages)
@@ -135,7 +138,7 @@ class Pipeline:
             ops[kind](stage, m)
         if step.whole:
             self.schedule = self.schedule.with_whole(step.whole)
-        return _sum_losses(step.losses), step.sums
+        return _sum_losses(step.losses), self._tied.gathered(step.sums)
 
     def _given(self, params: Sequence[Any] | None) -> Sequence[Any]:
         params = self.params if params is None else params
@@ -143,7 +146,7 @@ class Pipeline:
             raise PathwaysError(
                 "INVALID_ARGUMENT", f"got parameters of {len(params)} stages; expected {self.schedule.stages}"
             )
-        return params
+        return self._tied.filled(params)
 
 
 # --- a step ---
