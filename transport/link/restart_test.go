@@ -22,6 +22,12 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		}
 		w.acceptor = NewAcceptor(Config{Lease: lease, Term: term + 1})
 		far := w.acceptor.Restore(saved)
+		broke := make(chan error, 4) // as status shows it
+		far.(transport.Watched).Watch(func(why error) {
+			if why != nil {
+				broke <- why
+			}
+		})
 		w.network.Break("client")
 		if err := near.Send(wire.KindRun, []byte("to the start before")); err != nil {
 			t.Error(err)
@@ -43,6 +49,9 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		}
 		if err := <-come; err != nil {
 			t.Error(err)
+		}
+		if why := <-broke; !strings.Contains(why.Error(), "has not connected since") {
+			t.Errorf("the reason why the link has no connection is %v", why)
 		}
 		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Resume: &wire.Resume{Link: welcome.Link.Id,
 			Secret: welcome.Link.Secret, Term: welcome.Link.Term, Attempt: 99}}
