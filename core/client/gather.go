@@ -16,8 +16,8 @@ import (
 // JAX copies a sharded array to its devices shard by shard: one call for each, one behind the other. Such puts are
 // gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
 // and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
-// device that is not among the rows. Long rows are pushed at once, whether the message was sent or not; short ones
-// leave with it, in one write for each worker.
+// device that is not among the rows. A row for a lost worker stays alone: it fails, and would fail the others. Long
+// rows are pushed at once, whether the message was sent or not; short ones leave with it, in one write for each worker.
 //
 // The message is sent, and the put is closed
 //
@@ -78,11 +78,12 @@ func (o *openPut) fits(s *PutSpec) bool {
 }
 
 // putRow numbers a put of one row: as a row of the open put, or as a new one, which it leaves open. Full reports
-// whether every device is a row.
+// whether no other row can join.
 func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full bool, err error) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if o := r.open; o != nil && o.fits(s) && o.with.Join(s) {
+	alone := r.isLost(r.worker(s.Devices[0]))
+	if o := r.open; o != nil && !alone && o.fits(s) && o.with.Join(s) {
 		s.Object, s.Token, s.Gather = o.object, o.token, o.with
 		r.mu.Lock()
 		err, o.put.left = r.lost, o.put.left+1
@@ -102,7 +103,7 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),
 		shape: shape.Shape{DType: s.Shape.DType, Dims: slices.Clone(s.Shape.Dims)}, put: put, with: s.Gather}
 	r.armGathering()
-	return op, put, len(r.Devices()) == 1, nil
+	return op, put, alone || len(r.Devices()) == 1, nil
 }
 
 // sendPut sends the open put, if there is one; if later is set, with the message that follows. The caller holds order.

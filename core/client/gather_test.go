@@ -226,6 +226,18 @@ func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
 	})
 }
 
+// A put to a worker that is lost fails, and none to another worker with it.
+func TestRowForALostWorkerStaysAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.says(wire.KindPeers, &wire.Peers{Gone: []uint64{n.cluster.Devices()[1].Worker}, Why: wire.Of(errLost)})
+		synctest.Wait()
+		n.row(10, 0, new(rows), 4)
+		n.row(11, 1, new(rows), 4)
+		n.wantSent("put 1 of object 10 to [0]", "put 2 of object 11 to [1]")
+	})
+}
+
 // A session that is lost ends an open put as all others, and no row joins it any more.
 func TestSessionIsLostWithAnOpenPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,6 +45,13 @@ func (r *remote) lostWorkers(processes []uint64) {
 	}
 }
 
+// isLost reports whether a worker is lost.
+func (r *remote) isLost(process uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gone[process]
+}
+
 // rebind accepts an offer of the controller.
 func (r *remote) rebind(m *wire.Rebind) {
 	answer, err := proto.Marshal(&wire.Rebind{Epoch: m.Epoch})
