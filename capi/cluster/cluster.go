@@ -43,9 +43,14 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Dial makes a session on the cluster at an address, with exactly this many devices; 0 means all. It reports ended
-// operations to notify.
-type Dial func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error)
+// Dial makes a session on the cluster at an address, with these devices. It reports ended operations to notify.
+type Dial func(ctx context.Context, address string, want Want, notify client.Notify) (client.Cluster, error)
+
+// Want says which devices a session is to have.
+type Want struct {
+	Devices int  // exactly so many; 0 means all that the cluster has
+	Elastic bool // where the cluster has fewer, the others have nothing behind them until workers come
+}
 
 var (
 	sessions base.Sessions[session]
@@ -106,8 +111,8 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		where = asked.address
 	}
 	if how == nil && asked.address != "" {
-		how = func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
-			return Connect(ctx, address, devices, nil, notify)
+		how = func(ctx context.Context, address string, want Want, notify client.Notify) (client.Cluster, error) {
+			return Connect(ctx, address, want, nil, notify)
 		}
 	}
 	if how == nil {
@@ -116,7 +121,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	}
 	s := &session{puts: map[uint64][]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	cluster, err := how(s.ctx, where, asked.devices, s.notify)
+	cluster, err := how(s.ctx, where, asked.want, s.notify)
 	if err != nil {
 		s.cancel()
 		s.ends.close()

@@ -33,20 +33,24 @@ import (
 //	sim:WxD, sim:D       the same with simulated devices
 //	tcp:… and unix:…     a controller
 //
-// The session has exactly this many devices; 0 means all. Versions must agree with the controller's.
+// Versions must agree with the controller's. A cluster in this process never has more workers than at its start, so a
+// session of it cannot be elastic.
 //
 // Errors: INVALID_ARGUMENT for other addresses, RESOURCE_EXHAUSTED if there are too few devices, and the reason if the
 // cluster cannot be reached.
-func Connect(ctx context.Context, address string, devices int, versions map[string]string,
+func Connect(ctx context.Context, address string, want Want, versions map[string]string,
 	notify client.Notify) (client.Cluster, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
-	switch scheme {
-	case "local":
-		return startLocal(ctx, rest, devices, notify)
-	case "sim":
-		return startSimulated(ctx, rest, devices, notify)
-	case "tcp", "unix":
-		return connect(ctx, address, devices, versions, notify)
+	switch {
+	case scheme == "tcp" || scheme == "unix":
+		return connect(ctx, address, want, versions, notify)
+	case want.Elastic:
+		return nil, status.New(status.InvalidArgument, "no worker can join a cluster inside this process, %q; leave elastic "+
+			"out, or name a controller by tcp:host:port or unix:/path", address)
+	case scheme == "local":
+		return startLocal(ctx, rest, want.Devices, notify)
+	case scheme == "sim":
+		return startSimulated(ctx, rest, want.Devices, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is not the address of a cluster; expected tcp:host:port or "+
 		"unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for "+
@@ -99,7 +103,7 @@ func startSimulated(ctx context.Context, shape string, devices int, notify clien
 const waiting = 1
 
 // connect makes a session on a controller.
-func connect(ctx context.Context, address string, devices int, versions map[string]string,
+func connect(ctx context.Context, address string, want Want, versions map[string]string,
 	notify client.Notify) (client.Cluster, error) {
 	lookup, err := command.Lookup(variable)
 	if err != nil {
@@ -116,7 +120,8 @@ func connect(ctx context.Context, address string, devices int, versions map[stri
 	name, _ := os.Hostname()
 	giveBack := host.Spare(waiting)
 	c, err := core.Connect(ctx, core.ClientConfig{
-		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: devices,
+		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
+		Elastic:   want.Elastic,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: moments.add,
 	}, notify)

@@ -58,7 +58,7 @@ func TestClientOfAClusterElsewhereHasASpareProcessorUntilItCloses(t *testing.T) 
 	usual := runtime.GOMAXPROCS(0)
 	var c client.Cluster
 	for c == nil { // until the controller is there, and then its worker
-		c, err = cluster.Connect(ctx, address, 1, nil, func([]client.Ended) {})
+		c, err = cluster.Connect(ctx, address, cluster.Want{Devices: 1}, nil, func([]client.Ended) {})
 		code := status.CodeOf(err)
 		if err != nil && (ctx.Err() != nil || code != status.Unavailable && code != status.ResourceExhausted) {
 			t.Fatal(err)

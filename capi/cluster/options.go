@@ -23,7 +23,7 @@ const maxAsked = 1 << 20
 // asked is what create options ask for.
 type asked struct {
 	address string // "" if they do not name one
-	devices int    // 0 means all
+	want    Want
 }
 
 // readOptions reads create options, and refuses those that have no meaning on a cluster.
@@ -55,15 +55,21 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 				return asked{}, status.New(status.InvalidArgument, "option %s is %d; expected a number of devices from 1 to %d",
 					name, number, maxAsked)
 			}
-			out.devices = int(number)
+			out.want.Devices = int(number)
+		case "elastic":
+			out.want.Elastic = number == 1
 		case "memory_limit", "cpu_device_count":
 			return asked{}, status.New(status.InvalidArgument,
 				"option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit "+
 					"and --devices", name)
 		default:
 			return asked{}, status.New(status.InvalidArgument,
-				"there is no option %s for the client of a cluster; its options are address and devices", name)
+				"there is no option %s for the client of a cluster; its options are address, devices and elastic", name)
 		}
+	}
+	if out.want.Elastic && out.want.Devices == 0 {
+		return asked{}, status.New(status.InvalidArgument,
+			"option elastic needs option devices: how many the session is to have when all of them have come")
 	}
 	return out, nil
 }

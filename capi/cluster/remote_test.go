@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newFrontend(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *single) {
 	t.Helper()
 	var inner *single
-	cluster.Use("test", func(_ context.Context, _ string, _ int, notify client.Notify) (client.Cluster, error) {
+	cluster.Use("test", func(_ context.Context, _ string, _ cluster.Want, notify client.Notify) (client.Cluster, error) {
 		d, err := sim.Open(o)
 		if err != nil {
 			return nil, err

@@ -95,8 +95,8 @@ func pwGoCluster(address, versions *C.char, change C.bool) *C.char {
 		}
 	}
 	cluster.Use(C.GoString(address),
-		func(ctx context.Context, address string, devices int, notify client.Notify) (client.Cluster, error) {
-			return cluster.Connect(ctx, address, devices, same, notify)
+		func(ctx context.Context, address string, want cluster.Want, notify client.Notify) (client.Cluster, error) {
+			return cluster.Connect(ctx, address, want, same, notify)
 		})
 	return nil
 }

@@ -162,7 +162,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		conn.Close()
 		return nil, err
 	}
-	exchange.Peers(welcome.Workers, nil, nil)
+	exchange.Peers(welcome.Workers, welcome.Vacant, welcome.Vacancy.Err())
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
 		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes),
 		stop:   make(chan struct{}),
@@ -170,6 +170,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
 		asked: map[uint64]*grant.Request{}, remapping: remapping{}, gone: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
+	r.lostWorkers(welcome.Vacant)
 	r.batcher, _ = conn.(transport.Batcher)
 	_, r.kept.on = conn.(transport.Watched)
 	r.kept.on = r.kept.on && welcome.Keeps

@@ -23,6 +23,7 @@ type ClientConfig struct {
 	Secret    Secret
 	Name      string // of the client, for people
 	Devices   int    // exact number; 0 means all
+	Elastic   bool   // where the cluster has fewer, the others have nothing behind them yet
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Versions  map[string]string
@@ -67,7 +68,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	host := Host()
 	machine, _ := os.Hostname() // for people; "" is acceptable
 	hello := &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
-		User: userName(), Machine: machine}
+		Elastic: c.Elastic, User: userName(), Machine: machine}
 	sayWho(hello)
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held, Moment: c.Moment,

@@ -130,6 +130,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	showMemory(w, r)
 	showRefused(w, r)
 	showSlices(w, r)
+	showLacks(w, r)
 	showQueue(w, r, "\n")
 	showRunning(w, r)
 	showLinks(w, r)
@@ -410,6 +411,17 @@ func showSlices(w io.Writer, r *wire.Report) {
 				alone = " (exclusive)"
 			}
 			fmt.Fprintf(w, "%s%d\t%d\t%d: %s%s\n", head, s.Session, slice.Slice, n, strings.Join(where, ", "), alone)
+			head = ""
+		}
+	}
+}
+
+// showLacks prints which sessions have devices without a worker, if any.
+func showLacks(w io.Writer, r *wire.Report) {
+	head := "\nSESSION\tLACKS DEVICES\n"
+	for _, s := range r.Sessions {
+		if s.Lacks != "" {
+			fmt.Fprintf(w, "%s%d\t%s\n", head, s.Session, s.Lacks)
 			head = ""
 		}
 	}

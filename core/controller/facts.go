@@ -19,9 +19,8 @@ import (
 // of arrays and operations: the workers and the clients have these, and say so: see comeback.go.
 //
 // State says what to keep, by actions; Server keeps it, beside the lock, in the order of the actions. So after a crash
-// the newest facts may be missing, never an older one. What follows from a fact that is missing: a process that came
-// in the last moment is refused, and comes as a new one; a session whose program is missing ends with a sentence.
-// Neither has a wrong result.
+// the newest facts may be missing, never an older one. A process is let in once its link is on disk (keepLink), and
+// with it all that was said before. A session whose program is missing ends with a sentence, and has no wrong result.
 
 // The tables of facts.
 const (
@@ -179,11 +178,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
-	for _, w := range st.workers {
-		if w != nil {
-			st.release(w)
-		}
-	}
+	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
 	st.restorePrograms(k)
@@ -200,13 +195,10 @@ func (st *State) restoreLoss(l *wire.KeptLoss) (*placement.Worker, error) {
 	if err := checkOffer(l.Hello); err != nil {
 		return nil, err
 	}
-	w, err := st.newWorker(l.Hello, l.Name, l.Process)
+	w, placed, err := st.leftWorker(l.Hello, l.Name, l.Process)
 	if err != nil {
 		return nil, err
 	}
-	placed := st.layout.Recall(w.placed())
-	st.seat(w, placed)
-	st.workers[w.slot] = w
 	if w.goes(l.Why.Err()); l.Stopped {
 		w.goes(errStopped)
 	}
@@ -262,7 +254,6 @@ func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64
 		return err
 	}
 	s.restored = true
-	st.countMissing(s)
 	if len(k.Offered) == 0 {
 		return nil
 	}

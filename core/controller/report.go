@@ -228,6 +228,9 @@ func (a *Answer) session(s *session) (cost int) {
 	if c := st.conns[s.conn]; c != nil {
 		f.report.Link = c.cuts.report(st.now)
 	}
+	if s.missing > 0 && s.offered == nil {
+		f.report.Lacks = st.layout.Lacks(s.view)
+	}
 	st.ledger.Each(ledger.Owner(s.id), func(on ledger.Devices, bytes int64) {
 		f.memory = append(f.memory, memoryFacts{on, bytes})
 	})

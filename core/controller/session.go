@@ -144,8 +144,11 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	st.keepNumbers()
 	s, complete, m, err := st.begins(number, h, owner, view)
 	if err != nil {
+		st.layout.Retire(view)
+		st.releaseUnused()
 		return err
 	}
+	st.vacanciesOf(s, m)
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, complete: complete})
 	text := s.owner() + " began"
 	if name := owner.terms.Name; name != "" {
@@ -171,7 +174,6 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	if st.config.KeepTraces {
 		m.MaxTrace = maxTrace
 	}
-	complete = st.showDevices(s, m)
 	s.single = make([]*place, view.Len())
 	if err := st.ledger.AddOwner(ledger.Owner(s.id), wire.Owner(s.id, h.Name, h.User, h.Machine)); err != nil {
 		return nil, nil, nil, err
@@ -179,6 +181,8 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	if err := st.joins(owner, s); err != nil {
 		return nil, nil, nil, err
 	}
+	complete = st.showDevices(s, m)
+	st.countMissing(s)
 	st.sessions[s.id] = s
 	st.conns[number] = &conn{number: number, role: h.Role, s: s}
 	st.keepSession(s)
@@ -203,7 +207,10 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	if view.Len() == 0 {
 		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
 	}
-	if h.Devices > 0 {
+	switch {
+	case h.Elastic && h.Devices > 0:
+		return st.elasticView(int(h.Devices))
+	case h.Devices > 0:
 		return st.layout.ViewOf(int(h.Devices))
 	}
 	return view, nil

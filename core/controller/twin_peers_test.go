@@ -37,8 +37,12 @@ func (w *twin) joinClient() {
 	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
 		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{},
 		where: map[uint64][]uint32{}}
+	devices := 0
+	if more := rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "vacant"); more > 0 {
+		devices = w.st.layout.View().Len() + more
+	}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns),
+		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices), Elastic: devices > 0,
 		ProtocolMax: rapid.SampledFrom([]uint32{wire.ProtocolMax, wire.ProtocolRebind - 1}).Draw(w.t, "protocol")}})
 }
 

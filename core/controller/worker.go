@@ -236,8 +236,8 @@ func (w *worker) goes(err error) {
 	switch {
 	case errors.Is(err, errStopped):
 		w.gone = Stopped(w.name)
-	case status.CodeOf(err) == status.DataLoss:
-		w.gone = err // it has said itself what is lost and what to do
+	case status.CodeOf(err) == status.DataLoss || status.CodeOf(err) == status.NotFound:
+		w.gone = err // it says itself what is lost, or was never there, and what to do
 	default:
 		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
 	}

@@ -2,7 +2,11 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
 )
 
 // # Views have epochs
@@ -102,6 +106,51 @@ func (m *Map) replacement(lost *Worker, free []*Worker, usable func(worker uint6
 func (w *Worker) isLike(o *Worker) bool {
 	return w.Fingerprint == o.Fingerprint && w.Platform == o.Platform && w.Devices == o.Devices &&
 		slices.Equal(w.Kinds, o.Kinds) && slices.Equal(w.Memories, o.Memories)
+}
+
+// Lacks says for people which devices of a view have no worker, what would take the place of the first of these, and
+// why no worker that is there does; "" where none lacks one.
+func (m *Map) Lacks(v *View) string {
+	devices, workers := 0, map[*Worker]bool{}
+	var first *Worker
+	for _, r := range v.runs {
+		if r.worker.gone {
+			devices += r.count
+			workers[r.worker] = true
+			first = cmp.Or(first, r.worker)
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d of its %s wait for %s of island %s, with %s each", devices, status.Count(v.Len(), "device"),
+		status.Count(len(workers), "worker"), first.Island.Name, first.describeDevices())
+	for _, w := range m.without(v) {
+		switch {
+		case w.Island != first.Island:
+			text += fmt.Sprintf("; %s is of island %s", w.Name, w.Island.Name)
+		case w.Devices != first.Devices || !slices.Equal(w.Kinds, first.Kinds):
+			text += fmt.Sprintf("; %s has %s", w.Name, w.describeDevices())
+		case !w.isLike(first):
+			text += fmt.Sprintf("; %s has other memories, or another plugin or processor", w.Name)
+		case m.isKept(w):
+			text += fmt.Sprintf("; %s is in an exclusive slice, or kept for one", w.Name)
+		default:
+			continue // it is about to take a place
+		}
+		return text
+	}
+	return text
+}
+
+// describeDevices says for people how many devices of which kind a worker has.
+func (w *Worker) describeDevices() string {
+	text := status.Count(w.Devices, "device")
+	kinds := slices.Compact(slices.Clone(w.Kinds))
+	if len(kinds) == 0 || kinds[0] == "" {
+		return text
+	}
+	return text + " of kind " + strings.Join(kinds, ", ")
 }
 
 // isKept reports whether some device of a worker is in an exclusive slice, or kept for a request for one.

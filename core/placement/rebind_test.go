@@ -14,14 +14,15 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Offer)
-		takes  bool
+		why    string // it does not take the place
 	}{
-		{"the same again", func(*Offer) {}, true},
-		{"another name", func(o *Offer) { o.Name = "z" }, true},
-		{"another island", func(o *Offer) { o.Island = "x" }, false},
-		{"fewer devices", func(o *Offer) { o.Devices = 1 }, false},
-		{"another kind", func(o *Offer) { o.Kinds = []string{"k", "l"} }, false},
-		{"other memories", func(o *Offer) { o.Memories = []string{"m", "m, host"} }, false},
+		{"the same again", func(*Offer) {}, ""},
+		{"another name", func(o *Offer) { o.Name = "z" }, ""},
+		{"another island", func(o *Offer) { o.Island = "x" }, "; b is of island x"},
+		{"fewer devices", func(o *Offer) { o.Devices = 1 }, "; b has 1 device of kind k"},
+		{"another kind", func(o *Offer) { o.Kinds = []string{"k", "l"} }, "; b has 2 devices of kind k, l"},
+		{"other memories", func(o *Offer) { o.Memories = []string{"m", "m, host"} },
+			"; b has other memories, or another plugin or processor"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var m Map
@@ -39,9 +40,13 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 			o.Worker, o.First = 3, 16
 			c.change(&o)
 			join(t, &m, o)
+			lacks := "2 of its 4 devices wait for 1 worker of island default, with 2 devices of kind k each" + c.why
+			if got := m.Lacks(v); got != lacks {
+				t.Errorf("the view lacks %q, want %q", got, lacks)
+			}
 			next := m.Rebind(1, v, anyWorker)
-			if (next != nil) != c.takes {
-				t.Fatalf("it takes the place: %v, want %v", next != nil, c.takes)
+			if (next != nil) != (c.why == "") {
+				t.Fatalf("it takes the place: %v, want %v", next != nil, c.why == "")
 			}
 			if next == nil {
 				return

@@ -221,6 +221,7 @@ type Hello struct {
 	Resume        *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
 	Pid           uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
 	PidSpace      string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
+	Elastic       bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT: with devices: where the cluster has fewer, the others have nothing behind them yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -407,6 +408,13 @@ func (x *Hello) GetPidSpace() string {
 		return x.PidSpace
 	}
 	return ""
+}
+
+func (x *Hello) GetElastic() bool {
+	if x != nil {
+		return x.Elastic
+	}
+	return false
 }
 
 // Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the one
@@ -629,6 +637,8 @@ type Welcome struct {
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`          // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
 	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
+	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                       // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
+	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                             // of ROLE_CLIENT: what is wrong with what is sent to these
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                   // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
 	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
 	unknownFields protoimpl.UnknownFields
@@ -775,6 +785,20 @@ func (x *Welcome) GetKeeps() bool {
 		return x.Keeps
 	}
 	return false
+}
+
+func (x *Welcome) GetVacant() []uint64 {
+	if x != nil {
+		return x.Vacant
+	}
+	return nil
+}
+
+func (x *Welcome) GetVacancy() *Status {
+	if x != nil {
+		return x.Vacancy
+	}
+	return nil
 }
 
 func (x *Welcome) GetLink() *Link {
@@ -8876,6 +8900,7 @@ type Report_SessionReport struct {
 	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
+	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why none takes the place; empty where all have one
 	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9005,6 +9030,13 @@ func (x *Report_SessionReport) GetHeld() *Report_Held {
 func (x *Report_SessionReport) GetTenant() string {
 	if x != nil {
 		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Report_SessionReport) GetLacks() string {
+	if x != nil {
+		return x.Lacks
 	}
 	return ""
 }
@@ -9833,7 +9865,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xf1\x05\n" +
+	"wire.proto\x12\rpathways.wire\"\x8b\x06\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -9857,7 +9889,8 @@ const file_wire_proto_rawDesc = "" +
 	"\bidentity\x18\x17 \x01(\fR\bidentity\x12-\n" +
 	"\x06resume\x18\x19 \x01(\v2\x15.pathways.wire.ResumeR\x06resume\x12\x10\n" +
 	"\x03pid\x18\x1a \x01(\rR\x03pid\x12\x1b\n" +
-	"\tpid_space\x18\x1b \x01(\tR\bpidSpace\x1a;\n" +
+	"\tpid_space\x18\x1b \x01(\tR\bpidSpace\x12\x18\n" +
+	"\aelastic\x18\x1c \x01(\bR\aelastic\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
@@ -9874,7 +9907,7 @@ const file_wire_proto_rawDesc = "" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\xff\x04\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xc8\x05\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -9892,7 +9925,9 @@ const file_wire_proto_rawDesc = "" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
 	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12\x1b\n" +
 	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12\x14\n" +
-	"\x05keeps\x18\x18 \x01(\bR\x05keeps\x12'\n" +
+	"\x05keeps\x18\x18 \x01(\bR\x05keeps\x12\x16\n" +
+	"\x06vacant\x18\x19 \x03(\x04R\x06vacant\x12/\n" +
+	"\avacancy\x18\x1a \x01(\v2\x15.pathways.wire.StatusR\avacancy\x12'\n" +
 	"\x04link\x18\x14 \x01(\v2\x13.pathways.wire.LinkR\x04link\x120\n" +
 	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumed\"G\n" +
 	"\x05Board\x12\x16\n" +
@@ -10533,7 +10568,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xf1!\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x87\"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -10608,7 +10643,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\xce\x03\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\xe4\x03\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -10624,7 +10659,8 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
-	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12.\n" +
+	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12.\n" +
 	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
@@ -10870,122 +10906,123 @@ var file_wire_proto_depIdxs = []int32{
 	10,  // 7: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	11,  // 8: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
 	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	4,   // 10: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
-	6,   // 11: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	100, // 12: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	101, // 13: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	14,  // 14: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	13,  // 15: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
-	12,  // 16: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	102, // 17: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	103, // 18: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
-	16,  // 19: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	11,  // 20: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	22,  // 21: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	23,  // 22: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	20,  // 23: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	19,  // 24: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
-	21,  // 25: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	9,   // 26: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,   // 27: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	9,   // 28: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	37,  // 29: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	34,  // 30: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	29,  // 31: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	9,   // 32: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	29,  // 33: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	36,  // 34: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	35,  // 35: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	36,  // 36: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	36,  // 37: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	9,   // 38: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	41,  // 39: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 40: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	115, // 41: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
-	42,  // 42: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	42,  // 43: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	43,  // 44: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,   // 45: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	34,  // 46: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	44,  // 47: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	37,  // 48: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	42,  // 49: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	9,   // 50: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	52,  // 51: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	53,  // 52: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	42,  // 53: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	42,  // 54: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	56,  // 55: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	42,  // 56: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	59,  // 57: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	53,  // 58: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	62,  // 59: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	51,  // 60: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	55,  // 61: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	67,  // 62: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 63: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	69,  // 64: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	69,  // 65: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 66: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 67: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 68: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 69: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 70: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	84,  // 71: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 72: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 73: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	75,  // 74: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	9,   // 75: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	76,  // 76: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	77,  // 77: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 78: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 79: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 80: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 81: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	84,  // 82: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	84,  // 83: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	3,   // 84: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 85: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	29,  // 86: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	34,  // 87: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	41,  // 88: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 89: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	37,  // 90: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 91: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 92: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 93: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	91,  // 94: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	90,  // 95: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	104, // 96: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	105, // 97: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	106, // 98: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	108, // 99: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	113, // 100: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	119, // 101: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	111, // 102: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	114, // 103: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	118, // 104: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	120, // 105: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 106: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	93,  // 107: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	109, // 108: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 109: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 110: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 111: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	112, // 112: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	110, // 113: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	117, // 114: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	115, // 115: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	110, // 116: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	116, // 117: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	84,  // 118: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	116, // 119: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	121, // 120: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	121, // [121:121] is the sub-list for method output_type
-	121, // [121:121] is the sub-list for method input_type
-	121, // [121:121] is the sub-list for extension type_name
-	121, // [121:121] is the sub-list for extension extendee
-	0,   // [0:121] is the sub-list for field type_name
+	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
+	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
+	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
+	100, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	101, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
+	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
+	102, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	103, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	23,  // 23: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	20,  // 24: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	19,  // 25: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	21,  // 26: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	9,   // 27: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,   // 28: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	9,   // 29: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	37,  // 30: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	34,  // 31: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	29,  // 32: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	9,   // 33: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	29,  // 34: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	36,  // 35: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	35,  // 36: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	36,  // 37: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	36,  // 38: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	115, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,   // 46: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	34,  // 47: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	44,  // 48: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	37,  // 49: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	42,  // 50: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	9,   // 51: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	52,  // 52: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	53,  // 53: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	42,  // 54: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	42,  // 55: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	56,  // 56: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	42,  // 57: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	59,  // 58: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	53,  // 59: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	62,  // 60: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	51,  // 61: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	55,  // 62: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	67,  // 63: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 64: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	69,  // 65: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	69,  // 66: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 67: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 68: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	84,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	75,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	9,   // 76: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
+	76,  // 77: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	77,  // 78: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 79: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	84,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	84,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	3,   // 85: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 86: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	29,  // 87: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	34,  // 88: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	41,  // 89: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 90: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	37,  // 91: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 92: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 93: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 94: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	91,  // 95: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	90,  // 96: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	104, // 97: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	105, // 98: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	106, // 99: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	108, // 100: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	113, // 101: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	119, // 102: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	111, // 103: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	114, // 104: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	118, // 105: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	120, // 106: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 107: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	93,  // 108: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	109, // 109: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 110: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 111: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 112: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	112, // 113: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	110, // 114: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	117, // 115: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	115, // 116: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	110, // 117: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	116, // 118: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	84,  // 119: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	116, // 120: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	121, // 121: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	122, // [122:122] is the sub-list for method output_type
+	122, // [122:122] is the sub-list for method input_type
+	122, // [122:122] is the sub-list for extension type_name
+	122, // [122:122] is the sub-list for extension extendee
+	0,   // [0:122] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

@@ -82,6 +82,7 @@ def init(
     memory_limit: int | str | None = None,
     memory_wait: float | None = None,
     wait: float | None = None,
+    elastic: bool | None = None,
     **unknown: Any,
 ) -> None:
     """Configures Pathways, before the first use of JAX. It makes no devices itself, unless `wait` is given.
@@ -104,6 +105,10 @@ def init(
         returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
         devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
         effect on the devices of this machine.
+      elastic: True gives a script the number of devices that it asks for also while the cluster has fewer (but one at
+        least). What uses a device with nothing behind it fails with NOT_FOUND; a worker like the cluster's first one
+        that joins later serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers
+        can join.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
@@ -112,7 +117,7 @@ def init(
         too few devices when the time is over, and UNAVAILABLE if no controller answered. UNAVAILABLE also if JAX
         already runs on a cluster and has lost its session: call shutdown() first.
     """
-    _backend.init(address, devices, memory_limit, memory_wait, wait, unknown)
+    _backend.init(address, devices, memory_limit, memory_wait, wait, elastic, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:

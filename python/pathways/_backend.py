@@ -259,7 +259,8 @@ def _client_options() -> dict[str, Any]:
     asked = said.with_environment()
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
-        return {} if asked.devices is None else {"devices": asked.devices}
+        elastic = {"elastic": 1} if asked.elastic else {}
+        return elastic | ({} if asked.devices is None else {"devices": asked.devices})
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.memory_wait is not None:
         options["memory_wait"] = str(asked.memory_wait)
@@ -276,9 +277,10 @@ def init(
     memory_limit: Any = None,
     memory_wait: Any = None,
     wait: Any = None,
+    elastic: Any = None,
     unknown: dict[str, Any] | None = None,
 ) -> None:
-    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, unknown or {})
+    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, elastic, unknown or {})
     _settle(asked)
     if asked.wait is not None and not _declined and asked.with_environment().remote:
         devices()

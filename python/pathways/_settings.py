@@ -14,7 +14,7 @@ from jax_plugins.pathways import config
 from pathways._errors import PathwaysError
 
 MAX_DEVICES = 4096
-OPTIONS = ("address", "devices", "memory_limit", "memory_wait", "wait")
+OPTIONS = ("address", "devices", "elastic", "memory_limit", "memory_wait", "wait")
 WAIT = 30.0  # seconds, if the user sets nothing
 # The addresses that capi/cluster connects to, and what is right of the colon. An IPv6 address stands in brackets.
 SCHEMES = {
@@ -35,10 +35,18 @@ class Settings:
     memory_limit: int | None = None  # bytes per device
     wait: float | None = None  # seconds
     memory_wait: float | None = None  # seconds
+    elastic: bool | None = None  # with devices, on a cluster
 
     @classmethod
     def of_arguments(
-        cls, address: Any, devices: Any, memory_limit: Any, memory_wait: Any, wait: Any, unknown: dict[str, Any]
+        cls,
+        address: Any,
+        devices: Any,
+        memory_limit: Any,
+        memory_wait: Any,
+        wait: Any,
+        elastic: Any,
+        unknown: dict[str, Any],
     ) -> Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
         if unknown:
@@ -53,6 +61,7 @@ class Settings:
             None if memory_limit is None else _bytes(memory_limit, "memory_limit"),
             None if wait is None else _seconds(wait, "wait"),
             None if memory_wait is None else _seconds(memory_wait, "memory_wait"),
+            _elastic(elastic, devices) or None,
         )
 
     def with_environment(self) -> Settings:
@@ -82,7 +91,13 @@ class Settings:
                     f"memory_wait is for the devices of this machine, and the address {address!r} names a cluster; "
                     "leave it out: how long a cluster waits for memory is its controller's to say",
                 )
-            return Settings(address, devices, None, wait)
+            return Settings(address, devices, None, wait, None, self.elastic)
+        if self.elastic:
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                "elastic is for clusters, which workers can join, and no address names one; leave it out, or give the "
+                "address of a controller",
+            )
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
         if memory_limit is None and (one := said("memory-limit")):
@@ -172,6 +187,16 @@ def _count(value: Any, name: str) -> int:
             "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"
         )
     return count
+
+
+def _elastic(value: Any, devices: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise PathwaysError("INVALID_ARGUMENT", f"elastic is {value!r}; expected True or False")
+    if value and devices is None:
+        raise PathwaysError(
+            "INVALID_ARGUMENT", "elastic=True needs devices=: how many the script is to have when all have come"
+        )
+    return bool(value)
 
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "": 1.0}
