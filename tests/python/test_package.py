@@ -71,9 +71,23 @@ def test_an_unknown_option_is_named_with_those_there_are():
         pathways.init(device=8, hosts=2)
     assert caught.value.code == "INVALID_ARGUMENT"
     assert caught.value.message == (
-        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, memory_limit, memory_wait, "
-        "wait"
+        "pathways.init() has no option 'device', 'hosts'; its options are address, devices, elastic, memory_limit, "
+        "memory_wait, wait"
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"elastic": True}, "elastic=True needs devices="),
+        ({"elastic": 1, "devices": 8}, "elastic is 1; expected True or False"),
+        ({"elastic": True, "devices": 8}, "elastic is for clusters"),
+    ],
+)
+def test_elastic_needs_a_number_of_devices_and_a_cluster(asked, why):
+    with pytest.raises(pathways.PathwaysError, match=why) as caught:
+        pathways.init(**asked)
+    assert caught.value.code == "INVALID_ARGUMENT"
 
 
 def test_an_address_is_never_ignored():
