@@ -201,8 +201,16 @@ class Tcp:
     def __exit__(self, *error):
         self.stack.__exit__(*error)
 
+    def environment(self):
+        return {"PATHWAYS_ADDRESS": self.address, "PATHWAYS_DEVICES": "", **self.env}
+
     def start(self, code):
-        return fresh.start(code, env={"PATHWAYS_ADDRESS": self.address, "PATHWAYS_DEVICES": "", **self.env})
+        return fresh.start(code, env=self.environment())
+
+
+def cluster_of(way, workers):
+    """A cluster of workers of one device each, which reach each other by shared memory or by TCP alone."""
+    return Cluster(workers, 1, "--silence", "60s") if way == "shm" else Tcp(workers)
 
 
 def used(pids):
@@ -220,8 +228,7 @@ def measure(way, workers, mib, arrays, rounds):
         name: {"seconds": [], "memcpy": [], "stream": [], "processor": 0, "faults": 0}
         for name in ("device_put", "reshard")
     }
-    cluster = Cluster(workers, 1, "--silence", "60s") if way == "shm" else Tcp(workers)
-    with cluster, Side(MEMCPY, size, os.cpu_count()) as memcpy, Stream(size) as stream:
+    with cluster_of(way, workers) as cluster, Side(MEMCPY, size, os.cpu_count()) as memcpy, Stream(size) as stream:
         client = cluster.start(CLIENT)
         pids = [*cluster.processes.values(), client.pid]
         ask(client, json.dumps({"rows": rows}))
