@@ -1,7 +1,7 @@
 """New weights for samplers: how long an update by `pathways.sync` takes beside other ways, and what training loses.
 
 The weights are thirty arrays of float32, cut along their rows over a trainer's four devices, and go to a sampler's
-four, cut along their columns. Each way takes an update a round, in rotating order, and a ratio is taken within a round:
+four, cut along their columns. Each other way takes turns with ours, an update each, and a ratio is taken within a turn:
 
 * sync: `Weights.push`, until `Weights.wait` returns that version; workers reach each other by shared memory, or by TCP.
 * memcpy, stream: references, as in reshard.py.
@@ -79,25 +79,36 @@ class Peer:
 
 
 def updates(mib, rounds):
-    """The seconds that an update took, in each round, by way; and which were left out, and why."""
-    rows = rows_of(mib)
-    with ExitStack() as stack:
-        ways = {way: Ours(stack, way, rows) for way in TARGETS}
-        ways["memcpy"] = stack.enter_context(reshard.Side(reshard.MEMCPY, mib << 20, os.cpu_count()))
-        ways["stream"] = stack.enter_context(reshard.Stream(mib << 20))
-        ways |= {system: Peer(stack, system, rows) for system in ("ray", "gloo", "file")}
-        missing = {name: way.why for name, way in ways.items() if getattr(way, "why", None)}
-        for name in missing:
-            del ways[name]
-        for way in ways.values():  # the first takes memory
-            way()
-            way()
-        took = {name: [] for name in ways}
-        order = list(ways)
-        for i in range(rounds):
-            for name in order[i % len(order) :] + order[: i % len(order)]:
-                took[name].append(ways[name]())
+    """The seconds that updates took, by our way and the other, in turns; and which were left out, and why.
+
+    The others come one after the other, since the memory of all would not do.
+    """
+    rows, took, missing = rows_of(mib), {}, {}
+    for way in TARGETS:
+        with ExitStack() as stack:
+            ours, took[way] = Ours(stack, way, rows), {}
+            for name in TITLES:
+                with ExitStack() as inner:
+                    other = started(inner, name, mib, rows)
+                    if why := getattr(other, "why", None):
+                        missing[name] = why
+                        continue
+                    sides_of = {"ours": ours, "other": other}
+                    for side in [ours, other] * 2:  # the first takes memory
+                        side()
+                    took[way][name] = seconds = {"ours": [], "other": []}
+                    for i in range(rounds):
+                        for side in list(sides_of)[:: 1 if i % 2 else -1]:
+                            seconds[side].append(sides_of[side]())
     return took, missing
+
+
+def started(stack, name, mib, rows):
+    if name == "memcpy":
+        return stack.enter_context(reshard.Side(reshard.MEMCPY, mib << 20, os.cpu_count()))
+    if name == "stream":
+        return stack.enter_context(reshard.Stream(mib << 20))
+    return Peer(stack, name, rows)
 
 
 def training(rounds):
@@ -128,7 +139,8 @@ def measure(quick):
 
 def ratio(took, way, other):
     """How many times as fast as another way ours is."""
-    return statistics.median(b / a for a, b in zip(took[way], took[other], strict=True))
+    seconds = took[way][other]
+    return statistics.median(b / a for a, b in zip(seconds["ours"], seconds["other"], strict=True))
 
 
 def lost(took):
@@ -140,15 +152,15 @@ def page(data):
     text += paragraph(
         f"{ARRAYS} arrays of float32, cut along their rows over a trainer's {TRAINERS} workers, go to a sampler's"
         f" {SAMPLERS}, cut along their columns, by a push of [`pathways.sync`](../guides/weights.md) that is waited"
-        " for. GB/s, and how many times as fast as each of the others it is, within a round; medians."
+        " for. GB/s, and how many times as fast as each of the others it is, within a turn; medians."
     )
     heads = ["", "GB/s", *(f"of {title}" for title in TITLES.values())]
     rows, verdicts = [], []
     for mib, took in data["updates"].items():
-        speed = {way: (int(mib) << 20) / statistics.median(seconds) / 1e9 for way, seconds in took.items()}
+        speed = {way: (int(mib) << 20) / statistics.median(got["memcpy"]["ours"]) / 1e9 for way, got in took.items()}
         for way, (reference, target) in TARGETS.items():
             name = f"{int(mib):,} MiB by {'shared memory' if way == 'shm' else 'TCP'}"
-            times = {other: ratio(took, way, other) for other in TITLES if other in took}
+            times = {other: ratio(took, way, other) for other in TITLES if other in took[way]}
             cells = [f"{times[other]:.2f}" if other in times else "–" for other in TITLES]
             rows.append([name, f"{speed[way]:.2f}", *cells])
             said = f"{name}: {times[reference]:.2f} of {TITLES[reference]} (target {target})"
