@@ -406,27 +406,6 @@ func (t *transfer) pack(dst []byte, at strided.Layout) {
 	})
 }
 
-// cross calls f when the bytes, which are there now, have crossed the way: at once where it has no bandwidth.
-func (t *transfer) cross(f func()) {
-	h, w, rate := t.from.hub, way{t.from.self, t.to.self}, 0.0
-	if h.Bandwidth != nil {
-		rate = h.Bandwidth(w.from, w.to)
-	}
-	if rate <= 0 {
-		f()
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := time.Now()
-	begin := now
-	if h.busy[w].After(now) {
-		begin = h.busy[w]
-	}
-	h.busy[w] = begin.Add(time.Duration(float64(t.size) / rate * float64(time.Second)))
-	time.AfterFunc(h.busy[w].Sub(now), f)
-}
-
 func (t *transfer) written(err error) {
 	t.cross(func() { t.landed(err) })
 }
