@@ -238,6 +238,9 @@ func (a *Answer) session(s *session) (cost int) {
 		f.slices = append(f.slices, sliceFacts{slice.Number, slice.View, slice.Devices, slice.Want.Exclusive})
 	}
 	cost = sessionGlance + len(f.memory) + len(f.slices)
+	if f.report.Lacks != "" {
+		cost += len(st.present) // which it has looked at
+	}
 	if f.report.Held != nil {
 		cost += heldGlance
 	}

@@ -209,7 +209,7 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	}
 	switch {
 	case h.Elastic && h.Devices > 0:
-		return st.elasticView(int(h.Devices))
+		return st.elasticView(int(h.Devices), view)
 	case h.Devices > 0:
 		return st.layout.ViewOf(int(h.Devices))
 	}

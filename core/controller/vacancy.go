@@ -20,9 +20,9 @@ const vacant = "a worker that has yet to come"
 // maxVacant bounds the devices of a session that have nothing behind them, since each takes memory of the controller.
 const maxVacant = 4096
 
-// elasticView returns a view of so many devices, of which those that the cluster does not have are vacant.
-func (st *State) elasticView(devices int) (*placement.View, error) {
-	there := st.layout.View().Len()
+// elasticView returns a view of so many devices, of which those beyond all that the cluster has are vacant.
+func (st *State) elasticView(devices int, all *placement.View) (*placement.View, error) {
+	there := all.Len()
 	missing := devices - there
 	switch {
 	case missing <= 0:
@@ -37,7 +37,7 @@ func (st *State) elasticView(devices int) (*placement.View, error) {
 	}
 	spans, left := view.Spans(), map[uint64]*placement.Worker{}
 	st.layout.Retire(view)
-	like := st.firstWorker()
+	like := st.processes[all.Device(0).Worker]
 	why := status.New(status.NotFound, "nothing is behind this device yet: the session asked for %s with elastic=True, "+
 		"and the cluster had %d; pathways.events() tells when a worker has come, and this can then be done again",
 		status.Count(devices, "device"), there)
@@ -53,16 +53,6 @@ func (st *State) elasticView(devices int) (*placement.View, error) {
 		missing -= n
 	}
 	return st.layout.ViewAs(spans, true, 1, left), nil
-}
-
-// firstWorker returns the first worker of the first island that has any.
-func (st *State) firstWorker() *worker {
-	for _, is := range st.layout.Islands() {
-		for _, placed := range is.Workers() {
-			return st.processes[placed.Offer.Worker]
-		}
-	}
-	return nil
 }
 
 // addVacancy makes a vacancy that is like a worker.

@@ -221,7 +221,7 @@ type Hello struct {
 	Resume        *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
 	Pid           uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
 	PidSpace      string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
-	Elastic       bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT: with devices: where the cluster has fewer, the others have nothing behind them yet
+	Elastic       bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have nothing behind them yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8900,7 +8900,7 @@ type Report_SessionReport struct {
 	HostBytes     int64                  `protobuf:"varint,24,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"` // what workers have of their machines' memory for its arrays, see HostMemory
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
-	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why none takes the place; empty where all have one
+	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why; empty where all have one
 	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
