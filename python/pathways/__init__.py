@@ -105,10 +105,10 @@ def init(
         returns. None means PATHWAYS_WAIT. If that is not set either, the first use of JAX waits 30 seconds for the
         devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
         effect on the devices of this machine.
-      elastic: True gives a script the number of devices that it asks for also while the cluster has fewer (but one at
-        least). What uses a device with nothing behind it fails with NOT_FOUND; a worker like the cluster's first one
-        that joins later serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers
-        can join.
+      elastic: True gives the script all the devices that it asks for even while the cluster has fewer (at least one).
+        Using a device with nothing behind it fails with NOT_FOUND. A worker that joins later and is like the cluster's
+        first one serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers can
+        join.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
