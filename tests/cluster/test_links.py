@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
-import re
 import select
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import fresh
 import pytest
+from cuts import break_tcp, break_unix
 from processes import HANG_SECONDS, Cluster, command, until
 from test_tcp import free_port, may_make_networks, serving, there, two_hosts
 
@@ -77,62 +73,6 @@ class Rounds:
             self.process.kill()
             self.process.wait()
             self.process.stdout.close()
-
-
-def sockets(pid: int) -> dict[int, int]:
-    """The inodes of a process's sockets, with their numbers in the process."""
-    found = {}
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
-                found[int(match[1])] = int(entry.name)
-    return found
-
-
-def shut(pid: int, number: int) -> None:
-    """Shuts a socket of another process down."""
-    process = os.pidfd_open(pid)
-    try:
-        own = ctypes.CDLL(None, use_errno=True).syscall(438, process, number, 0)  # pidfd_getfd
-    finally:
-        os.close(process)
-    if own < 0 and ctypes.get_errno() == errno.EBADF:
-        return  # the process has closed it meanwhile
-    if own < 0:
-        pytest.skip(f"this system lets no process reach another's sockets: {os.strerror(ctypes.get_errno())}")
-    with socket.socket(fileno=own) as s, suppress(OSError):  # it may have ended meanwhile
-        s.shutdown(socket.SHUT_RDWR)
-
-
-def break_tcp(one: int, other: int) -> int:
-    """Closes one side of each TCP connection between two processes."""
-
-    def connections(pid: int) -> dict[tuple[str, str], int]:
-        own, found = sockets(pid), {}
-        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "01" and int(fields[9]) in own:  # established
-                found[fields[1], fields[2]] = own[int(fields[9])]
-        return found
-
-    theirs = connections(other)
-    shared = [number for (local, remote), number in connections(one).items() if (remote, local) in theirs]
-    for number in shared:
-        shut(one, number)
-    return len(shared)
-
-
-def break_unix(pid: int) -> int:
-    """Closes the connections that came to a worker's own unix socket."""
-    own = sockets(pid)
-    came = []
-    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
-        fields = line.split()
-        if len(fields) == 8 and fields[5] == "03" and int(fields[6]) in own:  # connected, of a listener with a path
-            came.append(own[int(fields[6])])
-    for number in came:
-        shut(pid, number)
-    return len(came)
 
 
 def test_tcp_links_are_made_again(tmp_path):
