@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,3 +93,14 @@ def between(one: int, other: int) -> list[socket.socket]:
         else:
             s.close()
     return found
+
+
+def cut(one: int, other: int) -> float:
+    """Cuts the unix connections between two processes, which must have one; returns when, by time.monotonic()."""
+    ends = between(one, other)
+    assert ends, f"processes {one} and {other} have no connection"
+    begun = time.monotonic()
+    for end in ends:
+        with end, suppress(OSError):  # it may have ended meanwhile
+            end.shutdown(socket.SHUT_RDWR)
+    return begun

@@ -1,0 +1,103 @@
+"""With a lease, faults cost a script time and nothing else; a worker that is lost costs it the arrays there.
+
+`make soak` makes the random part longer than its few seconds; PATHWAYS_SEED repeats its choices.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import random
+import signal
+import socket
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from conftest import SEED, SOAK_SECONDS
+from counting import Counting
+from cuts import between, sockets
+from processes import FREEZES, Cluster, until
+
+
+def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
+    """Workers and script give up connections on which they hear nothing, and have them again when it goes on."""
+    with Cluster(2, 2, "--lease", "60s", "--silence", "1s") as cluster, Counting(cluster.start) as script:
+        was = {name: worker["process"]["number"] for name, worker in cluster.workers().items()}
+        others = [script.pid, *(pid for name, pid in cluster.processes.items() if name.startswith("worker"))]
+        open_then = {}
+        for pid in others:
+            open_then[pid] = set()
+            for end in between(pid, cluster.processes["controller"]):
+                with end:
+                    open_then[pid].add(os.fstat(end.fileno()).st_ino)
+        assert all(open_then.values()), open_then
+        begun = time.monotonic()
+        cluster.signal("controller", signal.SIGSTOP)
+        until("all to have given up", lambda: not any(open_then[pid] & sockets(pid).keys() for pid in others))
+        cluster.signal("controller", signal.SIGCONT)
+        got = script.after(begun)
+        assert not got["errors"], got
+        assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == was
+
+
+def break_one(choose: random.Random, pids: list[int]) -> None:
+    """Cuts the connections between two of the processes, of those that have any."""
+    for one, other in choose.sample(pairs := list(itertools.combinations(pids, 2)), len(pairs)):
+        if ends := between(one, other):
+            for end in ends:
+                with end, suppress(OSError):  # it may have ended meanwhile
+                    end.shutdown(socket.SHUT_RDWR)
+            return
+
+
+def stop(choose: random.Random, pid: int) -> None:
+    """Stops a process for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(choose.uniform(0.01, 0.5))
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.soak
+def test_scripts_go_on_through_random_faults():
+    """Each result is right, nothing fails but for a worker that is lost, no one waits for good, and nothing is left."""
+    choose = random.Random(SEED)
+    end = time.monotonic() + SOAK_SECONDS
+    pauses = collections.defaultdict(list)
+    while not pauses or time.monotonic() < end:
+        with Cluster(3, 2, "--lease", "60s", *FREEZES, restart=True) as cluster:
+            with ExitStack() as running:
+                scripts = [running.enter_context(Counting(cluster.start)) for _ in range(2)]
+                # A supervisor gives up a worker that dies eleven times soon after its start, so a cluster has no more.
+                kills = 8
+                while kills and time.monotonic() < end:
+                    time.sleep(choose.uniform(0, 1))
+                    now = {name: pid for name, pid in cluster.listed().items() if name != "supervisor" and pid}
+                    workers = [pid for name, pid in now.items() if name.startswith("worker")]
+                    what = choose.choices(
+                        ["cut", "controller stops", "worker stops", "script stops", "controller dies", "worker dies"],
+                        [8, 2, 2, 1, 1, 1],
+                    )[0]
+                    begun = time.monotonic()
+                    if what == "cut":
+                        break_one(choose, [*now.values(), *(script.pid for script in scripts)])
+                    elif what == "controller stops":
+                        stop(choose, now["controller"])
+                    elif what == "worker stops":
+                        stop(choose, choose.choice(workers))
+                    elif what == "script stops":
+                        stop(choose, choose.choice(scripts).pid)
+                    else:
+                        kills -= 1
+                        os.kill(
+                            now["controller"] if what == "controller dies" else choose.choice(workers), signal.SIGKILL
+                        )
+                    for script in scripts:
+                        got = script.after(begun)
+                        pauses[what].append(got["seconds"])
+                        allowed = {"UNAVAILABLE", "DATA_LOSS"} if what == "worker dies" else set()
+                        assert set(got["errors"]) <= allowed and "ended" not in dict(got["heard"]), (what, got)
+            until("all to be freed", cluster.idle)
+    for what, of in pauses.items():
+        print(f"{what}: {len(of) // 2} times, {sorted(of)[len(of) // 2]:.2f} s in the middle, {max(of):.2f} s at most")
