@@ -109,6 +109,8 @@ def examine(address: str | None = None) -> Report:
             report.cluster["latency"] = _latency(devices[0])
         except (RuntimeError, ValueError) as error:  # JAX raises one from a read and the other from a call
             report.problems.append(f"the cluster's first device does not answer: {error}")
+        if status := report.cluster.get("status"):
+            report.hints.extend(_lost_with_a_connection(status))
     # The plugin reports more once it has a client.
     from pathways import _ffi
 
@@ -145,6 +147,30 @@ def _told(address: str) -> dict[str, Any]:
         return {"status": _status.ask(address).report}
     except PathwaysError as error:
         return {"error": str(error)}
+
+
+def _leases(status: dict[str, Any]) -> dict[str, int]:
+    """Returns for how many milliseconds each process keeps its place without a connection to the controller."""
+    workers = [worker for island in status["islands"] for worker in island["workers"]]
+    leases = {f"worker {worker['process']['name']}": worker["link"]["lease_ms"] for worker in workers}
+    return leases | {f"session {session['name']}": session["link"]["lease_ms"] for session in status["sessions"]}
+
+
+def _lost_with_a_connection(status: dict[str, Any]) -> list[str]:
+    """Returns what breaks of connections cost users of the cluster, where that can be avoided."""
+    leases = _leases(status)
+    without = [name for name, lease in leases.items() if not lease]
+    if not without:
+        return []
+    if len(without) == len(leases):
+        return [
+            "the cluster has no lease: a session and its arrays are lost when its connection to the controller breaks, "
+            "and all sessions with the controller; start it with --lease 30s (docs/guides/operating.md)"
+        ]
+    return [
+        f"{', '.join(without)}: lost when the connection to the controller breaks, in spite of the cluster's lease; "
+        "install this version of Pathways there"
+    ]
 
 
 def _versions() -> dict[str, str | None]:
@@ -207,6 +233,8 @@ def _cluster_rows(cluster: dict[str, Any]) -> list[str]:
         rows.append(f"its status cannot be read: {cluster['error']}")
     if status := cluster.get("status"):
         rows[0] += f", up {status['uptime_ms'] / 1000:.0f} s, {count(len(status['sessions']), 'session')}"
+        if lease := max(_leases(status).values(), default=0):
+            rows[0] += f", a lease of {lease / 1000:g} s"
         for island in status["islands"]:
             for worker in island["workers"]:
                 kinds = ", ".join(sorted({device["kind"] for device in worker["devices"]}))
