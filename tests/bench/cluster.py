@@ -61,6 +61,30 @@ BURSTS = [
 
 
 @dataclasses.dataclass(frozen=True)
+class Lease:
+    """Calls on a cluster whose processes and sessions outlive breaks and their controller, beside one without."""
+
+    name: str
+    workers: int
+    program: str
+    sync: bool
+    most: float = 1.1  # of the time without
+
+
+LEASES = [
+    Lease(f"lease / none: {name}, {workers} worker{'s' * (workers > 1)}", workers, program, sync)
+    for workers in (1, 2, 8)
+    for name, program, sync in (
+        ("add, asynchronous", "add", False),
+        ("add, synchronous", "add", True),
+        ("AllReduce + add, asynchronous", "reduce", False),
+        ("AllReduce + add, synchronous", "reduce", True),
+        ("a program of 128 of them", "chained", False),
+    )
+]
+
+
+@dataclasses.dataclass(frozen=True)
 class Part:
     """What a benchmark of Go says of a part: the sum of some of its values."""
 
@@ -96,9 +120,9 @@ PACKAGES = {
 }
 
 
-def in_cluster(workers, directory, *command):
+def in_cluster(workers, directory, *command, how=()):
     """Returns the command that starts a cluster, runs this in it, and ends the cluster."""
-    up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, "--"]
+    up = ["-m", "pathways_command", "up", "--workers", str(workers), "--devices", "1", "--dir", directory, *how, "--"]
     return [sys.executable, *up, sys.executable, *command]
 
 
@@ -232,6 +256,17 @@ def line(name, got):
     return text + f"{1e6 / rates['ours']['median']:10.1f}" + verdict(got["targets"])
 
 
+def ours(stack, workers, how=(), **env):
+    """Starts a cluster of ours, with options of `pathways up` and variables, and a process that measures on it."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+    env = fresh.environment("pathways") | {"TMPDIR": directory} | env
+    for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
+        env.pop(name, None)
+    side = sides.Side(in_cluster(workers, directory, PEERS / "ours.py", how=how), env)
+    stack.callback(side.close)
+    return side
+
+
 def bursts(quick, chosen):
     """Measures what batching of calls does, on two clusters of one worker by turns."""
     wanted = [row for row in BURSTS if chosen(row.name)]
@@ -240,14 +275,7 @@ def bursts(quick, chosen):
     rounds, seconds = (5, 0.05) if quick else (15, 0.1)
     out = {}
     with contextlib.ExitStack() as stack:
-        running = {}
-        for batch in ("true", "false"):
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
-            env = fresh.environment("pathways") | {"TMPDIR": directory, "PATHWAYS_BATCH": batch}
-            for name in ("PATHWAYS_DEVICES", "PATHWAYS_ADDRESS"):
-                env.pop(name, None)
-            running[batch] = sides.Side(command("ours", 1, directory), env)
-            stack.callback(running[batch].close)
+        running = {batch: ours(stack, 1, PATHWAYS_BATCH=batch) for batch in ("true", "false")}
         for side in running.values():
             side.hear()
         for row in wanted:
@@ -268,6 +296,29 @@ def bursts(quick, chosen):
             out[row.name] = got | {"calls": calls, "rounds": rounds}
             times = "".join(f"{got[batch]['median']:10.1f}" for batch in running)
             print(f"{row.name:42} {said(got['ratio'])}{times}{verdict(targets)}", flush=True)
+    return out
+
+
+def leases(quick, chosen):
+    """Measures what a lease costs where nothing breaks, on two clusters by turns. `up` gives both a directory of state,
+    which is used with a lease alone.
+    """
+    rounds, seconds = (5, 0.05) if quick else (15, 0.1)
+    out = {}
+    for workers in sorted({row.workers for row in LEASES if chosen(row.name)}):
+        with contextlib.ExitStack() as stack:
+            running = {"lease": ours(stack, workers, ("--lease", "10s")), "none": ours(stack, workers)}
+            for side in running.values():
+                side.hear()
+            for row in (row for row in LEASES if row.workers == workers and chosen(row.name)):
+                asked = {"program": row.program, "sync": row.sync}
+                times, calls = turns(running, dict.fromkeys(running, asked), rounds, seconds)
+                ratio = spread([a / b for a, b in zip(times["lease"], times["none"], strict=True)])
+                got = {name: spread([1e3 * ms for ms in of]) for name, of in times.items()}
+                targets = [(f"≤ {row.most} ×", ratio["median"] <= row.most)]
+                out[row.name] = got | {"ratio": ratio, "calls": calls, "rounds": rounds, "targets": targets}
+                took = "".join(f"{got[name]['median']:10.1f}" for name in running)
+                print(f"{row.name:58} {said(ratio)}{took}{verdict(targets)}", flush=True)
     return out
 
 
@@ -319,8 +370,11 @@ def run(quick, chosen):
         print(f"{TITLES[system]} is left out: {why}")
     print(f"\n{'calls that queue up, one worker':42} {'batched / not':>24}{'µs':>10}{'not, µs':>10}")
     batched = bursts(quick, chosen)
+    print(f"\n{'what a lease costs':58} {'time with / without':>24}{'µs':>10}{'without':>10}")
+    leased = leases(quick, chosen)
     print(f"\n{'parts':42} {'median [lowest – highest]':>24}")
-    return {"versions": about, "rows": results, "left out": missing, "bursts": batched, "parts": parts(quick, chosen)}
+    found = {"bursts": batched, "leases": leased, "parts": parts(quick, chosen)}
+    return {"versions": about, "rows": results, "left out": missing} | found
 
 
 def draw(axes, results):
