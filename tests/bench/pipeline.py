@@ -149,7 +149,7 @@ def bubble(step, tokens):
     for event in events:
         ran.setdefault(event["name"], []).append((event["ts"], event["ts"] + event["dur"]))
     # Gradients are added up on the device that made them, behind the backward that did.
-    busy = sum(end - begin for begin, end in ran.pop("jit__add_gradients", ()))
+    busy = sum(end - begin for begin, end in ran.pop("jit_add_gradients", ()))
     lengths, ended, spans = {}, {}, []
     for _, where, m, kind in schedule:
         begin, end = ran[f"jit_stage{where}_{kind}"].pop(0)

@@ -1,0 +1,212 @@
+"""The stages of a pipeline: their computations, and the places that these run on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from pathways import _reshard
+from pathways._errors import PathwaysError
+from pathways._slices import Slice
+from pathways._split import Split
+
+
+@jax.tree_util.register_pytree_node_class
+class _Residuals:
+    """The values of a forward that its backward needs, except the forward's own arguments, which are not copied."""
+
+    def __init__(self, leaves: list[Any], shape: tuple[Any, tuple[int | None, ...]]):
+        self.leaves, self.shape = leaves, shape
+
+    @classmethod
+    def of(cls, back: Any, arguments: Any) -> _Residuals:
+        """Splits the function that `jax.vjp` returned into its values and its structure, while tracing."""
+        leaves, structure = jax.tree.flatten(back)
+        numbers = {id(argument): i for i, argument in enumerate(jax.tree.leaves(arguments))}
+        places = tuple(numbers.get(id(leaf)) for leaf in leaves)
+        own = [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
+        return cls(own, (structure, places))
+
+    def back(self, arguments: Any) -> Any:
+        """Returns the function again."""
+        structure, places = self.shape
+        arguments, own = jax.tree.leaves(arguments), iter(self.leaves)
+        return structure.unflatten(next(own) if place is None else arguments[place] for place in places)
+
+    def tree_flatten(self):
+        return self.leaves, self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape, leaves):
+        return cls(list(leaves), shape)
+
+
+def _back(params, x, residuals, gradients):
+    """The backward of a stage: gradients of its parameters, and of its input."""
+    return residuals.back((params, x))(gradients)
+
+
+class _Halves:
+    """The backward of a stage in two computations, for arguments of some shapes and shardings."""
+
+    def __init__(self, part: Part, arguments: tuple[Any, ...]):
+        split = Split(_back, *arguments)
+        self.whole, self._keeps, self._starts = split.whole, split.keeps, split.starts
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
+        self._input = part.jit("_input", split.first)
+        self.weight = part.jit("_weight", split.second, out_shardings=shardings)
+
+    def input(self, leaves: list[Any]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
+        """Returns the gradients of the stage's input, and what weight needs, with the halves themselves.
+
+        leaves: of the backward's arguments.
+        """
+        onward, carried = self._input(leaves) if self._starts else ([], [])
+        return onward, (self, carried, [leaves[i] for i in self._keeps])
+
+
+class Part:
+    """The computations of one stage. A trace shows their names.
+
+    run: (params, x) → y, for a forward without a backward.
+    forward: (params, x, targets) → (y or the loss's share of the mean, residuals).
+    backward(params): a computation, (params, x, residuals, gradients of y) → (gradients of params, gradients of x).
+    halves((params, x, residuals, gradients of y)): the same in two computations.
+    Gradients are lists of the floating-point and complex leaves; the first stage's x has none.
+    """
+
+    def __init__(self, stage: int, function: Callable[[Any, Any], Any], loss: Callable | None, microbatches: int):
+        self.name, self.first, self.loss = f"stage{stage}", stage == 0, loss
+        self.function, self.microbatches = function, microbatches
+        self.run = self.jit("", lambda params, x: function(params, x))
+        self.forward = self.jit("_forward", self._forward)
+        self._backwards: dict[Any, Callable] = {}
+        self._halves: dict[Any, _Halves] = {}
+
+    def jit(self, what: str, function: Callable, **more: Any) -> Callable:
+        def call(*args):
+            return function(*args)
+
+        call.__name__ = call.__qualname__ = self.name + what
+        return jax.jit(call, **more)
+
+    def _forward(self, params, x, targets):
+        def whole(params, smooth):
+            y = self.function(params, x if self.first else _replaced(x, smooth))
+            if self.loss is None:
+                return smooth_leaves(y), y
+            value = jnp.asarray(self.loss(y, targets))
+            if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
+                raise PathwaysError(
+                    "INVALID_ARGUMENT", f"the loss returns {value.aval.str_short()}; expected one floating-point number"
+                )
+            share = value / self.microbatches
+            return [share], share
+
+        _, back, y = jax.vjp(whole, params, [] if self.first else smooth_leaves(x), has_aux=True)
+        return y, _Residuals.of(back, (params, x))
+
+    def backward(self, params: Any) -> Callable:
+        leaves, structure = jax.tree.flatten(params)
+        key = structure, tuple(leaf.sharding for leaf in leaves)
+        if key not in self._backwards:
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+            self._backwards[key] = self.jit("_backward", _back, out_shardings=(shardings, None))
+        return self._backwards[key]
+
+    def halves(self, arguments: tuple[Any, ...]) -> tuple[_Halves, list[Any]]:
+        """Returns the halves for such arguments, and the arguments' leaves."""
+        leaves, structure = jax.tree.flatten(arguments)
+        shardings = tuple(leaf.sharding for leaf in jax.tree.leaves(arguments[0]))
+        key = structure, shardings, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._halves:
+            self._halves[key] = _Halves(self, arguments)
+        return self._halves[key], leaves
+
+
+def _is_smooth(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def smooth_leaves(tree: Any) -> list[Any]:
+    """Returns the leaves that have gradients."""
+    return [leaf for leaf in jax.tree.leaves(tree) if _is_smooth(leaf)]
+
+
+def _replaced(tree: Any, smooth: list[Any]) -> Any:
+    """Returns the tree with the leaves that have gradients replaced."""
+    leaves = iter(smooth)
+    return jax.tree.map(lambda leaf: next(leaves) if _is_smooth(leaf) else leaf, tree)
+
+
+@jax.jit
+def add_gradients(a, b):
+    return jax.tree.map(operator.add, a, b)
+
+
+# --- places ---
+
+
+def sharding_of(place: Any, stage: int) -> Sharding:
+    """Returns the sharding of a stage's input."""
+    if isinstance(place, Slice):
+        place = place.devices
+    if isinstance(place, jax.Device):
+        return SingleDeviceSharding(place)
+    if isinstance(place, Sequence) and place and all(isinstance(device, jax.Device) for device in place):
+        place = Mesh(np.array(place), ("rows",)) if len(place) > 1 else SingleDeviceSharding(place[0])
+    if isinstance(place, Mesh):
+        return NamedSharding(place, P(place.axis_names[0]))
+    if isinstance(place, NamedSharding | SingleDeviceSharding):
+        return place
+    raise PathwaysError(
+        "INVALID_ARGUMENT",
+        f"stage {stage} is to run on {place!r}; expected a device, a list of devices, a Slice, a "
+        "Mesh or a NamedSharding",
+    )
+
+
+def devices_of(sharding: Sharding) -> tuple[int, ...]:
+    devices = sharding.mesh.devices.flat if isinstance(sharding, NamedSharding) else sharding.device_set
+    return tuple(device.id for device in devices)
+
+
+def places_of(shardings: Sequence[Sharding]) -> list[int]:
+    """Numbers the sets of devices on which stages are, in the order of the stages."""
+    numbers: dict[tuple[int, ...], int] = {}
+    return [numbers.setdefault(devices_of(sharding), len(numbers)) for sharding in shardings]
+
+
+def first_dims(sharding: Sharding, dims: int) -> Sharding:
+    """Returns the sharding for an array with dims dimensions."""
+    if isinstance(sharding, SingleDeviceSharding) or dims >= len(sharding.spec):
+        return sharding
+    return NamedSharding(sharding.mesh, P(*sharding.spec[:dims]), memory_kind=sharding.memory_kind)
+
+
+def settled(params: Any, sharding: Sharding, stage: int) -> Any:
+    """Returns a stage's parameters on its devices."""
+    everywhere = first_dims(sharding, 0)
+
+    def settle(path, leaf):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"stage {stage} has a parameter {jax.tree_util.keystr(path)} of {jnp.result_type(leaf)}; expected "
+                "floating-point ones, which have gradients: close over the others",
+            )
+        there = isinstance(leaf, jax.Array) and leaf.committed and leaf.sharding.device_set == sharding.device_set
+        return leaf if there else jax.device_put(leaf, everywhere)
+
+    return jax.tree_util.tree_map_with_path(settle, params)
+
+
+def moved(tree: Any, sharding: Sharding) -> Any:
+    return jax.tree.map(lambda leaf: _reshard.reshard(leaf, first_dims(sharding, leaf.ndim)), tree)
