@@ -281,10 +281,10 @@ def _timed(orders: list[Order], stages: int) -> list[Op]:
         for place, head in enumerate(heads):
             while head is not None:
                 kind, stage, m = head
-                needs = _needs(kind, stage, m, stages)
-                if any(need not in ended for need in needs):
+                reads = needs(kind, stage, m, stages)
+                if any(read not in ended for read in reads):
                     break
-                slot = max(free[place], *(ended[need] for need in needs), 0)
+                slot = max(free[place], *(ended[read] for read in reads), 0)
                 what = "back" if kind in ("backward", "input") else kind
                 ended[what, stage, m] = free[place] = slot + 1
                 ops.append(Op(slot, stage, m, kind))
@@ -294,7 +294,7 @@ def _timed(orders: list[Order], stages: int) -> list[Op]:
     return sorted(ops)
 
 
-def _needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, int]]:
+def needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, int]]:
     """Returns what an op needs from others: a forward, "back", which is what the stage before waits for, or both."""
     if kind == "forward":
         return [("forward", stage - 1, m)] if stage else []

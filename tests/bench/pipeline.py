@@ -26,6 +26,7 @@ import numpy as np
 import pathways
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from pathways import _plan
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 8, 128, 4, 256
 STAGES = (1, 2, 4)
@@ -130,11 +131,6 @@ def by_spmd(width, devices):
 # --- measuring ---
 
 
-def idle(schedule, busy, spans):
-    """The share of its time that a stage has nothing to compute: of the span of all, less what is computed."""
-    return 1 - busy / (schedule.stages * (max(end for _, end in spans) - min(begin for begin, _ in spans)))
-
-
 def bubble(step, tokens):
     """The share of time in which no computation of a stage ran, of one step; and what it would have been, had each
     computation of a stage been as long as their mean, and begun when its device was free and what it reads was made."""
@@ -149,8 +145,8 @@ def bubble(step, tokens):
     for event in events:
         ran.setdefault(event["name"], []).append((event["ts"], event["ts"] + event["dur"]))
     # Gradients are added up on the device that made them, behind the backward that did.
-    busy = sum(end - begin for begin, end in ran.pop("jit_add_gradients", ()))
-    lengths, ended, spans = {}, {}, []
+    spans = ran.pop("jit_add_gradients", [])
+    lengths, ended = {}, {}
     for _, where, m, kind in schedule:
         begin, end = ran[f"jit_stage{where}_{kind}"].pop(0)
         before = where - 1 if kind == "forward" else where + 1
@@ -158,18 +154,12 @@ def bubble(step, tokens):
         ended[kind, where, m] = end
         lengths.setdefault((where, kind), []).append(end - begin)
         spans.append((begin, end))
-        busy += end - begin
-    measured = idle(schedule, busy, spans)
-
-    free, ended, spans = [0.0] * schedule.stages, {}, []
-    for _, where, m, kind in schedule:
-        before = where - 1 if kind == "forward" else where + 1
-        begin = max(free[where], ended.get((kind, before, m), 0))
-        if kind == "backward":
-            begin = max(begin, ended["forward", where, m])
-        free[where] = ended[kind, where, m] = begin + statistics.mean(lengths[where, kind])
-        spans.append((begin, free[where]))
-    return measured, idle(schedule, sum(end - begin for begin, end in spans), spans)
+    means = [
+        {kind: statistics.mean(took) for (of, kind), took in lengths.items() if of == where}
+        for where in range(schedule.stages)
+    ]
+    (planned,) = _plan.simulate(schedule, [_plan.Cost(**mean) for mean in means], [[i] for i in range(schedule.stages)])
+    return _plan.idle(spans, schedule.stages), _plan.idle([(t.begin, t.end) for t in planned], schedule.stages)
 
 
 def main():
