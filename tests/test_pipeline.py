@@ -279,6 +279,34 @@ def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
     assert pipe.schedule.rows[1] == f"stages {'1, 3' if name == 'interleaved' else '1, 2'} on device 5"
 
 
+def test_a_planned_step_is_that_of_the_schedule_it_chose(devices):
+    params, batch, targets = model(2)
+    stages = [(layer, p, d) for p, d in zip(params, devices[3:], strict=False)]
+    pipe = pathways.pipeline(stages, 4, "auto", loss=loss)
+    train = pathways.program(lambda x, targets: pipe.value_and_grad(x, targets))
+    with pytest.raises(pathways.PathwaysError, match=r"call pipeline.measure\(batch, targets\) before") as error:
+        train(batch, targets)
+    assert error.value.code == "FAILED_PRECONDITION" and pipe.plan is None
+    results = pipe.value_and_grad(batch, targets)
+    named = pathways.pipeline(stages, 4, pipe.plan.chosen, loss=loss)
+    named._parts = pipe._parts
+    assert list(pipe.schedule) == list(named.schedule) and f"* {pipe.plan.chosen}" in repr(pipe.plan).replace("  ", " ")
+    assert bits(results) == bits(named.value_and_grad(batch, targets)) == bits(train(batch, targets))
+    assert all(cost.forward > 0 < cost.backward and cost.input > 0 < cost.weight for cost in pipe.plan.costs)
+    own, rows = (WIDTH + 1) * WIDTH * 4, ROWS // 4 * WIDTH * 4
+    first, second = pipe.plan.costs
+    assert (first.params, first.arrives, first.leaves, first.targets) == (own, rows, rows, 0)
+    assert (second.params, second.arrives, second.leaves, second.targets) == (own, rows, 4, rows)
+    # The weight half needs the input, and the gradient of what is in tanh.
+    assert (second.rest, second.carried) == (rows, rows) and second.kept >= rows
+
+    tight = pathways.pipeline(stages, 4, "auto", loss=loss, memory="1KiB")
+    tight._parts = pipe._parts
+    with pytest.raises(pathways.PathwaysError, match="no schedule fits .* more than its 1 KiB") as error:
+        tight.value_and_grad(batch, targets)
+    assert error.value.code == "RESOURCE_EXHAUSTED"
+
+
 def test_stage_whose_backward_is_one_loop_is_not_split(devices):
     """Its weights' gradients come of the same loop as its input's."""
     r = np.random.default_rng(5)
@@ -459,7 +487,8 @@ def test_refusals(devices):
         (lambda: pathways.pipeline([(layer, params[0], [])], 2), "expected a device"),
         (lambda: pathways.pipeline([(layer, {"n": 3}, devices[0])], 2), r"\['n'\] of int"),
         (lambda: pathways.pipeline([], 2), "0 stages"),
-        (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of gpipe, 1f1b"),
+        (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, "2f2b"), "expected one of .*, zbv, or auto"),
+        (lambda: pathways.pipeline([(layer, params[0], devices[0])], 2, memory=1), "memory is 1 and the schedule 1f1b"),
         (lambda: tied((1, "w"), (2, "w")), "tied names stage 2; expected one of 2 stages"),
         (lambda: tied((1, "w"), (0, "w")), "the parameter 'w' of stage 1 is tied and is its own"),
         (lambda: tied((1, "v"), (0, "v")), "stage 0 has no parameter 'v'; expected one of"),

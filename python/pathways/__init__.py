@@ -313,10 +313,11 @@ def to_arrow(array: Any) -> Any:
 def pipeline(
     stages: Sequence[tuple[Callable[[Any, Any], Any], Any, Any]],
     microbatches: int,
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv"] = "1f1b",
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "auto"] = "1f1b",
     *,
     loss: Callable[[Any, Any], Any] | None = None,
     tied: Mapping[tuple[int, str], tuple[int, str]] | None = None,
+    memory: int | str | None = None,
 ) -> Pipeline:
     """Makes a pipeline: a model in stages that run at the same time on different microbatches, each on its own devices.
 
@@ -336,24 +337,26 @@ def pipeline(
       microbatches: the number of microbatches that a batch's rows are cut into.
       schedule: "gpipe", all forwards and then all backwards; "1f1b", which takes the same time and keeps less: stage s
         of S keeps the arrays of at most S - s microbatches; "interleaved", the same with several stages on each place;
-        "zb-h1", "zb-h2" and "zbv", in which backwards are split, so that little or no time is idle. See
-        docs/guides/pipelines.md.
+        "zb-h1", "zb-h2" and "zbv", in which backwards are split, so that little or no time is idle. "auto" times the
+        stages at the first step, and chooses the one whose steps are shortest. See docs/guides/pipelines.md.
       loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
         `value_and_grad`.
       tied: parameters that are another stage's, such as {(3, "unembed"): (0, "embed")}: stage 3 finds it
         in its params, a dict; outside, only stage 0's have it. Its gradients add up there, in stage order.
+      memory: with "auto", the bytes that each device may hold, such as 4 * 2**30 or "4GiB": parameters, gradients, and
+        what is kept for backwards. None means what the devices say is their limit.
 
     Returns:
-      a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, and .schedule, whose .draw(path) writes
-      a picture of time and devices.
+      a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, .schedule, whose .draw(path) writes a
+      picture of time and devices, and .plan, which compares schedules.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown schedule, a number below one, an invalid place, parameters that
-        have no gradients, or tied ones that are not as said.
+        have no gradients, or tied ones or a memory that are not as said.
     """
     from pathways._pipeline import Pipeline
 
-    return Pipeline(stages, microbatches, schedule, loss, tied or {})
+    return Pipeline(stages, microbatches, schedule, loss, tied or {}, memory)
 
 
 def events() -> Events:

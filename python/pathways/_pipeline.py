@@ -18,9 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _reshard
+from pathways import _capture, _reshard
+from pathways._costs import limits, measured
 from pathways._errors import PathwaysError
-from pathways._schedule import SEVERAL_STAGES, Schedule
+from pathways._plan import Plan
+from pathways._schedule import NAMES, SEVERAL_STAGES, Schedule
+from pathways._settings import parse_bytes
 from pathways._stage import (
     Part,
     add_gradients,
@@ -33,6 +36,8 @@ from pathways._stage import (
     smooth_leaves,
 )
 from pathways._tied import Name, Tied
+
+AUTO = "auto"  # the schedule that the plan chooses
 
 
 class Stage(NamedTuple):
@@ -57,7 +62,9 @@ class Pipeline:
     Attributes:
       params: a list with each stage's own parameters, on its devices. Assign to it, or to an element, to change them.
       schedule: the order of a step, a `Schedule`; ``schedule.draw(path)`` draws it. The first step finds out which
-        backwards cannot be split (``schedule.whole``).
+        backwards cannot be split (``schedule.whole``). With "auto" it is 1f1b until there is a plan.
+      plan: how long a step takes in each schedule, a `Plan`, from the last `measure`, or the first step with "auto".
+        Printed, it is a table. None before.
       shardings: a list with the sharding of each stage's input.
       microbatches: the number of microbatches per batch.
     """
@@ -69,14 +76,24 @@ class Pipeline:
         schedule: str,
         loss: Callable[[Any, Any], Any] | None,
         tied: Mapping[Name, Name],
+        memory: int | str | None,
     ):
+        if schedule not in (*NAMES, AUTO):
+            raise PathwaysError(
+                "INVALID_ARGUMENT", f"the schedule is {schedule!r}; expected one of {', '.join(NAMES)}, or {AUTO}"
+            )
+        if memory is not None and schedule != AUTO:
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"memory is {memory!r} and the schedule {schedule}; expected it with {AUTO}, which chooses",
+            )
         stages = [Stage(*stage) for stage in stages]
         self.shardings = [sharding_of(stage.place, i) for i, stage in enumerate(stages)]
-        places = places_of(self.shardings)
-        by_place = schedule in SEVERAL_STAGES
-        rows = _rows_of(places if by_place else range(len(stages)), self.shardings)
-        self.schedule = Schedule(schedule, len(stages), microbatches, rows, places)
         self.microbatches = microbatches
+        self.schedule = self._scheduled("1f1b" if schedule == AUTO else schedule)
+        self.plan: Plan | None = None
+        self._auto = schedule == AUTO
+        self._memory = None if memory is None else parse_bytes(memory, "memory")
         self.params = [settled(stage.params, self.shardings[i], i) for i, stage in enumerate(stages)]
         self._tied = Tied(tied, self.params, [first_dims(sharding, 0) for sharding in self.shardings])
         last = len(stages) - 1
@@ -134,10 +151,9 @@ class Pipeline:
             not a real number; FAILED_PRECONDITION for a pipeline without a loss.
         """
         if self._parts[-1].loss is None:
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
-                "this pipeline has no loss; pass loss=function(y, targets) to pathways.pipeline()",
-            )
+            raise _no_loss()
+        if self._auto and self.plan is None:
+            self.measure(batch, targets, params)
         step = _Step(self._parts, self._given(params), self.shardings)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
         step.targets = _cut(targets, self.microbatches, self.shardings[-1])
@@ -148,6 +164,47 @@ class Pipeline:
             self.schedule = self.schedule.with_whole(step.whole)
         return _sum_losses(step.losses), self._tied.gathered(step.sums)
 
+    def measure(self, batch: Any, targets: Any, params: Sequence[Any] | None = None) -> Plan:
+        """Times the computations and moves of each stage, and says how long a step takes in each schedule.
+
+        It runs a microbatch through the stages some ten times, and waits for it; what it compiles is kept for the
+        steps. With the schedule "auto", steps from now on are in the schedule that is best, and the first step calls
+        this by itself.
+
+        Args:
+          batch, targets, params: as in `value_and_grad`.
+
+        Returns:
+          the `Plan`, also kept as `plan`.
+
+        Raises:
+          PathwaysError: RESOURCE_EXHAUSTED if no schedule fits into the memory; FAILED_PRECONDITION for a pipeline
+            without a loss, and while a program is captured; otherwise as `value_and_grad`.
+        """
+        if self._parts[-1].loss is None:
+            raise _no_loss()
+        if _capture.capturing():
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                "stages are to be timed, and a program is being captured, which runs nothing; call"
+                " pipeline.measure(batch, targets) before",
+            )
+        x = _cut(batch, self.microbatches, self.shardings[0])[0]
+        y = _cut(targets, self.microbatches, self.shardings[-1])[0]
+        costs = measured(self._parts, self._given(params), self.shardings, x, y)
+        devices = [devices_of(sharding) for sharding in self.shardings]
+        room = limits(self.shardings, self._memory)
+        self.plan = Plan(costs, self.microbatches, places_of(self.shardings), devices, room)
+        if self._auto:
+            whole = [stage for stage, cost in enumerate(costs) if cost.whole]
+            self.schedule = self._scheduled(self.plan.chosen).with_whole(whole)
+        return self.plan
+
+    def _scheduled(self, name: str) -> Schedule:
+        places = places_of(self.shardings)
+        rows = _rows_of(places if name in SEVERAL_STAGES else range(len(places)), self.shardings)
+        return Schedule(name, len(places), self.microbatches, rows, places)
+
     def _given(self, params: Sequence[Any] | None) -> Sequence[Any]:
         params = self.params if params is None else params
         if len(params) != self.schedule.stages:
@@ -155,6 +212,13 @@ class Pipeline:
                 "INVALID_ARGUMENT", f"got parameters of {len(params)} stages; expected {self.schedule.stages}"
             )
         return self._tied.filled(params)
+
+
+def _no_loss() -> PathwaysError:
+    return PathwaysError(
+        "FAILED_PRECONDITION",
+        "this pipeline has no loss; pass loss=function(y, targets) to pathways.pipeline()",
+    )
 
 
 # --- a step ---

@@ -58,7 +58,7 @@ class Settings:
         return cls(
             None if address is None else _address(address, "address"),
             None if devices is None else _count(devices, "devices"),
-            None if memory_limit is None else _bytes(memory_limit, "memory_limit"),
+            None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
             None if wait is None else _seconds(wait, "wait"),
             None if memory_wait is None else _seconds(memory_wait, "memory_wait"),
             _elastic(elastic, devices) or None,
@@ -101,7 +101,7 @@ class Settings:
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
         if memory_limit is None and (one := said("memory-limit")):
-            memory_limit = _bytes(*one)
+            memory_limit = parse_bytes(*one)
         return Settings(None, devices, memory_limit, wait, self.memory_wait)
 
     @property
@@ -166,7 +166,7 @@ BYTES = {
 }
 
 
-def _bytes(value: Any, name: str) -> int:
+def parse_bytes(value: Any, name: str) -> int:
     """Parses bytes: a whole number, or a text such as "4GiB"; a bare number means bytes."""
     text = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([KMGT]?i?B?)\s*", value) if isinstance(value, str) else None
     if text and (unit := BYTES.get(text[3])):

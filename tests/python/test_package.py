@@ -122,7 +122,7 @@ def test_a_wait_is_read_as_the_command_line_reads_it():
 
 def test_bytes_are_read_as_the_command_line_reads_them():
     read = {"500": 500, "4GiB": 4 << 30, "1.5 KB": 1500, "2TiB": 2 << 40, "7B": 7, 12: 12}
-    assert {text: _settings._bytes(text, "memory_limit") for text in read} == read
+    assert {text: _settings.parse_bytes(text, "memory_limit") for text in read} == read
 
 
 @pytest.mark.parametrize("given", ["", "GiB", "4G", "4gib", "-1", "1e9", "0", "0.2B", "9999999TiB", 0, 1.5, True, [4]])

@@ -1,0 +1,100 @@
+"""Measures what a microbatch costs on each stage of a pipeline, for a `Plan`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Sharding
+
+from pathways import _reshard
+from pathways._plan import Cost
+from pathways._stage import Part, add_gradients, devices_of, moved, smooth_leaves
+
+# The shortest of so many rounds counts, since other work on the machine only makes them longer. A round is of several
+# runs behind each other, as in a step, so that what it takes to submit one and to wait for it is beside the others.
+ROUNDS, RUNS = 3, 3
+
+
+def measured(
+    parts: Sequence[Part], params: Sequence[Any], shardings: Sequence[Sharding], x: Any, targets: Any
+) -> list[Cost]:
+    """Runs one microbatch forward and back through the stages, and returns what each costs.
+
+    x, targets: the microbatch, on the first and the last stage's devices.
+    """
+    last = len(parts) - 1
+    costs: list[dict[str, Any]] = [{} for _ in parts]
+    kept = []
+    for stage, part in enumerate(parts):
+        given = targets if stage == last else None
+        cost = costs[stage]
+        (y, residuals), cost["forward"] = _timed(part.forward, params[stage], x, given)
+        kept.append((x, residuals, y))
+        cost |= {"params": _bytes(params[stage]), "arrives": _bytes(x), "leaves": _bytes(y), "targets": _bytes(given)}
+        cost["kept"] = _bytes(residuals)
+        if stage < last:
+            x, cost["onward"] = _timed(moved, y, shardings[stage + 1])
+    gradients = [jnp.ones_like(y, device=y.sharding)]
+    for stage in reversed(range(len(parts))):
+        arguments = params[stage], *kept[stage][:2], gradients
+        onward = _back(parts[stage], arguments, costs[stage])
+        if stage:
+            there = [leaf.sharding for leaf in smooth_leaves(kept[stage - 1][2])]
+            gradients, costs[stage]["back"] = _timed(_reshard.reshard, onward, there)
+    return [Cost(**cost) for cost in costs]
+
+
+def _back(part: Part, arguments: tuple[Any, ...], cost: dict[str, Any]) -> list[Any]:
+    """Measures a stage's backward, whole and in halves. Returns the gradients of its input."""
+    params, *needed = arguments
+    backward = part.backward(params)
+
+    def whole():
+        gradients, onward = backward(*arguments)
+        return add_gradients(gradients, gradients), onward
+
+    (_, onward), cost["backward"] = _timed(whole)
+    halves, leaves = part.halves(arguments)
+    cost["whole"] = halves.whole
+    if not halves.whole:
+        (_, (_, carried, rest)), cost["input"] = _timed(halves.input, leaves)
+
+        def weight():
+            gradients = halves.weight(carried, rest)
+            return add_gradients(gradients, gradients)
+
+        _, cost["weight"] = _timed(weight)
+        before = {id(leaf) for leaf in jax.tree.leaves(needed)}
+        cost["carried"] = _bytes(carried)
+        cost["rest"] = _bytes([leaf for leaf in rest if id(leaf) in before])
+    return onward
+
+
+def _timed(call: Callable, *arguments: Any) -> tuple[Any, float]:
+    """Returns a call's results, and its seconds once it is compiled."""
+    results = jax.block_until_ready(call(*arguments))
+    rounds = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        jax.block_until_ready([call(*arguments) for _ in range(RUNS)])
+        rounds.append((time.perf_counter() - begin) / RUNS)
+    return results, min(rounds)
+
+
+def _bytes(tree: Any) -> int:
+    """Returns the bytes of arrays on each of their devices, each array once."""
+    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values()
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def limits(shardings: Sequence[Sharding], memory: int | None) -> dict[int, int]:
+    """Returns the bytes that each device may hold, by its number: as given, or as the device says, if it does."""
+    if memory is not None:
+        return {device: memory for sharding in shardings for device in devices_of(sharding)}
+    said = {device.id: device.memory_stats() for sharding in shardings for device in sharding.device_set}
+    return {device: stats["bytes_limit"] for device, stats in said.items() if stats and stats.get("bytes_limit")}
