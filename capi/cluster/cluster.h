@@ -253,6 +253,13 @@ typedef struct {
   size_t size;
 } pr_bytes;
 
+// What a program takes of a device's memory, in bytes, as its plugin states it.
+typedef struct {
+  int64_t arguments, outputs;
+  int64_t aliased;  // of the outputs, what takes the memory of donated arguments
+  int64_t temporary, code;
+} pr_memory_use;
+
 struct PJRT_Executable {
   _Atomic int32_t refs;
   PJRT_Client* client;
@@ -271,7 +278,7 @@ struct PJRT_Executable {
   // Runs may fail for want of memory after their call has returned, and take much longer than the microsecond or so of
   // finding the line that made the call.
   bool heavy;
-  int64_t cost[5];        // arguments, outputs, aliases, temporaries, code: bytes
+  pr_memory_use use;
   uintptr_t code;         // Go's, which keeps it in any case and copies no constants for it; 0 is none
   pr_bytes format, options, optimized, assignment;
   bool manual;  // capi/partition made the program, and its options
@@ -312,7 +319,6 @@ bool pr_program_array(PJRT_Executable* x, bool output, size_t i, uint32_t type, 
                       const int64_t* minor_to_major, const char* memory, bool donated);
 void pr_program_device(PJRT_Executable* x, size_t row, uint32_t device);
 bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t size);
-void pr_program_cost(PJRT_Executable* x, const int64_t* cost);
 bool pr_program_done(PJRT_Executable* x);
 void pr_program_drop(PJRT_Executable* x);
 

@@ -178,8 +178,8 @@ func describe(c *C.PJRT_Client, id uint64, info *wire.ProgramInfo, p program) (*
 	give(C.PR_OPTIMIZED, info.Optimized)
 	give(C.PR_ASSIGNMENT, assignment(info.Devices, int(replicas), int(partitions)))
 	if cost := info.Cost; cost != nil {
-		counts := [...]int64{cost.ArgumentBytes, cost.OutputBytes, cost.AliasBytes, cost.TempBytes, cost.CodeBytes}
-		C.pr_program_cost(x, (*C.int64_t)(&counts[0]))
+		x.use = C.pr_memory_use{arguments: C.int64_t(cost.ArgumentBytes), outputs: C.int64_t(cost.OutputBytes),
+			aliased: C.int64_t(cost.AliasBytes), temporary: C.int64_t(cost.TempBytes), code: C.int64_t(cost.CodeBytes)}
 	}
 	x.manual = C.bool(p.manual)
 	x.any_params = C.bool(len(info.Parameters) == 0)

@@ -59,8 +59,6 @@ bool pr_program_bytes(PJRT_Executable* x, int what, const void* data, size_t siz
   return all[what]->data != NULL;
 }
 
-void pr_program_cost(PJRT_Executable* x, const int64_t* cost) { memcpy(x->cost, cost, sizeof x->cost); }
-
 // lists allocates the lists of a program in the form that PJRT returns.
 static bool lists(PJRT_Executable* x, size_t dims) {
   size_t outs = x->num_outputs, params = x->num_params, devices = x->num_devices;
@@ -82,7 +80,7 @@ static const char* kind_of(const PJRT_Executable* x, const pr_array* a) {
 bool pr_program_done(PJRT_Executable* x) {
   enum { kHeavy = 1 << 20 };  // bytes: 50 µs to write
   size_t outs = x->num_outputs, rank = 0;
-  int64_t made = x->cost[3];
+  int64_t made = x->use.temporary;
   for (size_t o = 0; o < outs; o++) {
     rank += x->outputs[o].shape->num_dims;
     made += x->outputs[o].bytes;
@@ -250,7 +248,7 @@ PW_READS(pr, PJRT_Executable_Name, GIVE(executable_name, args->executable->name)
 PW_READS(pr, PJRT_Executable_NumReplicas, args->num_replicas = args->executable->replicas)
 PW_READS(pr, PJRT_Executable_NumPartitions, args->num_partitions = args->executable->partitions)
 PW_READS(pr, PJRT_Executable_NumOutputs, args->num_outputs = args->executable->num_outputs)
-PW_READS(pr, PJRT_Executable_SizeOfGeneratedCodeInBytes, args->size_in_bytes = args->executable->cost[4])
+PW_READS(pr, PJRT_Executable_SizeOfGeneratedCodeInBytes, args->size_in_bytes = args->executable->use.code)
 
 PW_READS(pr, PJRT_Executable_OutputElementTypes,
          args->output_types = args->executable->types,
@@ -275,19 +273,20 @@ PJRT_Error* pr_PJRT_Executable_ParameterMemoryKinds(PJRT_Executable_ParameterMem
 }
 
 PJRT_Error* pr_PJRT_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiledMemoryStats_Args* args) {
-  const int64_t* cost = args->executable->cost;
-  args->argument_size_in_bytes = cost[0];
-  args->output_size_in_bytes = cost[1];
-  args->alias_size_in_bytes = cost[2];
-  args->temp_size_in_bytes = cost[3];
-  args->generated_code_size_in_bytes = cost[4];
+  const pr_memory_use* use = &args->executable->use;
+  args->argument_size_in_bytes = use->arguments;
+  args->output_size_in_bytes = use->outputs;
+  args->alias_size_in_bytes = use->aliased;
+  args->temp_size_in_bytes = use->temporary;
+  args->generated_code_size_in_bytes = use->code;
   // Workers do not describe programs that have arrays in host memory.
   if (PW_COVERS(args, host_generated_code_size_in_bytes)) args->host_generated_code_size_in_bytes = 0;
   if (PW_COVERS(args, host_argument_size_in_bytes)) args->host_argument_size_in_bytes = 0;
   if (PW_COVERS(args, host_output_size_in_bytes)) args->host_output_size_in_bytes = 0;
   if (PW_COVERS(args, host_alias_size_in_bytes)) args->host_alias_size_in_bytes = 0;
   if (PW_COVERS(args, host_temp_size_in_bytes)) args->host_temp_size_in_bytes = 0;
-  if (PW_COVERS(args, peak_memory_in_bytes)) args->peak_memory_in_bytes = cost[0] + cost[1] - cost[2] + cost[3];
+  if (PW_COVERS(args, peak_memory_in_bytes))
+    args->peak_memory_in_bytes = use->arguments + use->outputs - use->aliased + use->temporary;
   return NULL;
 }
 
