@@ -51,6 +51,7 @@ if not GPU and not THOROUGH:  # optimizing is a third of what XLA takes to compi
 import pathways  # isort: skip
 import jax  # isort: skip
 import pytest  # isort: skip
+from pathways import _together  # isort: skip
 from waiting import comes  # isort: skip
 
 
@@ -93,10 +94,16 @@ def pytest_collection_modifyitems(items):
 KEPT = {"clients", "devices", "executables", "memories", "programs", "topologies"}
 
 
+def clear_caches() -> None:
+    """Drops what is kept for later calls: jitted functions with their constants, and programs that move trees."""
+    jax.clear_caches()
+    _together.forget()
+
+
 def left_alive() -> dict[str, int]:
     """Counts the live objects of the kinds that a test makes and drops, once work in flight has ended."""
     jax.effects_barrier()
-    jax.clear_caches()
+    clear_caches()
     left = {}
 
     def gone():
@@ -142,7 +149,7 @@ def nothing_more_than_before(request, caplog):
     yield
     if not more() or request.session.testsfailed:  # a failed test's traceback holds its arrays
         return
-    jax.clear_caches()  # programs keep their constants
+    clear_caches()
     caplog.get_records("call").clear()  # logged exceptions keep the objects of their frames
 
     def gone():

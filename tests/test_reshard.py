@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import os
 import random
 import threading
 
@@ -262,10 +263,11 @@ def test_while_something_else_is_traced(devices):
         with jax.ensure_compile_time_eval():
             seen.append(jax.device_put(x, columns))
             seen.append(jax.device_put(x, SingleDeviceSharding(devices[2])))
+        seen.extend(pathways.reshard([x, x], columns))
         return v + 1
 
     jax.jit(f)(1.0)
-    assert [bits(y) for y in seen] == [bits(x)] * 2
+    assert [bits(y) for y in seen] == [bits(x)] * 4
 
 
 @pytest.mark.embedded("results of a portable program have the default layout")
@@ -394,6 +396,11 @@ def test_error_of_the_source_reaches_what_reads_it(devices):
             with pytest.raises(RuntimeError, match=why):
                 later.block_until_ready()
     moved(x, four)
+    rows = NamedSharding(mesh(devices, 8), P("a"))
+    good, failed = pathways.reshard([x, bad], rows)
+    assert bits(good) == bits(x)
+    with pytest.raises(RuntimeError, match="Out of memory"):
+        failed.block_until_ready()
 
 
 def test_refusals(devices):
@@ -459,6 +466,17 @@ def test_one_entry_into_go_a_move(devices):
     assert after["reshards"] - before["reshards"] == 32
     assert after["executes"] == before["executes"]
     assert 32 <= after["go_entries"] - before["go_entries"] <= 36
+
+
+@pytest.mark.sizes
+@pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here each move is a call of Go")
+def test_a_tree_moves_by_one_entry_into_go(devices):
+    tree = [put((8, 8), NamedSharding(mesh(devices, 8), P("a")))] * 32
+    target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    jax.block_until_ready(pathways.reshard(tree, target))
+    before = pathways.stats()
+    jax.block_until_ready(pathways.reshard(tree, target))
+    assert pathways.stats()["go_entries"] - before["go_entries"] <= 4
 
 
 # --- the C API ---

@@ -220,9 +220,9 @@ def reshard(arrays: Any, shardings: Any) -> Any:
         was deleted or donated; RESOURCE_EXHAUSTED if there is not enough memory.
       ValueError: from JAX, if an array does not divide into the shards of a sharding.
     """
-    from pathways import _reshard
+    from pathways import _together
 
-    return _reshard.reshard(arrays, shardings)
+    return _together.reshard(arrays, shardings)
 
 
 def sync(params: Any, to: Any, *, dtype: Any = None) -> Weights:

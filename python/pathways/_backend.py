@@ -367,7 +367,11 @@ def _forget_clients() -> None:
 
     from pathways import _reshard
 
-    for name in ("pathways._program", "pathways._arrow"):  # slow to import, and may not have been needed
+    for name in (
+        "pathways._program",
+        "pathways._together",
+        "pathways._arrow",
+    ):  # slow to import, and may not have been needed
         if name in sys.modules:
             sys.modules[name].forget()
     _reshard.forget()

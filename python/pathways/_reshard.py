@@ -229,20 +229,7 @@ def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
     return give()
 
 
-def reshard(tree: Any, shardings: Any) -> Any:
-    if isinstance(tree, jax.Array) and isinstance(shardings, Sharding):
-        return _one(tree, shardings)
-    try:
-        targets = jax.tree.leaves(jax.tree.broadcast(shardings, tree))
-    except ValueError as error:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"the shardings are not a prefix of the arrays' tree: {error}"
-        ) from None
-    leaves, structure = jax.tree.flatten(tree)
-    return structure.unflatten(_one(x, target) for x, target in zip(leaves, targets, strict=True))
-
-
-def _one(x: Any, target: Any) -> jax.Array:
+def reshard(x: Any, target: Any) -> jax.Array:
     if isinstance(target, jax.Device):
         target = SingleDeviceSharding(target)
     if not isinstance(target, Sharding):
@@ -272,6 +259,20 @@ def _one(x: Any, target: Any) -> jax.Array:
             "jax.device_put() where others take part",
         )
     return route(x)
+
+
+def planned(x: Any, target: Any) -> Callable[[jax.Array], jax.Array] | None:
+    """Returns the function by which reshard moves an array, if that is by a plan of the library; otherwise None."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not isinstance(target, Sharding):
+        return None
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or x.is_deleted():
+        return None
+    if isinstance(target, NamedSharding) and len(target.spec) > x.ndim:
+        return None
+    if x.sharding.is_equivalent_to(target, x.ndim):
+        return None
+    route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
+    return route if isinstance(route, functools.partial) and route.func is _move else None
 
 
 def install() -> None:

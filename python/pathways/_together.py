@@ -1,0 +1,59 @@
+"""Moves the arrays of a tree together.
+
+One array moves by a call of its own (_reshard.py). Where several of a tree do, the call is a program: the library keeps
+who sends what to whom, and all of them move by one message.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from pathways import _capture, _program, _reshard
+from pathways._errors import PathwaysError
+
+TREES = 32  # kinds of trees whose programs are kept
+
+
+@functools.lru_cache(TREES)
+def _moves(routes: tuple[Callable[[jax.Array], jax.Array], ...]) -> _program.Program:
+    """Returns the program that moves so many arrays, each by its route."""
+
+    def reshard(arrays):
+        return [route(x) for route, x in zip(routes, arrays, strict=True)]
+
+    return _program.Program(reshard, None, None, None, None)
+
+
+def forget() -> None:
+    """Drops the programs, whose routes are for devices that no longer exist."""
+    _moves.cache_clear()
+
+
+def reshard(tree: Any, shardings: Any) -> Any:
+    """Moves the arrays of a tree. See `pathways.reshard`."""
+    if isinstance(tree, jax.Array):
+        return _reshard.reshard(tree, shardings)
+    try:
+        targets = jax.tree.leaves(jax.tree.broadcast(shardings, tree))
+    except ValueError as error:
+        raise PathwaysError(
+            "INVALID_ARGUMENT", f"the shardings are not a prefix of the arrays' tree: {error}"
+        ) from None
+    leaves, structure = jax.tree.flatten(tree)
+    routes = [_reshard.planned(x, target) for x, target in zip(leaves, targets, strict=True)]
+    together = [i for i, route in enumerate(routes) if route is not None]
+    if len(together) < 2 or _capture.capturing():  # a program that is captured records them one by one
+        return structure.unflatten(map(_reshard.reshard, leaves, targets))
+    moves = _moves(tuple(routes[i] for i in together))
+    # The call may come while JAX traces something else, or under a mesh of other devices.
+    with jax.ensure_compile_time_eval():
+        arrays = _reshard._unbound(lambda: moves([leaves[i] for i in together]))
+    moved = dict(zip(together, arrays, strict=True))
+    return structure.unflatten(
+        moved[i] if i in moved else _reshard.reshard(x, target)
+        for i, (x, target) in enumerate(zip(leaves, targets, strict=True))
+    )
