@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"slices"
 
@@ -91,6 +92,9 @@ type queue struct {
 
 // Position returns the place of a request among those that wait, beginning with 1.
 func (r *Request) Position() int { return r.position }
+
+// Arrived orders requests that were asked at one time: the first of them has the lowest.
+func (r *Request) Arrived() uint64 { return r.arrived }
 
 // Lacks returns the devices that a waiting request wants and that others have. It is empty if the request is too
 // far behind to have looked for any, or those before it keep all. The caller must not change it.
@@ -335,12 +339,26 @@ func (m *Map) reserve(r *Request, all []candidate, reserved Numbers) (free, lack
 	return free, lacks
 }
 
+// Waiting returns a request of a session that waits; nil if there is none of this number.
+func (m *Map) Waiting(session uint32, number uint64) *Request {
+	if mine := m.holders[session]; mine != nil {
+		return mine.requests[number]
+	}
+	return nil
+}
+
+// WaitingOf returns the requests of a session that wait, sorted by number.
+func (m *Map) WaitingOf(session uint32) []*Request {
+	mine := m.holders[session]
+	if mine == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(mine.requests), func(a, b *Request) int { return cmp.Compare(a.Number, b.Number) })
+}
+
 // Cancel removes a request that waits, and returns it; nil if there is none.
 func (m *Map) Cancel(session uint32, number uint64) *Request {
-	var r *Request
-	if mine := m.holders[session]; mine != nil {
-		r = mine.requests[number]
-	}
+	r := m.Waiting(session, number)
 	if r != nil {
 		m.remove(r)
 	}

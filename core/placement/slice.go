@@ -136,16 +136,48 @@ func (m *Map) grant(r *Request, devices []int) *Slice {
 	return s
 }
 
+// Regrant grants a slice again that an earlier Map had granted: of these devices of r's view. No request waits for it.
+//
+// Errors: those of Ask, and INTERNAL for devices that the earlier Map cannot have granted.
+func (m *Map) Regrant(r *Request, devices []int) error {
+	if err := m.allowed(r.Session, r.Number, r.Want); err != nil {
+		return err
+	}
+	wrong := status.New(status.Internal, "slice %d of session %d cannot have devices %v", r.Number, r.Session, devices)
+	if len(devices) != r.Want.Devices {
+		return wrong
+	}
+	seen := map[int]bool{}
+	for _, d := range devices {
+		if d < 0 || d >= r.View.Len() || seen[d] {
+			return wrong
+		}
+		seen[d] = true
+		if w, local := r.View.where(d); r.Want.Exclusive && !w.gone && m.loads[w.First+local].exclusive != nil {
+			return wrong
+		}
+	}
+	r.Want.Topology = slices.Clone(r.Want.Topology)
+	r.owner = m.owner(r.Owner)
+	m.grant(r, slices.Clone(devices))
+	return nil
+}
+
+// Slice returns a slice of a session; nil if there is none of this number.
+func (m *Map) Slice(session uint32, number uint64) *Slice {
+	if mine := m.holders[session]; mine != nil {
+		return mine.slices[number]
+	}
+	return nil
+}
+
 // Remap chooses devices for a slice again, by the Want that it was granted for. It keeps
 // the devices that the slice has unless others are better; each kept device stays at its
 // position, unless the slice has a topology.
 //
 // Errors: NOT_FOUND, and those of Ask for a request that does not wait, which leave the slice as it is.
 func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, error) {
-	var s *Slice
-	if mine := m.holders[session]; mine != nil {
-		s = mine.slices[number]
-	}
+	s := m.Slice(session, number)
 	if s == nil {
 		return nil, status.New(status.NotFound, "there is no slice %d; it was released, or never granted", number)
 	}
