@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
@@ -94,12 +93,13 @@ type remote struct {
 	underWay  int                // operations in flight
 	pending   map[uint64]pending // by operation
 	graphs    map[uint64]defined
-	graph     uint64                    // number of the last graph
-	compiles  map[uint64]*compiling     // by program, whose number is also that of its Compile
-	devices   map[uint64]string         // of programs, row by row, as bytes
-	texts     map[uint64][]byte         // long ones of programs, since what they were compiled to may be lost
-	giving    map[uint64]bool           // transfers of them that have not ended
-	asked     map[uint64]*grant.Request // requests for slices that wait for their answers
+	graph     uint64                // number of the last graph
+	compiles  map[uint64]*compiling // by program, whose number is also that of its Compile
+	devices   map[uint64]string     // of programs, row by row, as bytes
+	texts     map[uint64][]byte     // long ones of programs, since what they were compiled to may be lost
+	giving    map[uint64]bool       // transfers of them that have not ended
+	asked     map[uint64]*asking    // requests for slices that wait for their answers
+	slicesOf  map[uint64]bool       // those that were granted, and not released
 	remapping remapping
 	round     *round          // the profile's questions in flight; or nil
 	profile   uint64          // number of the last profile
@@ -168,7 +168,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		stop:   make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
-		asked: map[uint64]*grant.Request{}, remapping: remapping{}, gone: map[uint64]bool{}}
+		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant)
 	r.batcher, _ = conn.(transport.Batcher)
@@ -282,7 +282,11 @@ func (r *remote) Forget(program uint64) {
 }
 
 // sendMessage sends a message after everything that was submitted before.
-func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
+func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error { return r.sendNoted(kind, m, nil) }
+
+// sendNoted is sendMessage of what rejoin sends again. Note takes note of it, just before it is sent, or returns why it
+// is not; so rejoin, which holds order, sends it again exactly if it was sent before.
+func (r *remote) sendNoted(kind wire.Kind, m proto.Message, note func() error) error {
 	payload, err := proto.Marshal(m)
 	if err != nil {
 		return status.New(status.InvalidArgument, "a message could not be encoded: %w", err)
@@ -295,6 +299,11 @@ func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error {
 	r.sendPut(false)
 	if kind == wire.KindForget {
 		r.rememberFree(kind, payload)
+	}
+	if note != nil {
+		if err := note(); err != nil {
+			return err
+		}
 	}
 	return r.unsent(r.conn.Send(kind, payload))
 }
@@ -551,7 +560,7 @@ func (r *remote) lose(err error) {
 	clear(r.texts)
 	for number, a := range r.asked {
 		delete(r.asked, number)
-		a.End(nil, err)
+		a.request.End(nil, err)
 	}
 	for slice, list := range r.remapping {
 		delete(r.remapping, slice)

@@ -140,11 +140,25 @@ func (r *remote) rejoin() error {
 			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(p.put.err)})
 		}
 	}
-	if len(r.asked)+len(r.remapping) > 0 || r.round != nil {
-		last.Status = wire.Of(status.New(status.Unavailable, "the controller ended while a slice was asked for, or a "+
-			"profile was taken"))
+	var requests []*wire.SliceRequest
+	for _, number := range slices.Sorted(maps.Keys(r.asked)) {
+		requests = append(requests, r.asked[number].again())
+	}
+	for slice, list := range r.remapping {
+		for range list {
+			requests = append(requests, &wire.SliceRequest{Slice: slice})
+		}
+	}
+	last.Slices = slices.AppendSeq(slices.Collect(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
+	if r.round != nil {
+		last.Status = wire.Of(status.New(status.Unavailable, "the controller ended while a profile was begun or ended"))
 	}
 	r.mu.Unlock()
+	for _, m := range requests {
+		if payload, err := proto.Marshal(m); err == nil {
+			add(wire.KindSliceRequest, payload)
+		}
+	}
 	for _, m := range aborts {
 		if payload, err := proto.Marshal(m); err == nil {
 			add(wire.KindAbort, payload)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
@@ -24,6 +26,22 @@ type request struct {
 	givenUp bool
 }
 
+// asking is a request for a slice that waits for its answer.
+type asking struct {
+	request *grant.Request
+	message *wire.SliceRequest
+	since   time.Time
+}
+
+// again returns the message that asks again, for the rest of the wait.
+func (a *asking) again() *wire.SliceRequest {
+	m := proto.CloneOf(a.message)
+	if m.WaitMs != math.MaxUint64 {
+		m.WaitMs -= min(m.WaitMs, uint64(time.Since(a.since).Milliseconds()))
+	}
+	return m
+}
+
 // Ask implements grant.Slices.
 func (r *remote) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 	if err := w.Check(); err != nil {
@@ -38,21 +56,20 @@ func (r *remote) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 	for _, n := range w.Topology {
 		m.Topology = append(m.Topology, uint32(n))
 	}
-	a := grant.NewRequest(m.Slice)
-	r.mu.Lock()
-	lost := r.lost
-	if lost == nil {
-		r.asked[m.Slice] = a
-	}
-	r.mu.Unlock()
-	if lost != nil {
-		return nil, lost
-	}
-	if err := r.sendMessage(wire.KindSliceRequest, m); err != nil {
-		r.takeAsked(m.Slice)
+	a := &asking{request: grant.NewRequest(m.Slice), message: m, since: time.Now()}
+	err := r.sendNoted(wire.KindSliceRequest, m, func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.lost == nil {
+			r.asked[m.Slice] = a
+		}
+		return r.lost
+	})
+	if err != nil {
+		r.takeSlice(m.Slice)
 		return nil, err
 	}
-	return a, nil
+	return a.request, nil
 }
 
 // milliseconds rounds a wait up, so that a short one is not none.
@@ -63,12 +80,13 @@ func milliseconds(wait time.Duration) uint64 {
 	return uint64((max(wait, 0) + time.Millisecond - 1) / time.Millisecond)
 }
 
-// takeAsked returns a request that has ended, nil if there is none of this number.
-func (r *remote) takeAsked(number uint64) *grant.Request {
+// takeSlice forgets a slice, and a request for one, which it returns; nil if there is none of this number.
+func (r *remote) takeSlice(number uint64) *asking {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.asked[number]
 	delete(r.asked, number)
+	delete(r.slicesOf, number)
 	return a
 }
 
@@ -79,8 +97,8 @@ func (r *remote) Remap(ctx context.Context, number uint64) ([]int, error) {
 
 // Release implements grant.Slices.
 func (r *remote) Release(number uint64) {
-	if a := r.takeAsked(number); a != nil {
-		a.Cancelled()
+	if a := r.takeSlice(number); a != nil {
+		a.request.Cancelled()
 	}
 	// if it fails, the session has ended and its grants with it
 	_ = r.sendMessage(wire.KindSliceRelease, &wire.SliceRelease{Slices: []uint64{number}})
@@ -92,23 +110,22 @@ const maxCancelled = 16
 // ask sends a request and waits for its answer.
 func (r *remote) ask(ctx context.Context, m *wire.SliceRequest) (devices []int, err error) {
 	q := &request{answer: make(chan *wire.SliceAnswer, 1)}
-	r.mu.Lock()
-	switch before := r.remapping[m.Slice]; {
-	case r.lost != nil:
-		err = r.lost
-	case len(before) > 0 && !before[len(before)-1].givenUp:
-		err = status.New(status.FailedPrecondition, "slice %d is being remapped by another thread", m.Slice)
-	case len(before) == maxCancelled:
-		err = status.New(status.Unavailable,
-			"the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
-	default:
-		r.remapping[m.Slice] = append(before, q)
-	}
-	r.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	err = r.sendMessage(wire.KindSliceRequest, m)
+	err = r.sendNoted(wire.KindSliceRequest, m, func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch before := r.remapping[m.Slice]; {
+		case r.lost != nil:
+			return r.lost
+		case len(before) > 0 && !before[len(before)-1].givenUp:
+			return status.New(status.FailedPrecondition, "slice %d is being remapped by another thread", m.Slice)
+		case len(before) == maxCancelled:
+			return status.New(status.Unavailable,
+				"the controller has not answered %d cancelled requests for slice %d; try again later", maxCancelled, m.Slice)
+		default:
+			r.remapping[m.Slice] = append(before, q)
+		}
+		return nil
+	})
 	sent := err == nil
 	if sent {
 		select {
@@ -155,11 +172,14 @@ func (r *remote) answered(m *wire.SliceAnswer) {
 	defer r.mu.Unlock()
 	if a := r.asked[m.Slice]; a != nil {
 		if m.Position > 0 {
-			a.At(int(m.Position), m.Lacks)
+			a.request.At(int(m.Position), m.Lacks)
 			return
 		}
 		delete(r.asked, m.Slice)
-		a.End(r.devicesOf(m))
+		if m.Status.Err() == nil {
+			r.slicesOf[m.Slice] = true
+		}
+		a.request.End(r.devicesOf(m))
 	} else if list := r.remapping[m.Slice]; len(list) > 0 {
 		list[0].answer <- m
 		r.forget(m.Slice, list[0])

@@ -9,6 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/grant"
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
 )
@@ -96,6 +98,91 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
+		}
+		l.Close()
+		for _, server := range dead {
+			server.Close()
+		}
+		last.Close()
+	})
+}
+
+// Sessions keep their slices while the controller dies and starts again, and requests that wait keep their places: the
+// one that asked first gets the devices when they are released, also where the other one comes back before it.
+func TestSlicesOutliveTheirController(t *testing.T) {
+	dir := t.TempDir()
+	store := func() *durable.Store {
+		s, err := durable.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	synctest.Test(t, func(t *testing.T) {
+		last := store()
+		l, err := cluster.InProcess{Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
+			Heartbeat: silence / 4, Lease: 10 * time.Second, Store: last, Network: &inproc.Conditions{
+				Delay: func(string, string) time.Duration { return time.Millisecond }, Silence: silence}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sessions []client.Cluster
+		var requests []*grant.Request
+		ask := func(name string) {
+			s, err := l.Connect(t.Context(), name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := s.Ask(placement.Want{Devices: 2, Exclusive: true}, grant.Terms{Wait: grant.Forever})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sessions, requests = append(sessions, s), append(requests, r)
+			time.Sleep(time.Second)
+		}
+		for _, name := range []string{"owner", "first", "second"} {
+			ask(name)
+		}
+		var dead []*controller.Server
+		restart := func() {
+			server, err := l.Restart(func() *durable.Store { last = store(); return last })
+			if err != nil {
+				t.Fatal(err)
+			}
+			dead = append(dead, server)
+			time.Sleep(5 * time.Second) // all are back
+		}
+		places := func(when string, want ...int) {
+			t.Helper()
+			for i, r := range requests {
+				if got, _ := r.Position(); got != want[i] {
+					t.Errorf("%s request %d is the %d-th that waits, want %d", when, i, got, want[i])
+				}
+			}
+		}
+		places("at first", 0, 1, 2)
+		restart()
+		places("when the controller has started again", 0, 1, 2)
+		if _, err := sessions[2].Ask(placement.Want{Devices: 1}, grant.Terms{}); err != nil {
+			t.Error(err)
+		}
+		sessions[0].Release(requests[0].Number)
+		if devices, err := requests[1].Wait(t.Context()); len(devices) != 2 {
+			t.Errorf("the first that waited has %v, %v", devices, err)
+		}
+		restart()
+		places("when it has started again once more", 0, 0, 1)
+		sessions[1].Release(requests[1].Number)
+		if devices, err := requests[2].Wait(t.Context()); len(devices) != 2 {
+			t.Errorf("the second that waited has %v, %v", devices, err)
+		}
+		if err := l.Check(); err != nil {
+			t.Error(err)
+		}
+		for _, s := range sessions {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 		l.Close()
 		for _, server := range dead {

@@ -41,8 +41,7 @@ import (
 // # What is not made again
 //
 // How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
-// gang that was under way takes no place in its island's schedule any more. A session cannot go on that has slices: it
-// ends with a sentence.
+// gang that was under way takes no place in its island's schedule any more.
 
 // comeback is what a State waits for that has started again.
 type comeback struct {
@@ -119,6 +118,9 @@ func (st *State) rebuild() {
 		r.takesOffer(st.sessions[id])
 	}
 	st.comeback = nil
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.slices(st.sessions[id])
+	}
 	for _, number := range slices.Clone(st.present) {
 		r.worker(st.conns[number].w)
 	}
@@ -325,6 +327,9 @@ func (r *rebuilding) session(s *session) {
 		}
 		s.last = max(s.last, m.Last)
 	}
+	if err := r.lacksSlice(s); err != nil {
+		st.expel(st.conns[s.conn], err)
+	}
 }
 
 // frames takes messages that a client remembers.
@@ -493,6 +498,10 @@ func (r *rebuilding) goOn(s *session) {
 		if m, ok := one.ev.Message.(*wire.Compile); ok && s.programs[m.Program] != nil {
 			r.st.send(s.to(), wire.KindCompiled, &wire.Compiled{Op: m.Op, Program: m.Program,
 				Info: s.programs[m.Program].describe()}) // the answer was lost
+			continue
+		}
+		if m, ok := one.ev.Message.(*wire.SliceRequest); ok {
+			r.askAgain(s, m)
 			continue
 		}
 		if p := one.play; p != nil {

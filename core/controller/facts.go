@@ -14,9 +14,10 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What a controller keeps on disk for its next start: who was in the cluster, behind which devices, and the compiled
-// programs of sessions. These facts change when processes come and go, and when programs are compiled. Nothing is kept
-// of arrays and operations: the workers and the clients have these, and say so: see comeback.go.
+// What a controller keeps on disk for its next start: who was in the cluster, behind which devices, and the slices and
+// compiled programs of sessions. These facts change when processes come and go, when slices do, and when programs are
+// compiled. Nothing is kept of arrays and operations: the workers and the clients have these, and say so: see
+// comeback.go.
 //
 // State says what to keep, by actions; Server keeps it, beside the lock, in the order of the actions. So after a crash
 // the newest facts may be missing, never an older one. A process is let in once its link is on disk (keepLink), and
@@ -29,6 +30,7 @@ const (
 	tablePrograms = "programs" // KeptProgram
 	tableCompiled = "compiled" // KeptCompiled, by its key
 	tableLosses   = "losses"   // KeptLoss, by process number
+	tableSlices   = "slices"   // KeptSlice, by session and number
 	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
 )
 
@@ -127,6 +129,7 @@ type Kept struct {
 	Links    []KeptLink
 	Losses   []*wire.KeptLoss
 	Numbers  *wire.KeptLink // nil where there is none
+	Slices   []*wire.KeptSlice
 	Sessions map[uint32]*wire.KeptSession
 	Programs []*wire.KeptProgram
 	Compiled map[string]*wire.KeptCompiled
@@ -178,6 +181,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
+	st.restoreSlices(k.Slices)
 	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
@@ -233,8 +237,8 @@ func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64
 	case k == nil:
 		return status.New(status.Unavailable, "the controller has started again, and does not know the session's devices")
 	case k.Slices:
-		return status.New(status.Unavailable, "the controller has started again, and does not keep slices, which the "+
-			"session has")
+		return status.New(status.Unavailable, "the controller has started again, and the session has slices, of which its "+
+			"client cannot tell; install the same version of openpathways on all machines")
 	}
 	owner, err := st.tenantOf(l.Tenant)
 	if err != nil {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -31,6 +32,7 @@ type keeper struct {
 type fact struct {
 	table, key string
 	value      proto.Message
+	then       func() // instead: called once all is on disk that was put before, or could not be written
 }
 
 func newKeeper(store *durable.Store, failed func(error)) *keeper {
@@ -69,15 +71,27 @@ func (k *keeper) write() {
 		k.mu.Unlock()
 		entries := make([]durable.Entry, 0, len(facts))
 		for _, f := range facts {
+			if f.then != nil {
+				continue
+			}
 			e := durable.Entry{Table: f.table, Key: f.key}
 			if f.value != nil {
 				e.Value, _ = proto.Marshal(f.value) // what was decoded encodes
 			}
 			entries = append(entries, e)
 		}
-		if err := k.store.Write(entries); err != nil && !wrong {
+		var err error
+		if len(entries) > 0 {
+			err = k.store.Write(entries)
+		}
+		if err != nil && !wrong {
 			wrong = true
 			k.failed(err)
+		}
+		for _, f := range facts {
+			if f.then != nil {
+				f.then()
+			}
 		}
 		k.mu.Lock()
 		k.written += len(facts)
@@ -111,10 +125,22 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 		return
 	}
 	c.kept = saved.ID
-	s.keeper.put(fact{tableLinks, linkKey(saved.ID), &wire.KeptLink{Id: saved.ID, Secret: saved.Secret, Hello: saved.Hello,
-		Pass: uint32(saved.Holder.Pass), Tenant: saved.Holder.Tenant, HeartbeatMs: w.HeartbeatMs, Process: w.Process,
-		Session: w.Session, Board: w.Board}})
+	s.keeper.put(fact{table: tableLinks, key: linkKey(saved.ID), value: &wire.KeptLink{Id: saved.ID,
+		Secret: saved.Secret, Hello: saved.Hello, Pass: uint32(saved.Holder.Pass), Tenant: saved.Holder.Tenant,
+		HeartbeatMs: w.HeartbeatMs, Process: w.Process, Session: w.Session, Board: w.Board}})
 	s.keeper.wait()
+}
+
+// sendKept sends a message once all is on disk that was kept before. Called with the lock.
+func (s *Server) sendKept(a *Action) {
+	later := &Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), late: a.late}
+	s.keeper.put(fact{then: func() {
+		s.mu.Lock()
+		s.send(later)
+		full := s.takeFull(nil)
+		s.mu.Unlock()
+		leave(full)
+	}})
 }
 
 // letLink removes a connection that is no more.
@@ -171,6 +197,12 @@ func readKept(store *durable.Store) (*Kept, error) {
 		err = read(tableNumbers, func() proto.Message {
 			k.Numbers = new(wire.KeptLink)
 			return k.Numbers
+		})
+	}
+	if err == nil {
+		err = read(tableSlices, func() proto.Message {
+			k.Slices = append(k.Slices, new(wire.KeptSlice))
+			return k.Slices[len(k.Slices)-1]
 		})
 	}
 	for _, m := range sessions {

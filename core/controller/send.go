@@ -53,6 +53,14 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	st.deliver(to, kind, b[from:])
 }
 
+// sendKept is send of a message that must not be known before what it is about is on disk.
+func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
+	st.send(to, kind, m)
+	if n := len(st.out); n > 0 && len(to) > 0 {
+		st.out[n-1].AfterKept = st.config.Keeps
+	}
+}
+
 // room makes room for a payload of so many bytes behind those of this Step, which stay where they are: to move them
 // would take as long as to write them.
 func (st *State) room(size int) {

@@ -516,11 +516,10 @@ func (s *Server) run(ev Event) {
 func (s *Server) do(a *Action) {
 	switch a.Kind {
 	case Send:
-		for _, number := range a.To {
-			if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
-				c.full = true
-				s.full = append(s.full, c)
-			}
+		if a.AfterKept {
+			s.sendKept(a)
+		} else {
+			s.send(a)
 		}
 	case Welcome:
 		c := s.conns[a.To[0]]
@@ -538,7 +537,7 @@ func (s *Server) do(a *Action) {
 			c.outbox.end()
 		}
 	case Keep:
-		s.keeper.put(fact{a.Table, a.Key, a.Fact})
+		s.keeper.put(fact{table: a.Table, key: a.Key, value: a.Fact})
 	case Reload:
 		asked := a.To[0]
 		s.running.Go(func() { s.readTenants(asked) })
@@ -547,6 +546,16 @@ func (s *Server) do(a *Action) {
 	case Stop:
 		if s.stopped != nil {
 			s.stopped()
+		}
+	}
+}
+
+// send puts a message into the outboxes of its receivers. Called with the lock.
+func (s *Server) send(a *Action) {
+	for _, number := range a.To {
+		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
+			c.full = true
+			s.full = append(s.full, c)
 		}
 	}
 }

@@ -45,32 +45,34 @@ type session struct {
 	putters gangs  // puts under way
 	entered uint64 // gangs that were ever under way
 
-	last     uint64   // operation received last
-	settles  bool     // its client tells which operations it has heard the end of
-	restored bool     // it began before the controller started again
-	sliced   bool     // it has, or had, slices
-	unkept   []uint64 // programs that are gone and that stay on disk until no gang is under way
-	underWay int      // operations received whose end was not told
-	out      int      // gangs dispatched and not ended
-	putting  int      // of them, puts
-	gave     int64    // when it freed an array last, or an operation other than a put ended
-	spent    uint64   // device time of those that have ended, in nanoseconds
-	queue    []queued
-	head     int
-	freeing  int      // objects named in the queue
-	pieces   int      // of Assembles in the queue
-	unmade   int      // Assembles in the queue
-	busy     []*place // of gangs that were performed and have not ended
-	uses     uint64   // counts what came into busy, and went
-	use      use
-	waiting  *gang  // one that is held; the queue stays behind it
-	line     line   // what was performed and waits for its turn
-	play     *play  // of which nodes are yet to be performed; the queue stays behind it
-	ready    bool   // in State.ready
-	numbered uint64 // number of an operation given last
-	popped   uint64 // that of the operation performed last
-	names    *names // nil unless something is queued behind a gang that is held, or was
-	ahead    bool   // some of the fetches in the queue may be able to go past what is held
+	last     uint64 // operation received last
+	settles  bool   // its client tells which operations it has heard the end of
+	restored bool   // it began before the controller started again
+	// tellsSlices: when the controller has started again, its client says which slices it has.
+	tellsSlices bool
+	sliced      bool     // it has, or had, slices, and its client does not
+	unkept      []uint64 // programs that are gone and that stay on disk until no gang is under way
+	underWay    int      // operations received whose end was not told
+	out         int      // gangs dispatched and not ended
+	putting     int      // of them, puts
+	gave        int64    // when it freed an array last, or an operation other than a put ended
+	spent       uint64   // device time of those that have ended, in nanoseconds
+	queue       []queued
+	head        int
+	freeing     int      // objects named in the queue
+	pieces      int      // of Assembles in the queue
+	unmade      int      // Assembles in the queue
+	busy        []*place // of gangs that were performed and have not ended
+	uses        uint64   // counts what came into busy, and went
+	use         use
+	waiting     *gang  // one that is held; the queue stays behind it
+	line        line   // what was performed and waits for its turn
+	play        *play  // of which nodes are yet to be performed; the queue stays behind it
+	ready       bool   // in State.ready
+	numbered    uint64 // number of an operation given last
+	popped      uint64 // that of the operation performed last
+	names       *names // nil unless something is queued behind a gang that is held, or was
+	ahead       bool   // some of the fetches in the queue may be able to go past what is held
 
 	programs  map[uint64]*program
 	graphs    map[uint64]*graph
@@ -168,6 +170,7 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
 	s.settles = st.config.Keeps && h.ProtocolMax >= wire.ProtocolRejoin
+	s.tellsSlices = h.ProtocolMax >= wire.ProtocolSlices
 	m = &wire.Welcome{Keeps: s.settles, Process: st.process, Session: s.id, Cluster: st.config.Cluster,
 		Proof:  wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
@@ -311,7 +314,11 @@ func (st *State) drop(s *session, why error) {
 	}
 	st.note(s.about(wire.EventEnded), s.owner()+" ended", reason)
 	st.gone(s, why)
+	for _, slice := range st.layout.Slices(s.id) {
+		st.letSlice(s.id, slice.Number)
+	}
 	for _, r := range st.layout.ReleaseAll(s.id) {
+		st.letRequest(r)
 		delete(st.asked, r)
 	}
 	st.layout.Retire(s.newest().view)

@@ -13,6 +13,7 @@ import (
 // sliceWait is a request for a slice that waits, with what its client was told last.
 type sliceWait struct {
 	s        *session
+	kept     bool // on disk, where the controller keeps facts
 	position int
 	holders  []*wire.Report_Holder // of the devices that it lacks
 	text     string                // the same for people
@@ -20,7 +21,7 @@ type sliceWait struct {
 
 // slice asks for a slice for a session, or chooses its devices again.
 func (st *State) slice(s *session, m *wire.SliceRequest) {
-	if !s.sliced {
+	if !s.sliced && !s.tellsSlices {
 		s.sliced = true
 		st.keepSession(s)
 	}
@@ -30,13 +31,7 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 		st.answer(s, m.Slice, granted, err)
 		return
 	}
-	owner, class := s.owns()
-	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
-		Priority: int(m.Priority), Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
-		Want: placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
-	for _, n := range m.Topology[:min(len(m.Topology), placement.MaxDimensions+1)] { // one more, which Ask refuses
-		r.Want.Topology = append(r.Want.Topology, int(n))
-	}
+	r := st.requestFor(s, m)
 	err := st.maySlice(s.tenant, r.Want.Devices)
 	if err == nil {
 		err = st.layout.Ask(r)
@@ -47,6 +42,18 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 	}
 	st.asked[r] = &sliceWait{s: s}
 	st.serve = true
+}
+
+// requestFor returns what a session asks for, now.
+func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request {
+	owner, class := s.owns()
+	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
+		Priority: int(m.Priority), Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
+		Want: placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
+	for _, n := range m.Topology[:min(len(m.Topology), placement.MaxDimensions+1)] { // one more, which is refused
+		r.Want.Topology = append(r.Want.Topology, int(n))
+	}
+	return r
 }
 
 // owns returns whose exclusive devices count for the turns of a session's requests, and their class: a tenant's if it
@@ -63,13 +70,10 @@ func (s *session) owns() (owner string, class int) {
 
 // answer tells a client that it has a slice, or why not.
 func (st *State) answer(s *session, number uint64, granted *placement.Slice, err error) {
-	answer := &wire.SliceAnswer{Slice: number, Status: wire.Of(err)}
 	if err != nil {
 		st.note(s.about(wire.EventDenied), fmt.Sprintf("%s did not get slice %d", s.owner(), number), err)
 	} else {
-		for _, d := range granted.Devices {
-			answer.Devices = append(answer.Devices, uint32(d))
-		}
+		st.keepSlice(granted)
 		alone := ""
 		if granted.Want.Exclusive {
 			alone = ", for itself alone"
@@ -77,7 +81,16 @@ func (st *State) answer(s *session, number uint64, granted *placement.Slice, err
 		st.note(s.about(wire.EventGranted), fmt.Sprintf("%s got slice %d, of %s%s", s.owner(), number,
 			status.Count(len(granted.Devices), "device"), alone), nil)
 	}
-	st.send(s.to(), wire.KindSliceAnswer, answer)
+	st.tellSlice(s, number, granted, err)
+}
+
+// tellSlice sends the answer to a request.
+func (st *State) tellSlice(s *session, number uint64, granted *placement.Slice, err error) {
+	answer := &wire.SliceAnswer{Slice: number, Status: wire.Of(err)}
+	if granted != nil {
+		answer.Devices = numbersOf(granted.Devices)
+	}
+	st.sendKept(s.to(), wire.KindSliceAnswer, answer)
 }
 
 // What looks for slices take, in nanoseconds: measured by BenchmarkSteps.
@@ -88,7 +101,10 @@ const (
 )
 
 // serves reports whether requests for slices may go on, or their clients have to be told of their places.
-func (st *State) serves() bool { return st.serve || st.looking || st.untold > 0 }
+func (st *State) serves() bool {
+	// While processes come back, it is not known what is in use.
+	return st.comeback == nil && (st.serve || st.looking || st.untold > 0)
+}
 
 // isSliceDue reports whether something may let a request for a slice go on of which no event tells: time has passed, or
 // other sessions occupy other devices.
@@ -133,11 +149,14 @@ func (st *State) lookForSlices() {
 	st.looking, st.lookedAt = more, min(st.lookedAt, st.occupancy.found)
 	for _, r := range ended {
 		s := st.asked[r].s
-		delete(st.asked, r)
 		granted, err := r.Result()
 		if granted == nil && err == nil {
 			err = st.outOfTime(r)
 		}
+		if granted == nil {
+			st.letRequest(r)
+		}
+		delete(st.asked, r)
 		st.changed(granted)
 		st.answer(s, r.Number, granted, err)
 	}
@@ -176,12 +195,15 @@ func (st *State) tellPlaces() {
 		if w.position == r.Position() && w.text == text {
 			continue
 		}
-		if w.position == 0 {
+		if !w.kept {
+			w.kept = true
+			st.keepRequest(r)
 			st.note(w.s.about(wire.EventQueued), fmt.Sprintf("%s waits for slice %d, of %s", w.s.owner(), r.Number,
 				status.Count(r.Want.Devices, "device")), nil)
 		}
 		w.position, w.text = r.Position(), text
-		st.send(w.s.to(), wire.KindSliceAnswer, &wire.SliceAnswer{Slice: r.Number, Position: uint32(w.position), Lacks: text})
+		st.sendKept(w.s.to(), wire.KindSliceAnswer,
+			&wire.SliceAnswer{Slice: r.Number, Position: uint32(w.position), Lacks: text})
 	}
 }
 
@@ -213,9 +235,11 @@ func (st *State) releaseSlices(s *session, numbers []uint64) {
 	changed := false
 	for _, number := range numbers {
 		if r := st.layout.Cancel(s.id, number); r != nil {
+			st.letRequest(r)
 			delete(st.asked, r)
 			changed = true
 		} else if st.layout.Release(s.id, number) {
+			st.letSlice(s.id, number)
 			st.note(s.about(wire.EventReleased), fmt.Sprintf("%s released slice %d", s.owner(), number), nil)
 			changed = true
 		}

@@ -169,6 +169,8 @@ type Action struct {
 	Table    string
 	Key      string
 	Fact     proto.Message
+	// Of Send: it leaves once all is on disk that was kept before. Such messages leave in their order.
+	AfterKept bool
 }
 
 // State is a controller's memory. The zero State is not ready; use New.

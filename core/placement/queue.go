@@ -353,7 +353,8 @@ func (m *Map) WaitingOf(session uint32) []*Request {
 	if mine == nil {
 		return nil
 	}
-	return slices.SortedFunc(maps.Values(mine.requests), func(a, b *Request) int { return cmp.Compare(a.Number, b.Number) })
+	byNumber := func(a, b *Request) int { return cmp.Compare(a.Number, b.Number) }
+	return slices.SortedFunc(maps.Values(mine.requests), byNumber)
 }
 
 // Cancel removes a request that waits, and returns it; nil if there is none.

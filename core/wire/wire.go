@@ -36,9 +36,10 @@ import (
 //	12 2026-11-24  links of clients and workers to the controller outlive their connections
 //	13 2026-11-24  other workers take the places of those that a session has lost
 //	14 2026-11-24  links outlive the controller, which may start again
+//	15 2026-11-26  so do sessions with slices
 const (
 	ProtocolMin     = 1
-	ProtocolMax     = 14
+	ProtocolMax     = 15
 	ProtocolLend    = 2  // the first that lends
 	ProtocolBurst   = 3  // the first with bursts
 	ProtocolProfile = 4  // the first with profiles
@@ -52,6 +53,7 @@ const (
 	ProtocolLink    = 12 // the first with Welcome.link
 	ProtocolRebind  = 13 // the first with Rebind
 	ProtocolRejoin  = 14 // the first with Rejoin
+	ProtocolSlices  = 15 // the first with Rejoin.slices
 )
 
 // Kind is what a frame holds.

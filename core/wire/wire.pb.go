@@ -5995,6 +5995,7 @@ type Rejoin struct {
 	Status        *Status  `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`               // why its session cannot go on
 	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays of which it knows no end
 	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
+	Slices        []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6088,6 +6089,13 @@ func (x *Rejoin) GetPending() []uint64 {
 func (x *Rejoin) GetArtifacts() []uint64 {
 	if x != nil {
 		return x.Artifacts
+	}
+	return nil
+}
+
+func (x *Rejoin) GetSlices() []uint64 {
+	if x != nil {
+		return x.Slices
 	}
 	return nil
 }
@@ -6508,7 +6516,7 @@ type KeptSession struct {
 	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Sized         bool                   `protobuf:"varint,3,opt,name=sized,proto3" json:"sized,omitempty"` // it asked for this number of devices
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"`  // it has, or had, slices
+	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"`  // it has, or had, slices, and its client is older than Rejoin.slices
 	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"`  // process number
 	Offered       []*Span                `protobuf:"bytes,7,rep,name=offered,proto3" json:"offered,omitempty"` // devices of the next epoch, which its client may have taken already: see Rebind
 	unknownFields protoimpl.UnknownFields
@@ -6594,6 +6602,92 @@ func (x *KeptSession) GetOffered() []*Span {
 	return nil
 }
 
+// A slice of a session, or a request for one that waits.
+type KeptSlice struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Request *SliceRequest          `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`         // as its client has asked
+	Devices []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual, that the slice has; none: the request waits
+	// Of a request that waits:
+	Asked         int64  `protobuf:"varint,4,opt,name=asked,proto3" json:"asked,omitempty"`     // nanoseconds since 1970
+	Until         int64  `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`     // the same, when its wait ends
+	Arrived       uint64 `protobuf:"varint,6,opt,name=arrived,proto3" json:"arrived,omitempty"` // orders requests that were asked at one time
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptSlice) Reset() {
+	*x = KeptSlice{}
+	mi := &file_wire_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptSlice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptSlice) ProtoMessage() {}
+
+func (x *KeptSlice) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
+func (*KeptSlice) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *KeptSlice) GetSession() uint32 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *KeptSlice) GetRequest() *SliceRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *KeptSlice) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *KeptSlice) GetAsked() int64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *KeptSlice) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *KeptSlice) GetArrived() uint64 {
+	if x != nil {
+		return x.Arrived
+	}
+	return 0
+}
+
 // A worker that is lost, and that devices of a session still belong to.
 type KeptLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6608,7 +6702,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6620,7 +6714,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6633,7 +6727,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -6686,7 +6780,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6698,7 +6792,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6711,7 +6805,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -6775,7 +6869,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6787,7 +6881,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6800,7 +6894,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -6885,7 +6979,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6897,7 +6991,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6910,7 +7004,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -6945,7 +7039,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6957,7 +7051,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6970,7 +7064,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -6999,7 +7093,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7011,7 +7105,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7024,7 +7118,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7056,7 +7150,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7068,7 +7162,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7081,7 +7175,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7129,7 +7223,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7141,7 +7235,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7154,7 +7248,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7218,7 +7312,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7230,7 +7324,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7243,7 +7337,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7292,7 +7386,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7304,7 +7398,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7317,7 +7411,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7400,7 +7494,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7412,7 +7506,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7425,7 +7519,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7489,7 +7583,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7501,7 +7595,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7514,7 +7608,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7553,7 +7647,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7565,7 +7659,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7578,7 +7672,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7631,7 +7725,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7643,7 +7737,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7656,7 +7750,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Look) GetIsland() string {
@@ -7709,7 +7803,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7721,7 +7815,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7734,7 +7828,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -7793,7 +7887,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7805,7 +7899,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7818,7 +7912,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Ask) GetStop() bool {
@@ -7875,7 +7969,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7887,7 +7981,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7900,7 +7994,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Trace) GetName() string {
@@ -7951,7 +8045,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7963,7 +8057,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7976,7 +8070,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Report) GetCluster() string {
@@ -8122,7 +8216,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8134,7 +8228,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8147,7 +8241,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90, 0}
+	return file_wire_proto_rawDescGZIP(), []int{91, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8212,7 +8306,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8224,7 +8318,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8237,7 +8331,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92, 0}
+	return file_wire_proto_rawDescGZIP(), []int{93, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8285,7 +8379,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8297,7 +8391,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8310,7 +8404,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92, 1}
+	return file_wire_proto_rawDescGZIP(), []int{93, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8346,7 +8440,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8358,7 +8452,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8371,7 +8465,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 0}
+	return file_wire_proto_rawDescGZIP(), []int{96, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8455,7 +8549,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8467,7 +8561,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8480,7 +8574,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 1}
+	return file_wire_proto_rawDescGZIP(), []int{96, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8524,7 +8618,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8536,7 +8630,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8549,7 +8643,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 2}
+	return file_wire_proto_rawDescGZIP(), []int{96, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8644,7 +8738,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8656,7 +8750,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8669,7 +8763,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 3}
+	return file_wire_proto_rawDescGZIP(), []int{96, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8728,7 +8822,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8740,7 +8834,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8753,7 +8847,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 4}
+	return file_wire_proto_rawDescGZIP(), []int{96, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -8807,7 +8901,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8819,7 +8913,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8832,7 +8926,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 5}
+	return file_wire_proto_rawDescGZIP(), []int{96, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -8908,7 +9002,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8920,7 +9014,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8933,7 +9027,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 6}
+	return file_wire_proto_rawDescGZIP(), []int{96, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9076,7 +9170,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9088,7 +9182,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9101,7 +9195,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 7}
+	return file_wire_proto_rawDescGZIP(), []int{96, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9254,7 +9348,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9266,7 +9360,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9279,7 +9373,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 8}
+	return file_wire_proto_rawDescGZIP(), []int{96, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9368,7 +9462,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9380,7 +9474,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9393,7 +9487,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 9}
+	return file_wire_proto_rawDescGZIP(), []int{96, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9456,7 +9550,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9468,7 +9562,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9481,7 +9575,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 10}
+	return file_wire_proto_rawDescGZIP(), []int{96, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9525,7 +9619,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9537,7 +9631,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9550,7 +9644,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 11}
+	return file_wire_proto_rawDescGZIP(), []int{96, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9647,7 +9741,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9659,7 +9753,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9672,7 +9766,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 12}
+	return file_wire_proto_rawDescGZIP(), []int{96, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9742,7 +9836,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9754,7 +9848,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9767,7 +9861,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 13}
+	return file_wire_proto_rawDescGZIP(), []int{96, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -9797,7 +9891,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9809,7 +9903,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9822,7 +9916,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 14}
+	return file_wire_proto_rawDescGZIP(), []int{96, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10393,7 +10487,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Rebind\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x120\n" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
-	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\x95\x02\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\xad\x02\n" +
 	"\x06Rejoin\x12\x12\n" +
 	"\x04more\x18\x01 \x01(\bR\x04more\x122\n" +
 	"\bholdings\x18\x02 \x03(\v2\x16.pathways.wire.HoldingR\bholdings\x12\x12\n" +
@@ -10403,7 +10497,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06frames\x18\x06 \x01(\fR\x06frames\x12-\n" +
 	"\x06status\x18\a \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x18\n" +
 	"\apending\x18\t \x03(\x04R\apending\x12\x1c\n" +
-	"\tartifacts\x18\b \x03(\x04R\tartifacts\"\xa0\x01\n" +
+	"\tartifacts\x18\b \x03(\x04R\tartifacts\x12\x16\n" +
+	"\x06slices\x18\n" +
+	" \x03(\x04R\x06slices\"\xa0\x01\n" +
 	"\aHolding\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x120\n" +
@@ -10444,7 +10540,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06slices\x18\x05 \x01(\bR\x06slices\x12\x16\n" +
 	"\x06client\x18\x06 \x01(\x04R\x06client\x12-\n" +
-	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aoffered\"\xa7\x01\n" +
+	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aoffered\"\xbc\x01\n" +
+	"\tKeptSlice\x12\x18\n" +
+	"\asession\x18\x01 \x01(\rR\asession\x125\n" +
+	"\arequest\x18\x02 \x01(\v2\x1b.pathways.wire.SliceRequestR\arequest\x12\x18\n" +
+	"\adevices\x18\x03 \x03(\rR\adevices\x12\x14\n" +
+	"\x05asked\x18\x04 \x01(\x03R\x05asked\x12\x14\n" +
+	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x18\n" +
+	"\aarrived\x18\x06 \x01(\x04R\aarrived\"\xa7\x01\n" +
 	"\bKeptLoss\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.pathways.wire.HelloR\x05hello\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\x04R\aprocess\x12\x12\n" +
@@ -10770,7 +10873,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 120)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -10853,52 +10956,53 @@ var file_wire_proto_goTypes = []any{
 	(*Settled)(nil),              // 78: pathways.wire.Settled
 	(*KeptLink)(nil),             // 79: pathways.wire.KeptLink
 	(*KeptSession)(nil),          // 80: pathways.wire.KeptSession
-	(*KeptLoss)(nil),             // 81: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 82: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 83: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 84: pathways.wire.Span
-	(*Drop)(nil),                 // 85: pathways.wire.Drop
-	(*Goodbye)(nil),              // 86: pathways.wire.Goodbye
-	(*Profile)(nil),              // 87: pathways.wire.Profile
-	(*Profiled)(nil),             // 88: pathways.wire.Profiled
-	(*Recorded)(nil),             // 89: pathways.wire.Recorded
-	(*Happened)(nil),             // 90: pathways.wire.Happened
-	(*Executed)(nil),             // 91: pathways.wire.Executed
-	(*Watch)(nil),                // 92: pathways.wire.Watch
-	(*Doing)(nil),                // 93: pathways.wire.Doing
-	(*Look)(nil),                 // 94: pathways.wire.Look
-	(*Timeline)(nil),             // 95: pathways.wire.Timeline
-	(*Ask)(nil),                  // 96: pathways.wire.Ask
-	(*Trace)(nil),                // 97: pathways.wire.Trace
-	(*Report)(nil),               // 98: pathways.wire.Report
-	nil,                          // 99: pathways.wire.Hello.VersionsEntry
-	nil,                          // 100: pathways.wire.Platform.StringsEntry
-	nil,                          // 101: pathways.wire.Platform.IntsEntry
-	nil,                          // 102: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 103: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 104: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 105: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 106: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 107: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 108: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 109: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 110: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 111: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 112: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 113: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 114: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 115: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 116: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 117: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 118: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 119: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 120: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 121: pathways.wire.Report.Supervised
+	(*KeptSlice)(nil),            // 81: pathways.wire.KeptSlice
+	(*KeptLoss)(nil),             // 82: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 83: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 84: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 85: pathways.wire.Span
+	(*Drop)(nil),                 // 86: pathways.wire.Drop
+	(*Goodbye)(nil),              // 87: pathways.wire.Goodbye
+	(*Profile)(nil),              // 88: pathways.wire.Profile
+	(*Profiled)(nil),             // 89: pathways.wire.Profiled
+	(*Recorded)(nil),             // 90: pathways.wire.Recorded
+	(*Happened)(nil),             // 91: pathways.wire.Happened
+	(*Executed)(nil),             // 92: pathways.wire.Executed
+	(*Watch)(nil),                // 93: pathways.wire.Watch
+	(*Doing)(nil),                // 94: pathways.wire.Doing
+	(*Look)(nil),                 // 95: pathways.wire.Look
+	(*Timeline)(nil),             // 96: pathways.wire.Timeline
+	(*Ask)(nil),                  // 97: pathways.wire.Ask
+	(*Trace)(nil),                // 98: pathways.wire.Trace
+	(*Report)(nil),               // 99: pathways.wire.Report
+	nil,                          // 100: pathways.wire.Hello.VersionsEntry
+	nil,                          // 101: pathways.wire.Platform.StringsEntry
+	nil,                          // 102: pathways.wire.Platform.IntsEntry
+	nil,                          // 103: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 104: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 105: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 106: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 107: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 108: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 109: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 110: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 111: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 112: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 113: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 114: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 115: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 116: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 117: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 118: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 119: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 120: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 121: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 122: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	99,  // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	100, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -10909,13 +11013,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	100, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	101, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	101, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	102, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	102, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	103, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	103, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	104, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -10938,7 +11042,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	115, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	116, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -10968,7 +11072,7 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	84,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	85,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
 	75,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
@@ -10979,50 +11083,51 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
 	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
 	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	84,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	84,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	3,   // 85: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 86: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	29,  // 87: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	34,  // 88: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	41,  // 89: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 90: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	37,  // 91: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 92: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 93: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 94: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	91,  // 95: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	90,  // 96: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	104, // 97: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	105, // 98: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	106, // 99: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	108, // 100: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	113, // 101: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	119, // 102: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	111, // 103: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	114, // 104: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	118, // 105: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	120, // 106: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 107: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	93,  // 108: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	109, // 109: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 110: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 111: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 112: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	112, // 113: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	110, // 114: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	117, // 115: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	115, // 116: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	110, // 117: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	116, // 118: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	84,  // 119: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	116, // 120: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	121, // 121: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	122, // [122:122] is the sub-list for method output_type
-	122, // [122:122] is the sub-list for method input_type
-	122, // [122:122] is the sub-list for extension type_name
-	122, // [122:122] is the sub-list for extension extendee
-	0,   // [0:122] is the sub-list for field type_name
+	85,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	85,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	48,  // 85: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	3,   // 86: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 87: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	29,  // 88: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	34,  // 89: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	41,  // 90: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 91: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	37,  // 92: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 93: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 94: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 95: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	92,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	91,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	105, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	106, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	107, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	109, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	114, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	120, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	112, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	115, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	119, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	121, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 108: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	94,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	110, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 111: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 112: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 113: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	113, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	111, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	118, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	116, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	111, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	117, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	85,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	117, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	122, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	123, // [123:123] is the sub-list for method output_type
+	123, // [123:123] is the sub-list for method input_type
+	123, // [123:123] is the sub-list for extension type_name
+	123, // [123:123] is the sub-list for extension extendee
+	0,   // [0:123] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11036,7 +11141,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   119,
+			NumMessages:   120,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

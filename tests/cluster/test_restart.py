@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from processes import Cluster, until
+from processes import Cluster, command, until
 from test_faults import lines
 
 # A training loop over both workers: each step reads what the one before has made, donates it, and counts itself, so a
@@ -65,3 +65,64 @@ def test_script_goes_on_while_its_controller_is_killed(kills):
         print(f"{count} steps, the longest 20 of them {longest} s")
         workers = {name: pid for name, pid in cluster.listed().items() if name.startswith("worker")}
         assert workers == {name: pid for name, pid in cluster.processes.items() if name.startswith("worker")}
+
+
+# A session that has all devices for itself, and goes on using them.
+OWNER = """
+import sys
+import jax, numpy as np, pathways
+mine = pathways.make_virtual_device_set().add_slice(devices=len(jax.devices()), exclusive=True)
+x = jax.device_put(np.float32(1), mine.devices[0])
+print("mine", flush=True)
+for line in sys.stdin:
+    if line == "release\\n":
+        break
+    x = x + 1
+    print(float(x), flush=True)
+x.delete()
+mine.release()
+print("released", flush=True)
+sys.stdin.readline()
+"""
+
+# Another one that waits for them, and must not use them before.
+WAITING = """
+import sys, threading
+import jax, numpy as np, pathways
+waiting = pathways.make_virtual_device_set()
+threading.Thread(target=lambda: (sys.stdin.readline(), use()), daemon=True).start()
+
+def use():
+    try:
+        np.asarray(jax.device_put(np.float32(1), jax.devices()[0]) + 1)
+        print("used", flush=True)
+    except Exception as error:
+        print("refused" if "exclusive" in str(error) else error, flush=True)
+
+print("waits", flush=True)
+mine = waiting.add_slice(devices=len(jax.devices()), exclusive=True, wait=600)
+print(float(np.asarray(jax.device_put(np.float32(41), mine.devices[0]) + 1)), flush=True)
+"""
+
+
+def test_slices_outlive_their_controller():
+    """An exclusive slice stays its session's when the controller is killed, and a request for one goes on waiting."""
+    with Cluster(1, 2, "--lease", "30s", restart=True) as cluster:
+        owner = cluster.start(OWNER)
+        assert lines(owner, 1) == ["mine"]
+        waiting = cluster.start(WAITING)
+        assert lines(waiting, 1) == ["waits"]
+        until(
+            "the request to be in the queue", lambda: "exclusive" in command("queue", "--dir", str(cluster.dir)).stdout
+        )
+        kill_controller(cluster)
+        print("use", file=waiting.stdin, flush=True)
+        assert lines(waiting, 1) == ["refused"]
+        print("go on", file=owner.stdin, flush=True)
+        assert lines(owner, 1) == ["2.0"]
+        print("release", file=owner.stdin, flush=True)
+        assert lines(owner, 1) == ["released"]
+        assert lines(waiting, 1) == ["42.0"]
+        for client in (owner, waiting):
+            _, errors = client.communicate("\n", timeout=60)
+            assert client.returncode == 0, errors
