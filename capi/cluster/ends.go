@@ -218,7 +218,8 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 		for s.underWay.Load() > 0 && s.cluster.Lost() == nil && wait() {
 			time.Sleep(time.Millisecond)
 		}
-		if pure == patience || s.hasEffects() {
+		// Operations of a session that is lost end by themselves, with its error, though maybe not yet.
+		if s.cluster.Lost() == nil && (pure == patience || s.hasEffects()) {
 			left += s.underWay.Load()
 		}
 		holds := exits && !s.hasEffects() // JAX waits for effects next, on the main thread

@@ -34,6 +34,8 @@ type single struct {
 	freed    int // objects that were freed
 	pending  sync.WaitGroup
 	closed   bool
+	lost     error
+	onClose  func() // nil: nothing more
 }
 
 type compiled struct {
@@ -338,9 +340,16 @@ func (c *single) StartProfile(context.Context) (client.StopProfile, error) {
 	return nil, status.New(status.Unimplemented, "one worker joined by function calls records nothing")
 }
 
-func (c *single) Lost() error { return nil }
+func (c *single) Lost() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
 
 func (c *single) Close() error {
+	if c.onClose != nil {
+		c.onClose()
+	}
 	c.mu.Lock()
 	c.closed = true
 	for _, shards := range c.objects {

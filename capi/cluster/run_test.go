@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -182,6 +183,32 @@ func TestCloseUnderWay(t *testing.T) {
 	release(append(r.Outputs, rows...)...)
 	x.Close()
 	island.Advance(time.Second)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	nothingAlive(t)
+}
+
+// A session that is lost has nothing to wait for: shutdown neither waits for what it had under way, nor complains of
+// it.
+func TestShutdownOfALostSession(t *testing.T) {
+	island := sim.NewIsland(sim.Manual, 1)
+	c, inner := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
+	x := compile(t, c, devicetest.AddOne, 0)
+	rows := inputs(t, c, 1)
+	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner.mu.Lock()
+	inner.lost = status.New(status.Unavailable, "the connection broke")
+	inner.mu.Unlock()
+	inner.onClose = func() { island.Advance(time.Second) } // its operations end with it
+	if err := cluster.Shutdown(time.Hour); err != nil {
+		t.Errorf("shutdown of a session that is lost: %v", err)
+	}
+	release(append(r.Outputs, rows...)...)
+	x.Close()
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
