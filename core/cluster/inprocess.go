@@ -37,6 +37,7 @@ type InProcess struct {
 	Window     int           // see worker.Config, as what follows
 	Memory     int64         // MemoryLimit there; the controller admits by the drivers' own limits
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
+	Silence    time.Duration
 	Lease      time.Duration
 	Store      *durable.Store
 	Sequential bool
@@ -145,8 +146,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 // controller makes the controller.
 func (c *InProcess) controller() (*controller.Server, error) {
 	return controller.NewServer(controller.ServerConfig{
-		Heartbeat: c.Heartbeat, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential, FirstCome: c.FirstCome,
-		Tenants: c.Tenants, MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential,
+		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
 }
 
 // Join adds a worker with these devices, whose index is the number of those that joined before. It is not called beside

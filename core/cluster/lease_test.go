@@ -75,6 +75,38 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 	})
 }
 
+// A worker whose machine cannot be reached for longer than it may be silent keeps its place for the lease, and its
+// arrays.
+func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
+		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
+			Patience: 10 * time.Second, Network: &inproc.Conditions{Silence: silence * 5 / 4, // as stream looks now and then
+				Delay: func(string, string) time.Duration { return time.Millisecond }}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := carry(t, s, 0)
+		for range 8 { // at several times between two heartbeats
+			time.Sleep(silence / 32)
+			l.Cut("worker-1")
+			time.Sleep(4 * silence)
+			l.Heal("worker-1")
+			time.Sleep(2 * time.Second) // until it has dialled
+			checkCarried(t, s, 0, object)
+		}
+		s.Close()
+		l.Close()
+		for _, d := range drivers {
+			d.Close()
+		}
+	})
+}
+
 // carry puts an array on the first device and moves it to the second, by operations with the tokens 1 + 2 i and
 // 2 + 2 i. It returns the first of its two objects.
 func carry(t *testing.T, s client.Cluster, i uint64) (object uint64) {

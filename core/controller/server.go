@@ -25,8 +25,10 @@ type ServerConfig struct {
 	// Lease is how long a client or a worker stays without a connection; 0: it goes with it.
 	Lease time.Duration
 	// Died is that of link.Config.
-	Died       func(ctx context.Context, hello *wire.Hello) error
-	Silence    time.Duration // after which a worker that says nothing is lost, at least 4 heartbeats; 0 is never
+	Died func(ctx context.Context, hello *wire.Hello) error
+	// Silence is how long a worker may say nothing on a connection that is there: at least 4 heartbeats, and 2 more; after
+	// that it is lost. 0: it is never.
+	Silence    time.Duration
 	Sequential bool
 	FirstCome  bool          // as in Config
 	StuckAfter time.Duration // after which a gang that stands still is aborted, at least 4 heartbeats; 0 is never
@@ -101,6 +103,9 @@ func NewServer(c ServerConfig) (*Server, error) {
 	silence := c.Silence
 	if silence > 0 {
 		silence = max(silence, 4*c.Heartbeat)
+		// A worker that cannot be reached is for its connection to give up, which a lease outlives, and not for the state
+		// machine, which knows those that hang by connections that are there. So the connection comes first.
+		silence += 2 * c.Heartbeat
 	}
 	stuckAfter := max(c.StuckAfter, 0)
 	if stuckAfter > 0 {
