@@ -307,6 +307,49 @@ def test_a_planned_step_is_that_of_the_schedule_it_chose(devices):
     assert error.value.code == "RESOURCE_EXHAUSTED"
 
 
+@pytest.mark.sizes
+def test_a_recorded_step_has_the_time_of_each_op(devices, tmp_path):
+    params, batch, targets = model(2)
+    stages = [(layer, p, place) for p, place in zip(params, (devices[:2], devices[5]), strict=True)]
+    pipe = pathways.pipeline(stages, 4, "zb-h1", loss=loss)
+
+    def step(params, x, targets):
+        _, gradients = pipe.value_and_grad(x, targets, params=params)
+        return [update(p, g) for p, g in zip(params, gradients, strict=True)]
+
+    @jax.jit
+    def update(params, gradients):
+        return jax.tree.map(jnp.subtract, params, gradients)
+
+    def check(recorded):
+        assert [timed.op for timed in recorded.ops] == list(pipe.schedule)
+        ended = {}
+        for (_, stage, m, kind), begin, end in recorded.ops:
+            before = {"forward": stage - 1, "input": stage + 1}.get(kind)
+            assert ended.get((kind, before, m), 0) <= begin <= end <= recorded.seconds
+            ended[kind, stage, m] = end
+        assert sorted(o.place for o in recorded.others if o.name == "update") == [0, 1]
+        assert 0 <= recorded.bubble < 1
+
+    jax.block_until_ready(step(pipe.params, batch, targets))
+    assert pipe.recorded() is None and "as it ran" not in pipe.draw()
+    with pathways.trace(tmp_path / "calls.json"):
+        jax.block_until_ready([step(pipe.params, batch, targets) for _ in range(2)])
+        assert pipe.recorded() is None
+    check(pipe.recorded())
+    pipe.draw(tmp_path / "step.svg")
+    text = (tmp_path / "step.svg").read_text(encoding="utf-8")
+    assert (
+        text == pipe._repr_svg_() and f"{pipe.recorded().bubble:.0%} idle ({pipe.schedule.bubble:.0%} planned)" in text
+    )
+
+    play = pathways.program(step)
+    jax.block_until_ready(play(pipe.params, batch, targets))
+    with pathways.trace(tmp_path / "program.json") as timeline:
+        jax.block_until_ready(play(pipe.params, batch, targets))
+    check(pipe.recorded(timeline))
+
+
 def test_stage_whose_backward_is_one_loop_is_not_split(devices):
     """Its weights' gradients come of the same loop as its input's."""
     r = np.random.default_rng(5)

@@ -437,13 +437,15 @@ def trace(path: str | os.PathLike[str]) -> Iterator[Timeline]:
       PathwaysError: if the file cannot be written (NOT_FOUND, PERMISSION_DENIED, …); FAILED_PRECONDITION if another
         trace is being recorded.
     """
-    from pathways._timeline import Timeline
+    from pathways import _timeline
 
-    timeline = Timeline(path)
+    timeline = _timeline.Timeline(path)
     _native.trace_start(str(timeline.path))
+    _timeline.recording = timeline
     try:
         yield timeline
     finally:
+        _timeline.recording = None
         _native.trace_stop()
         timeline._read()
 

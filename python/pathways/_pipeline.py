@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _capture, _reshard
+from pathways import _capture, _graph, _picture, _reshard, _timeline
 from pathways._costs import limits, measured
 from pathways._errors import PathwaysError
 from pathways._plan import Plan
+from pathways._recorded import Recorded, recorded
 from pathways._schedule import NAMES, SEVERAL_STAGES, Schedule
 from pathways._settings import parse_bytes
 from pathways._stage import (
@@ -36,6 +38,7 @@ from pathways._stage import (
     smooth_leaves,
 )
 from pathways._tied import Name, Tied
+from pathways._timeline import Timeline
 
 AUTO = "auto"  # the schedule that the plan chooses
 
@@ -92,6 +95,7 @@ class Pipeline:
         self.microbatches = microbatches
         self.schedule = self._scheduled("1f1b" if schedule == AUTO else schedule)
         self.plan: Plan | None = None
+        self._timeline: Timeline | None = None  # of the last step that was recorded
         self._auto = schedule == AUTO
         self._memory = None if memory is None else parse_bytes(memory, "memory")
         self.params = [settled(stage.params, self.shardings[i], i) for i, stage in enumerate(stages)]
@@ -154,6 +158,7 @@ class Pipeline:
             raise _no_loss()
         if self._auto and self.plan is None:
             self.measure(batch, targets, params)
+        self._timeline = _timeline.recording or self._timeline
         step = _Step(self._parts, self._given(params), self.shardings)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
         step.targets = _cut(targets, self.microbatches, self.shardings[-1])
@@ -199,6 +204,45 @@ class Pipeline:
             whole = [stage for stage, cost in enumerate(costs) if cost.whole]
             self.schedule = self._scheduled(self.plan.chosen).with_whole(whole)
         return self.plan
+
+    def recorded(self, timeline: Timeline | None = None) -> Recorded | None:
+        """Returns the last step in a trace, with the begin and end of each op.
+
+        Args:
+          timeline: what `pathways.trace` yielded. None means the one in whose block `value_and_grad` was last called;
+            steps that a program plays are found only in a given one.
+
+        Returns:
+          the `Recorded`: .ops, .others, .seconds and .bubble; None if that trace has no step of this pipeline, or is
+          still being recorded.
+        """
+        timeline = timeline or self._timeline
+        if timeline is None or timeline is _timeline.recording:
+            return None
+        return recorded(self.schedule, [devices_of(sharding) for sharding in self.shardings], timeline.spans)
+
+    def draw(self, path: str | os.PathLike[str] | None = None, timeline: Timeline | None = None) -> str:
+        """Draws the schedule, and below it the last recorded step as it ran, if there is one. A notebook shows a
+        pipeline so.
+
+            with pathways.trace("step.json"):
+                jax.block_until_ready(pipe.value_and_grad(x, targets))
+            pipe.draw("step.svg")
+
+        Args:
+          path: a file to write it to, whose name ends in .svg; None means no file.
+          timeline: as in `recorded`.
+
+        Returns:
+          the text of the picture.
+        """
+        svg = _picture.svg(self.schedule, self.recorded(timeline))
+        if path is not None:
+            _graph.write(path, svg)
+        return svg
+
+    def _repr_svg_(self) -> str:  # what a notebook shows
+        return self.draw()
 
     def _scheduled(self, name: str) -> Schedule:
         places = places_of(self.shardings)

@@ -18,6 +18,8 @@ from pathways._text import count, duration, size
 
 # Steps that follow each other settle into a rhythm; the first one, which has nothing before it, is not counted.
 STEPS = 4
+# The computation that adds up gradients, as traces name it: a part of backwards.
+ADDING = "add_gradients"
 # Schedules whose steps differ by less are equally long: times are measured, and no more exact than that.
 TIE = 0.01
 
@@ -92,7 +94,7 @@ def idle(spans: Iterable[tuple[float, float]], width: int) -> float:
     """Returns the share of time, from the first begin to the last end, in which `width` places do nothing."""
     begins, ends = zip(*spans, strict=True)
     busy = sum(ends) - sum(begins)
-    return 1 - busy / (width * (max(ends) - min(begins))) if busy else 0.0
+    return max(0.0, 1 - busy / (width * (max(ends) - min(begins)))) if busy else 0.0
 
 
 def held(step: Sequence[Timed], costs: Sequence[Cost], devices: Sequence[Sequence[Hashable]]) -> dict[Hashable, int]:

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 from pathways import _graph
 from pathways._errors import PathwaysError
-from pathways._slots import LEFT, Picture
 from pathways._text import count
 
 Kind = Literal["forward", "backward", "input", "weight"]
@@ -98,7 +97,12 @@ class Schedule(Sequence[Op]):
         return len(self._ops)
 
     def __repr__(self) -> str:
-        return f"<Schedule {self.name}: {_shape(self)}, {count(self.slots, 'slot')}, bubble {self.bubble:.1%}>"
+        return f"<Schedule {self.name}: {self.shape}, {count(self.slots, 'slot')}, bubble {self.bubble:.1%}>"
+
+    @property
+    def shape(self) -> str:
+        """Of how many stages and microbatches it is, in words."""
+        return f"{count(self.stages, 'stage')}, {count(self.microbatches, 'microbatch')}"
 
     def with_whole(self, whole: Collection[int]) -> Schedule:
         """Returns the same schedule where also the backwards of these stages cannot be split."""
@@ -127,7 +131,9 @@ class Schedule(Sequence[Op]):
         Returns:
           the text of the picture.
         """
-        svg = _svg(self)
+        from pathways import _picture
+
+        svg = _picture.svg(self)
         if path is not None:
             _graph.write(path, svg)
         return svg
@@ -301,44 +307,3 @@ def needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, i
     if kind == "weight":
         return [("back", stage, m)]
     return [("forward", stage, m)] + ([("back", stage + 1, m)] if stage < stages - 1 else [])
-
-
-# --- the picture ---
-
-# By kind: hue, lightness, and the colour of the number.
-_LOOKS = {
-    "forward": (210, 72, "#123"),
-    "backward": (145, 45, "#fff"),
-    "input": (145, 45, "#fff"),
-    "weight": (45, 62, "#321"),
-}
-
-
-def _shape(schedule: Schedule) -> str:
-    return f"{count(schedule.stages, 'stage')}, {count(schedule.microbatches, 'microbatch')}"
-
-
-def _svg(schedule: Schedule) -> str:
-    title = f"{schedule.name}: {_shape(schedule)}, {schedule.bubble:.0%} idle"
-    picture = Picture(title, schedule.rows, schedule.slots, foot=44)
-    halves = ", ".join(
-        ["light forward", "dark backward"]
-        if not any(op.kind == "weight" for op in schedule)
-        else ["blue forward", "green input gradients", "yellow weight gradients"]
-    )
-    if schedule.whole:
-        halves += f"; not split: {', '.join(f'stage {stage}' for stage in sorted(schedule.whole))}"
-    picture.parts.append(f'<text x="{LEFT}" y="42" fill="#555">numbers are microbatches: {halves}</text>')
-    for op in schedule:
-        hue, lightness, ink = _LOOKS[op.kind]
-        lightness += 8 * (op.microbatch % 2)
-        saturation = 55 if op.stage < len(schedule.rows) else 90  # a place's later stages
-        said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}"
-        fill = f"hsl({hue},{saturation}%,{lightness}%)"
-        picture.box(op.slot, schedule.places[op.stage], op.kind, said, op.microbatch, fill, ink)
-    left, right, bottom = picture.left, picture.right, picture.bottom
-    picture.parts += [
-        f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>',
-        f'<text x="{left}" y="{bottom + 32}" fill="#555">time, in {schedule.slots} slots</text>',
-    ]
-    return picture.text()

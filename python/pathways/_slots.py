@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 CELL, ROW, LEFT, TOP, EDGE = 26, 30, 16, 52, 14  # pixels
+LETTER = 7  # pixels, the width of a digit
 
 
 class Picture:
@@ -27,8 +28,12 @@ class Picture:
             f'<rect width="{width}" height="{height}" fill="#fff"/>',
             f'<text x="{LEFT}" y="24" font-size="14" font-weight="bold">{title}</text>',
         ]
-        for row, name in enumerate(rows):
-            y = TOP + ROW * row
+        self.rows(TOP, rows)
+
+    def rows(self, top: float, names: Sequence[str]) -> None:
+        """Draws the background of rows, the first of which begins at top."""
+        for row, name in enumerate(names):
+            y = top + ROW * row
             self.parts.append(f'<text x="{LEFT}" y="{y + 20}">{escape(name)}</text>')
             self.parts.append(
                 f'<rect x="{self.left}" y="{y + 2}" width="{self.right - self.left}" height="{ROW - 4}" fill="#eee" '
@@ -42,6 +47,22 @@ class Picture:
             f'<g class="{kind}"><title>{escape(title)}</title><rect x="{x + 1}" y="{y + 2}" width="{CELL - 2}" '
             f'height="{ROW - 4}" rx="2" fill="{fill}"/><text x="{x + CELL / 2:g}" y="{y + 20}" text-anchor="middle" '
             f'fill="{ink}">{label}</text></g>'
+        )
+
+    def bar(
+        self, begin: float, end: float, y: float, kind: str, title: str, label: object, fill: str, ink: str
+    ) -> None:
+        """Draws what took from begin to end, in shares of the width, in the row that begins at y. Its label is left out
+        where it has no room, and all of it where it took no time."""
+        if begin == end:
+            return
+        x, width = self.left + begin * (self.right - self.left), (end - begin) * (self.right - self.left)
+        text = ""
+        if width >= LETTER * len(str(label)) + 2:
+            text = f'<text x="{x + width / 2:.1f}" y="{y + 20}" text-anchor="middle" fill="{ink}">{label}</text>'
+        self.parts.append(
+            f'<g class="{kind}"><title>{escape(title)}</title><rect x="{x:.2f}" y="{y + 2}" width="{width:.2f}" '
+            f'height="{ROW - 4}" fill="{fill}" stroke="#fff" stroke-width="0.5"/>{text}</g>'
         )
 
     def text(self) -> str:

@@ -23,6 +23,9 @@ class Span(NamedTuple):
     seconds: float
 
 
+recording: Timeline | None = None  # the trace that is being recorded now
+
+
 class Timeline:
     """The trace that `pathways.trace` writes, readable once its block has ended. A notebook shows it as a picture.
 

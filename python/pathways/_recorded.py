@@ -1,0 +1,107 @@
+"""When the ops of a pipeline's step ran, as a trace says.
+
+A trace knows when a computation ended, and when it was submitted and the one before it had ended. It began once what it
+reads had been made, too, and the schedule knows what that is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pathways._plan import ADDING, Timed, idle
+from pathways._schedule import Schedule, needs
+from pathways._timeline import Span
+
+
+class Other(NamedTuple):
+    """A computation on a place that is no op of the schedule, such as an optimizer's."""
+
+    place: int
+    name: str
+    begin: float
+    end: float
+
+
+class Recorded:
+    """A step of a pipeline as it ran. Times are in seconds, and begin with its first op.
+
+    Attributes:
+      ops: each op of the schedule with its begin and end, `(op, begin, end)`, in the schedule's order.
+      others: what else ran on the places since then, `(place, name, begin, end)`, such as an optimizer's update.
+      bubble: the share of time in which a place ran no op and added up no gradients, from the first begin to the last
+        end. `schedule.bubble` is the planned one.
+    """
+
+    def __init__(self, ops: Sequence[Timed], others: Sequence[Other], width: int):
+        start = min(timed.begin for timed in ops)
+        self.ops = [Timed(op, begin - start, end - start) for op, begin, end in ops]
+        self.others = [Other(place, name, begin - start, end - start) for place, name, begin, end in others]
+        added = [(other.begin, other.end) for other in self.others if other.name == ADDING]
+        self.bubble = idle([(begin, end) for _, begin, end in self.ops] + added, width)
+
+    @property
+    def seconds(self) -> float:
+        """From the begin of the first op to the end of all that ran."""
+        return max(end for *_, end in [*self.ops, *self.others])
+
+
+def recorded(schedule: Schedule, devices: Sequence[Sequence[int]], spans: Iterable[Span]) -> Recorded | None:
+    """Returns the last step that a trace has of a pipeline, or None if it has none.
+
+    devices: of each stage.
+    """
+    by_gang: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_gang[span.gang].append(span)
+    gangs = [by_gang[gang] for gang in sorted(by_gang)]
+    runs = _runs(schedule, devices, gangs)
+    if runs is None:
+        return None
+    ops, mine = _timed(schedule, runs)
+    first = min(mine)
+    places = {device: place for stage, place in reversed([*enumerate(schedule.places)]) for device in devices[stage]}
+    others = []
+    for gang in gangs:
+        if gang[0].gang <= first or gang[0].gang in mine:
+            continue
+        for place in sorted({places[span.device] for span in gang if span.device in places}):
+            begin = min(span.begin for span in gang)
+            others.append(Other(place, gang[0].name, begin, max(span.begin + span.seconds for span in gang)))
+    return Recorded(ops, others, max(schedule.places) + 1)
+
+
+def _runs(
+    schedule: Schedule, devices: Sequence[Sequence[int]], gangs: Sequence[list[Span]]
+) -> dict[tuple[str, int], list[list[Span]]] | None:
+    """Returns the last runs of each kind of op on each stage, one a microbatch. Each stage takes microbatches in their
+    order, and gangs are in the order in which they were submitted."""
+    of_name: dict[str, list[list[Span]]] = defaultdict(list)
+    for gang in gangs:
+        of_name[gang[0].name].append(gang)
+    runs = {}
+    for kind, stage in {(op.kind, op.stage) for op in schedule}:
+        here = [gang for gang in of_name[f"stage{stage}_{kind}"] if {s.device for s in gang} == set(devices[stage])]
+        if len(here) < schedule.microbatches and (here or kind != "input"):
+            return None
+        # An input half for which no stage waits is no computation.
+        runs[kind, stage] = here[-schedule.microbatches :]
+    return runs
+
+
+def _timed(schedule: Schedule, runs: dict[tuple[str, int], list[list[Span]]]) -> tuple[list[Timed], set[int]]:
+    """Returns the ops with their times, and their gangs."""
+    ops, gangs, ended = [], set(), {}
+    for op in schedule:
+        reads = [ended[need] for need in needs(op.kind, op.stage, op.microbatch, schedule.stages)]
+        ready = max(reads, default=0.0)
+        begin = end = ready
+        if run := runs[op.kind, op.stage]:
+            run = run[op.microbatch]
+            gangs.add(run[0].gang)
+            end = max(span.begin + span.seconds for span in run)
+            begin = min(max(ready, *(span.begin for span in run)), end)
+        ended["back" if op.kind in ("backward", "input") else op.kind, op.stage, op.microbatch] = end
+        ops.append(Timed(op, begin, end))
+    return ops, gangs

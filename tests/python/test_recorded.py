@@ -1,0 +1,106 @@
+"""A step of a pipeline as a trace has it: the times of its ops, and the picture below the plan."""
+
+import re
+import xml.etree.ElementTree
+
+import pytest
+from pathways import _picture
+from pathways._plan import Cost, simulate
+from pathways._recorded import recorded
+from pathways._schedule import Schedule
+from pathways._timeline import Span
+
+DEVICES = [(0, 1), (2,)]
+COSTS = [Cost(2, 5, onward=1, back=3), Cost(3, 4)]
+
+
+def traced(schedule, costs, start=0.0, gang=1):
+    """The spans of a step: a computation's begin is that of its device, which then waits for what it reads. Returns
+    the step, too."""
+    (step,) = simulate(schedule, costs, DEVICES)
+    free, spans = {}, []
+    for op, _, end in step:
+        for device in DEVICES[op.stage]:
+            begin = free.get(device, 0.0)
+            spans.append(Span(device, f"stage{op.stage}_{op.kind}", gang, start + begin, end - begin))
+            free[device] = end
+        gang += 1
+    return step, spans
+
+
+def test_ops_begin_once_what_they_read_is_made():
+    schedule = Schedule("1f1b", 2, 3)
+    step, spans = traced(schedule, [Cost(2, 5), Cost(3, 4)])
+    assert recorded(schedule, DEVICES, spans).ops == step
+    # A move is not in the trace: what waits for it seems to run.
+    step, spans = traced(schedule, COSTS)
+    ran = {timed.op: timed[1:] for timed in recorded(schedule, DEVICES, spans).ops}
+    for op, begin, end in step:
+        move = {("forward", 1): 1, ("backward", 0): 3}.get((op.kind, op.stage), 0)
+        assert ran[op][1] == end and begin - move <= ran[op][0] <= begin
+
+
+def test_the_last_step_counts_with_what_ran_beside_it():
+    schedule, costs = Schedule("gpipe", 2, 2), [Cost(1, 2)] * 2
+    _, first = traced(schedule, costs)
+    step, second = traced(schedule, costs, 100.0, 20)
+    elsewhere = [span._replace(device=span.device + 4, gang=span.gang + 50) for span in first]
+    rest = [
+        Span(2, "add_gradients", 40, 107.0, 0.5),
+        Span(2, "update", 41, 107.5, 1.0),
+        *(Span(device, "total", 43, 108.0, 0.5) for device in (0, 1)),
+        Span(2, "before", 12, 20.0, 1.0),
+        Span(7, "update", 42, 108.0, 9.0),
+    ]
+    ran = recorded(schedule, DEVICES, [*rest, *second, *elsewhere, *first])
+    assert ran.ops == step
+    assert ran.others == [(1, "add_gradients", 7.0, 7.5), (1, "update", 7.5, 8.5), (0, "total", 8.0, 8.5)]
+    assert ran.seconds == 9.0  # when the first stage's last backward ends
+    assert ran.bubble == pytest.approx(1 - (6 + 6 + 0.5) / (2 * 9))
+
+
+def test_a_trace_without_all_of_a_step_has_none():
+    schedule = Schedule("1f1b", 2, 3)
+    _, spans = traced(schedule, COSTS)
+    assert recorded(schedule, DEVICES, []) is None
+    assert recorded(schedule, DEVICES, [span for span in spans if span.gang != 3]) is None
+    assert recorded(schedule, [(0, 1), (3,)], spans) is None
+
+
+def test_an_input_half_that_nothing_waits_for_is_no_computation():
+    schedule = Schedule("zb-h1", 2, 3)
+    step, spans = traced(schedule, [Cost(1, 2, 0, 1), Cost(1, 2, 1, 1)])
+    assert recorded(schedule, DEVICES, [s for s in spans if s.name != "stage0_input"]).ops == step
+
+
+def test_the_picture_has_the_step_below_the_plan():
+    schedule = Schedule("1f1b", 2, 3, ["a", "b"])
+    _, spans = traced(schedule, [Cost(2, 4), Cost(2, 4)])
+    spans += [Span(2, "add_gradients", 90, 20.0, 1.0), Span(0, "update", 91, 28.0, 2.0)]
+    ran = recorded(schedule, DEVICES, spans)
+    svg = "{http://www.w3.org/2000/svg}"
+    root = xml.etree.ElementTree.fromstring(_picture.svg(schedule, ran))
+    groups = {kind: [] for kind in ("forward", "backward", "adding", "other")}
+    for group in root.iter(f"{svg}g"):
+        groups[group.get("class")].append((group.find(f"{svg}title").text, group.find(f"{svg}rect")))
+    assert {kind: len(each) for kind, each in groups.items()} == {
+        "forward": 12,
+        "backward": 12,
+        "adding": 1,
+        "other": 1,
+    }
+    begins = {timed.op: timed for timed in ran.ops}
+    idle = [rect for rect in root.iter(f"{svg}rect") if rect.get("class") == "idle"]
+    left, width = float(idle[0].get("x")), float(idle[0].get("width"))
+    tops = [float(rect.get("y")) for rect in idle]
+    assert len(idle) == 4 and tops == sorted(tops) and tops[-1] < float(root.get("height"))
+    for kind in ("forward", "backward"):
+        for title, rect in groups[kind][6:]:
+            stage, m = map(int, re.match(rf"stage (\d), {kind} of microbatch (\d): [24] s$", title).groups())
+            _, begin, end = next(timed for op, timed in begins.items() if op[1:] == (stage, m, kind))
+            assert float(rect.get("y")) == tops[2 + stage]
+            assert float(rect.get("x")) == pytest.approx(left + width * begin / ran.seconds, abs=0.01)
+            assert float(rect.get("width")) == pytest.approx(width * (end - begin) / ran.seconds, abs=0.01)
+    assert groups["other"][0][0] == "update: 2 s" and groups["adding"][0][0] == "add_gradients: 1 s"
+    said = " ".join(root.itertext())
+    assert f"as it ran: {ran.bubble:.0%} idle (25% planned), all in 30 s; grey: other work" in said
