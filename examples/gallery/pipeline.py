@@ -80,31 +80,22 @@ for _ in range(STEPS):
 print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {STEPS} steps")
 
 # %% [markdown]
-# One more step, recorded. A trace has the end of each computation and of the one before it. A computation began when
-# that one and its inputs, which the schedule knows, were ready. With a processor per device the measured picture looks
-# like the planned one; with fewer, devices take turns.
+# One more step, recorded. With a processor per device it looks as planned; with fewer, devices take turns.
+# `pipe.draw(path)` draws both below each other, with the optimizer's updates; here the picture has the model's, too.
 
 # %%
 import pictures  # noqa: E402
 
 out = pictures.folder()
-pipe.schedule.draw(out / "schedule.svg")
-with pathways.trace(out / "pipeline.json") as timeline:
+with pathways.trace(out / "pipeline.json"):
     step()
     jax.block_until_ready(pipe.params)
+pipe.draw(out / "schedule.svg")
 
-numbers = [next(iter(sharding.device_set)).id for sharding in pipe.shardings]
-ran = {stage: [span for span in timeline.spans if span.name.startswith(f"stage{stage}_")] for stage in range(4)}
-ended, planned, measured = {}, [], []
-for slot, stage, microbatch, kind in pipe.schedule:
-    planned.append((stage, slot / 1e3, 0.94 / 1e3, kind))
-    span = ran[stage].pop(0)
-    assert span.name == f"stage{stage}_{kind}" and span.device == numbers[stage]
-    before, end = stage - 1 if kind == "forward" else stage + 1, span.begin + span.seconds
-    begun = min(max(span.begin, ended.get((kind, before, microbatch), 0)), end)
-    ended[kind, stage, microbatch] = end
-    measured.append((stage, begun, end - begun, kind))
-idle = 1 - sum(seconds for _, _, seconds, _ in measured) / (4 * max(ended.values()))
+recorded = pipe.recorded()
+planned = [(stage, slot / 1e3, 0.94 / 1e3, kind) for slot, stage, _, kind in pipe.schedule]
+measured = [(op.stage, begin, end - begin, op.kind) for op, begin, end in recorded.ops]
+idle = recorded.bubble
 print(f"idle of the time: {pipe.schedule.bubble:.0%} as planned, {idle:.0%} as measured")
 
 plt = pictures.pyplot()

@@ -134,32 +134,15 @@ def by_spmd(width, devices):
 def bubble(step, tokens):
     """The share of time in which no computation of a stage ran, of one step; and what it would have been, had each
     computation of a stage been as long as their mean, and begun when its device was free and what it reads was made."""
-    schedule = step.pipe.schedule
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "trace.json"
-        with pathways.trace(path):
-            step(tokens)
-        events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    events.sort(key=lambda event: event["args"]["gang"])
-    ran = {}
-    for event in events:
-        ran.setdefault(event["name"], []).append((event["ts"], event["ts"] + event["dur"]))
-    # Gradients are added up on the device that made them, behind the backward that did.
-    spans = ran.pop("jit_add_gradients", [])
-    lengths, ended = {}, {}
-    for _, where, m, kind in schedule:
-        begin, end = ran[f"jit_stage{where}_{kind}"].pop(0)
-        before = where - 1 if kind == "forward" else where + 1
-        begin = min(max(begin, ended.get((kind, before, m), 0)), end)
-        ended[kind, where, m] = end
-        lengths.setdefault((where, kind), []).append(end - begin)
-        spans.append((begin, end))
-    means = [
-        {kind: statistics.mean(took) for (of, kind), took in lengths.items() if of == where}
-        for where in range(schedule.stages)
-    ]
-    (planned,) = _plan.simulate(schedule, [_plan.Cost(**mean) for mean in means], [[i] for i in range(schedule.stages)])
-    return _plan.idle(spans, schedule.stages), _plan.idle([(t.begin, t.end) for t in planned], schedule.stages)
+    with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
+        step(tokens)
+    schedule, recorded = step.pipe.schedule, step.pipe.recorded(timeline)
+    lengths = [{} for _ in range(schedule.stages)]
+    for op, begin, end in recorded.ops:
+        lengths[op.stage].setdefault(op.kind, []).append(end - begin)
+    costs = [_plan.Cost(**{kind: statistics.mean(took) for kind, took in of.items()}) for of in lengths]
+    (planned,) = _plan.simulate(schedule, costs, [[stage] for stage in range(schedule.stages)])
+    return recorded.bubble, _plan.idle([(begin, end) for _, begin, end in planned], schedule.stages)
 
 
 def main():
@@ -168,7 +151,7 @@ def main():
     parser.add_argument("--rows", type=int, default=32, help="sequences a step (default %(default)s)")
     parser.add_argument("--context", type=int, default=64, help="tokens a sequence (default %(default)s)")
     parser.add_argument("--microbatches", type=int, default=8, help="(default %(default)s)")
-    parser.add_argument("--schedule", default="1f1b", help="1f1b or gpipe (default %(default)s)")
+    parser.add_argument("--schedule", default="1f1b", help="of one stage a device, such as zb-h1 (default %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"), help="(default out)")
     a = parser.parse_args()
     os.environ.pop("PATHWAYS_ADDRESS", None)  # a trace is of this process's devices

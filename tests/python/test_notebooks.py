@@ -13,7 +13,7 @@ from run_notebooks import NOTEBOOKS, run  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")  # of the packages that drive kernels
 
 # How many pictures each shows.
-PICTURES = {"first_steps": 4, "cluster": 5, "programs": 6, "mpmd": 4, "sharing": 1}
+PICTURES = {"first_steps": 4, "cluster": 5, "programs": 7, "mpmd": 4, "sharing": 1}
 
 # What differs from run to run in what cells print, and what stands for it here.
 VARIES = [
