@@ -28,7 +28,7 @@ static void option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type ty
 
 // connect makes the frontend's client.
 static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways_session_options* o) {
-  PJRT_NamedValue values[3];
+  PJRT_NamedValue values[4];
   PW_ARGS(PJRT_Client_Create_Args, create);
   create.create_options = values;
   s->cluster = *address != 0;
@@ -44,6 +44,10 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
   if (o->devices) {
     option(&values[create.num_options], "devices", PJRT_NamedValue_kInt64);
     values[create.num_options++].int64_value = o->devices;
+  }
+  if (o->elastic) {
+    option(&values[create.num_options], "elastic", PJRT_NamedValue_kInt64);
+    values[create.num_options++].int64_value = 1;
   }
   if (o->memory_limit) {
     option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
@@ -114,6 +118,12 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "session_open: memory_limit is for this process's own devices; those of the cluster at %s have the "
                    "limit that its workers were started with", address);
+  if (o.elastic < 0 || o.elastic > 1)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: elastic is %d: expected 0 or 1", (int)o.elastic);
+  if (*address == 0 && o.elastic)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "session_open: elastic is for clusters, which workers can join, and no address names one: expected 0, "
+                   "or the address of a controller");
   pc_session* s = pw_zeros(1, sizeof *s);
   if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);

@@ -134,6 +134,12 @@ static void wrong_arguments(pathways_session s, const char* address) {
   pathways_session_options so = {.struct_size = sizeof so, .address = "nowhere:1"};
   pathways_session t;
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "nowhere");
+  so.address = "", so.devices = 2, so.elastic = 1;
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "elastic is for clusters");
+  so.elastic = 2;
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "elastic is 2");
+  so.address = "local:1x1", so.elastic = 1; // the cluster is asked for an elastic session
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "no worker can join");
   // Another session's arrays are not this one's, whichever kind either is.
   t = open_session(*address ? "" : "local:1x1", 1);
   pathways_array foreign = vector(t, ones, 4);

@@ -48,7 +48,7 @@ enum { PATHWAYS_MAX_DIMS = 32 };
 
 // ---- The library ----
 
-enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 3 };
+enum { PATHWAYS_API_MAJOR = 0, PATHWAYS_API_MINOR = 4 };
 
 // pathways_api_version returns the version of the API that the library implements: the
 // major version in the upper 16 bits and the minor version in the lower 16. Within a
@@ -107,11 +107,16 @@ typedef struct {
   const char* address;
   int32_t devices;       // exact number; in this process, only if the plugin supports a choice. 0 means all
   int64_t memory_limit;  // bytes per device, in this process only; 0 means no limit
+  // Since minor version 4:
+  int32_t elastic;       // 1: the cluster may have fewer devices yet; workers that join serve the others
 } pathways_session_options;
 
 // pathways_session_open begins a session. options may be NULL. It blocks until the
 // cluster has answered. The plugin for this process's devices is the one that
 // PATHWAYS_PLUGIN names, or else one in the directories of PATHWAYS_PLUGIN_DIRS.
+//
+// An elastic session has as many devices as it asks for, while the cluster has at least
+// one. What uses a device that nothing is behind yet fails with NOT_FOUND.
 //
 // Errors: NOT_FOUND if there is no plugin, UNAVAILABLE if there is no cluster.
 pathways_error pathways_session_open(const pathways_session_options* options, pathways_session* session);
