@@ -30,6 +30,9 @@ func (b *bed) facts() *Kept {
 	}
 	st.out = nil
 	st.keepNumbers()
+	for _, is := range st.islands {
+		st.keepIsland(is)
+	}
 	for _, w := range st.workers {
 		if w != nil && w.gone != nil {
 			st.keepLoss(w)
@@ -48,6 +51,8 @@ func (b *bed) facts() *Kept {
 		switch m := a.Fact.(type) {
 		case *wire.KeptLink:
 			k.Numbers = m
+		case *wire.KeptIsland:
+			k.Islands = append(k.Islands, m)
 		case *wire.KeptLoss:
 			k.Losses = append(k.Losses, m)
 		case *wire.KeptSession:
@@ -356,6 +361,41 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 				t.Errorf("a run on both devices is sent to %v", sent)
 			}
 		})
+	}
+}
+
+// A device's slice_index stays the same when the controller starts again, also for a device whose island has no worker
+// then.
+func TestIslandsKeepTheirNumbersWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBed(t, Config{Keeps: true}, 1, 1)
+	join := func(hello *wire.Hello) (conn uint64, actions []Action) {
+		b.conns++
+		return b.conns, b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
+	}
+	other := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "other", ProtocolMax: wire.ProtocolMax,
+		Worker: &wire.WorkerOffer{Island: "other", Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}}}
+	lost, _ := join(other)
+	b.check(b.step(Event{Kind: Lost, Conn: b.client, Err: errors.New("it has left")}))
+	b.client, _ = join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, ProtocolMax: wire.ProtocolMax})
+	b.check(b.step(Event{Kind: Lost, Conn: lost, Err: errors.New("it burnt")}))
+	kept := b.facts()
+	b.st = New(Config{Keeps: true, Starts: 2})
+	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	b.say(b.client, wire.KindRejoin, &wire.Rejoin{Epoch: 1})
+	b.check(b.say(b.workers[0], wire.KindRejoin, &wire.Rejoin{}))
+	_, actions := join(other)
+	m := new(wire.Rebind)
+	for _, a := range actions {
+		if a.Kind == Send && a.Wire == wire.KindRebind {
+			if err := proto.Unmarshal(sent(a), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(m.Devices) != 1 || m.Devices[0].Slice != 1 {
+		t.Errorf("the client is offered %v in the place of a device of island 1", m.Devices)
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	tableCompiled = "compiled" // KeptCompiled, by its key
 	tableLosses   = "losses"   // KeptLoss, by process number
 	tableSlices   = "slices"   // KeptSlice, by session and number
+	tableIslands  = "islands"  // KeptIsland, by index
 	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
 )
 
@@ -78,6 +79,12 @@ func (st *State) keepLoss(w *worker) {
 	if st.config.Keeps {
 		st.keep(tableLosses, processKey(w.process.Number), &wire.KeptLoss{Hello: w.hello, Process: w.process.Number,
 			Name: w.name, Why: wire.Of(w.why), Stopped: errors.Is(w.why, errStopped)})
+	}
+}
+
+func (st *State) keepIsland(is *island) {
+	if st.config.Keeps {
+		st.keep(tableIslands, fmt.Sprintf("%010d", is.index), &wire.KeptIsland{Name: is.name, Index: uint32(is.index)})
 	}
 }
 
@@ -130,6 +137,7 @@ type Kept struct {
 	Losses   []*wire.KeptLoss
 	Numbers  *wire.KeptLink // nil where there is none
 	Slices   []*wire.KeptSlice
+	Islands  []*wire.KeptIsland // by index
 	Sessions map[uint32]*wire.KeptSession
 	Programs []*wire.KeptProgram
 	Compiled map[string]*wire.KeptCompiled
@@ -149,6 +157,10 @@ type KeptLink struct {
 func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	refused = map[uint64]error{}
 	st.comeback = &comeback{away: map[uint64]bool{}, of: map[uint64][]*wire.Rejoin{}}
+	for _, is := range k.Islands { // before the workers, which come in another order
+		st.layout.AddIsland(is.Name)
+		st.addIsland(is.Name)
+	}
 	left := map[uint64]*placement.Worker{} // those that were lost, by process
 	for _, l := range k.Losses {
 		if placed, err := st.restoreLoss(l); err == nil { // otherwise its sessions will miss it

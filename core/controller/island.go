@@ -17,6 +17,14 @@ type island struct {
 	draining bool              // a feed is carrying them out
 }
 
+// addIsland adds an island without devices, whose number is that of placement's. It keeps that as long as the cluster
+// lives, since slice_index of a device never changes.
+func (st *State) addIsland(name string) {
+	is := st.newIsland(name)
+	st.islands = append(st.islands, is)
+	st.keepIsland(is)
+}
+
 // newIsland makes an island without devices.
 func (st *State) newIsland(name string) *island {
 	var order schedule.Policy = &schedule.FIFO{Window: st.limits.Window, Share: max(1, st.limits.Window/2)}

@@ -200,6 +200,12 @@ func readKept(store *durable.Store) (*Kept, error) {
 		})
 	}
 	if err == nil {
+		err = read(tableIslands, func() proto.Message {
+			k.Islands = append(k.Islands, new(wire.KeptIsland))
+			return k.Islands[len(k.Islands)-1]
+		})
+	}
+	if err == nil {
 		err = read(tableSlices, func() proto.Message {
 			k.Slices = append(k.Slices, new(wire.KeptSlice))
 			return k.Slices[len(k.Slices)-1]

@@ -171,7 +171,7 @@ func (w *worker) placed() placement.Offer {
 // seat assigns a worker its island and a slot.
 func (st *State) seat(w *worker, placed *placement.Worker) {
 	for len(st.islands) <= placed.Island.Index {
-		st.islands = append(st.islands, st.newIsland(placed.Island.Name))
+		st.addIsland(placed.Island.Name)
 	}
 	w.island = st.islands[placed.Island.Index]
 	if w.slot < 0 {

@@ -124,7 +124,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		return nil, err
 	}
 	if is == nil {
-		is = m.newIsland(o.Island)
+		is = m.AddIsland(o.Island)
 	}
 	w := newWorker(o, is)
 	if more := o.First + o.Devices - len(m.loads); more > 0 {
@@ -159,7 +159,7 @@ func (m *Map) Recall(o Offer) *Worker {
 	if at := slices.IndexFunc(m.islands, func(is *Island) bool { return is.Name == o.Island }); at >= 0 {
 		is = m.islands[at]
 	} else {
-		is = m.newIsland(o.Island)
+		is = m.AddIsland(o.Island)
 	}
 	w := newWorker(o, is)
 	w.gone = true
@@ -169,7 +169,9 @@ func (m *Map) Recall(o Offer) *Worker {
 	return w
 }
 
-func (m *Map) newIsland(name string) *Island {
+// AddIsland adds an island of a new name, without workers. Join and Recall do that by themselves; it is for a Map that
+// is to have the islands of an earlier one, in their order.
+func (m *Map) AddIsland(name string) *Island {
 	is := &Island{Name: name, Index: len(m.islands)}
 	m.islands = append(m.islands, is)
 	return is

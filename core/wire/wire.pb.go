@@ -5992,7 +5992,7 @@ type Rejoin struct {
 	// Frames of what it has sent and of which it knows no end, one behind the other: graphs, assembled objects, compiles,
 	// operations in their order, and frees.
 	Frames        []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
-	Status        *Status  `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`               // why its session cannot go on
+	Status        *Status  `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`               // why its session cannot go on; older clients said so of slices and profiles
 	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays of which it knows no end
 	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
 	Slices        []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
@@ -6688,6 +6688,59 @@ func (x *KeptSlice) GetArrived() uint64 {
 	return 0
 }
 
+// An island that has had workers.
+type KeptIsland struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"` // slice_index of its devices
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptIsland) Reset() {
+	*x = KeptIsland{}
+	mi := &file_wire_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptIsland) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptIsland) ProtoMessage() {}
+
+func (x *KeptIsland) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
+func (*KeptIsland) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *KeptIsland) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *KeptIsland) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // A worker that is lost, and that devices of a session still belong to.
 type KeptLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6702,7 +6755,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6714,7 +6767,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6727,7 +6780,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -6780,7 +6833,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6792,7 +6845,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6805,7 +6858,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -6869,7 +6922,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6881,7 +6934,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6894,7 +6947,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -6979,7 +7032,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6991,7 +7044,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7004,7 +7057,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7039,7 +7092,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7051,7 +7104,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7064,7 +7117,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7093,7 +7146,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7105,7 +7158,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7118,7 +7171,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7150,7 +7203,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7162,7 +7215,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7175,7 +7228,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7223,7 +7276,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7235,7 +7288,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7248,7 +7301,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7312,7 +7365,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7324,7 +7377,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7337,7 +7390,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7386,7 +7439,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7398,7 +7451,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7411,7 +7464,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7494,7 +7547,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7506,7 +7559,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7519,7 +7572,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7583,7 +7636,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7595,7 +7648,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7608,7 +7661,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7647,7 +7700,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7659,7 +7712,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7672,7 +7725,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7725,7 +7778,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7737,7 +7790,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7750,7 +7803,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Look) GetIsland() string {
@@ -7803,7 +7856,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7815,7 +7868,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7828,7 +7881,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -7887,7 +7940,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7899,7 +7952,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7912,7 +7965,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Ask) GetStop() bool {
@@ -7969,7 +8022,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7981,7 +8034,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7994,7 +8047,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Trace) GetName() string {
@@ -8045,7 +8098,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8057,7 +8110,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8070,7 +8123,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Report) GetCluster() string {
@@ -8216,7 +8269,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8228,7 +8281,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[102]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8241,7 +8294,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91, 0}
+	return file_wire_proto_rawDescGZIP(), []int{92, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8306,7 +8359,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8318,7 +8371,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8331,7 +8384,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93, 0}
+	return file_wire_proto_rawDescGZIP(), []int{94, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8379,7 +8432,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8391,7 +8444,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8404,7 +8457,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93, 1}
+	return file_wire_proto_rawDescGZIP(), []int{94, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8440,7 +8493,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8452,7 +8505,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8465,7 +8518,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 0}
+	return file_wire_proto_rawDescGZIP(), []int{97, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8549,7 +8602,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8561,7 +8614,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8574,7 +8627,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 1}
+	return file_wire_proto_rawDescGZIP(), []int{97, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8618,7 +8671,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8630,7 +8683,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8643,7 +8696,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 2}
+	return file_wire_proto_rawDescGZIP(), []int{97, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8738,7 +8791,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8750,7 +8803,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8763,7 +8816,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 3}
+	return file_wire_proto_rawDescGZIP(), []int{97, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8822,7 +8875,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8834,7 +8887,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8847,7 +8900,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 4}
+	return file_wire_proto_rawDescGZIP(), []int{97, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -8901,7 +8954,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8913,7 +8966,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8926,7 +8979,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 5}
+	return file_wire_proto_rawDescGZIP(), []int{97, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9002,7 +9055,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9014,7 +9067,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9027,7 +9080,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 6}
+	return file_wire_proto_rawDescGZIP(), []int{97, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9170,7 +9223,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9182,7 +9235,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9195,7 +9248,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 7}
+	return file_wire_proto_rawDescGZIP(), []int{97, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9348,7 +9401,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9360,7 +9413,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9373,7 +9426,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 8}
+	return file_wire_proto_rawDescGZIP(), []int{97, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9462,7 +9515,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9474,7 +9527,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9487,7 +9540,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 9}
+	return file_wire_proto_rawDescGZIP(), []int{97, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9550,7 +9603,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9562,7 +9615,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9575,7 +9628,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 10}
+	return file_wire_proto_rawDescGZIP(), []int{97, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9619,7 +9672,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9631,7 +9684,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9644,7 +9697,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 11}
+	return file_wire_proto_rawDescGZIP(), []int{97, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9741,7 +9794,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9753,7 +9806,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9766,7 +9819,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 12}
+	return file_wire_proto_rawDescGZIP(), []int{97, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9836,7 +9889,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9848,7 +9901,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9861,7 +9914,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 13}
+	return file_wire_proto_rawDescGZIP(), []int{97, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -9891,7 +9944,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9903,7 +9956,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9916,7 +9969,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 14}
+	return file_wire_proto_rawDescGZIP(), []int{97, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10547,7 +10600,11 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\x03 \x03(\rR\adevices\x12\x14\n" +
 	"\x05asked\x18\x04 \x01(\x03R\x05asked\x12\x14\n" +
 	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x18\n" +
-	"\aarrived\x18\x06 \x01(\x04R\aarrived\"\xa7\x01\n" +
+	"\aarrived\x18\x06 \x01(\x04R\aarrived\"6\n" +
+	"\n" +
+	"KeptIsland\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"\xa7\x01\n" +
 	"\bKeptLoss\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.pathways.wire.HelloR\x05hello\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\x04R\aprocess\x12\x12\n" +
@@ -10873,7 +10930,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 120)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 121)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -10957,52 +11014,53 @@ var file_wire_proto_goTypes = []any{
 	(*KeptLink)(nil),             // 79: pathways.wire.KeptLink
 	(*KeptSession)(nil),          // 80: pathways.wire.KeptSession
 	(*KeptSlice)(nil),            // 81: pathways.wire.KeptSlice
-	(*KeptLoss)(nil),             // 82: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 83: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 84: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 85: pathways.wire.Span
-	(*Drop)(nil),                 // 86: pathways.wire.Drop
-	(*Goodbye)(nil),              // 87: pathways.wire.Goodbye
-	(*Profile)(nil),              // 88: pathways.wire.Profile
-	(*Profiled)(nil),             // 89: pathways.wire.Profiled
-	(*Recorded)(nil),             // 90: pathways.wire.Recorded
-	(*Happened)(nil),             // 91: pathways.wire.Happened
-	(*Executed)(nil),             // 92: pathways.wire.Executed
-	(*Watch)(nil),                // 93: pathways.wire.Watch
-	(*Doing)(nil),                // 94: pathways.wire.Doing
-	(*Look)(nil),                 // 95: pathways.wire.Look
-	(*Timeline)(nil),             // 96: pathways.wire.Timeline
-	(*Ask)(nil),                  // 97: pathways.wire.Ask
-	(*Trace)(nil),                // 98: pathways.wire.Trace
-	(*Report)(nil),               // 99: pathways.wire.Report
-	nil,                          // 100: pathways.wire.Hello.VersionsEntry
-	nil,                          // 101: pathways.wire.Platform.StringsEntry
-	nil,                          // 102: pathways.wire.Platform.IntsEntry
-	nil,                          // 103: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 104: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 105: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 106: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 107: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 108: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 109: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 110: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 111: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 112: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 113: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 114: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 115: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 116: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 117: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 118: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 119: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 120: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 121: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 122: pathways.wire.Report.Supervised
+	(*KeptIsland)(nil),           // 82: pathways.wire.KeptIsland
+	(*KeptLoss)(nil),             // 83: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 84: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 85: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 86: pathways.wire.Span
+	(*Drop)(nil),                 // 87: pathways.wire.Drop
+	(*Goodbye)(nil),              // 88: pathways.wire.Goodbye
+	(*Profile)(nil),              // 89: pathways.wire.Profile
+	(*Profiled)(nil),             // 90: pathways.wire.Profiled
+	(*Recorded)(nil),             // 91: pathways.wire.Recorded
+	(*Happened)(nil),             // 92: pathways.wire.Happened
+	(*Executed)(nil),             // 93: pathways.wire.Executed
+	(*Watch)(nil),                // 94: pathways.wire.Watch
+	(*Doing)(nil),                // 95: pathways.wire.Doing
+	(*Look)(nil),                 // 96: pathways.wire.Look
+	(*Timeline)(nil),             // 97: pathways.wire.Timeline
+	(*Ask)(nil),                  // 98: pathways.wire.Ask
+	(*Trace)(nil),                // 99: pathways.wire.Trace
+	(*Report)(nil),               // 100: pathways.wire.Report
+	nil,                          // 101: pathways.wire.Hello.VersionsEntry
+	nil,                          // 102: pathways.wire.Platform.StringsEntry
+	nil,                          // 103: pathways.wire.Platform.IntsEntry
+	nil,                          // 104: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 105: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 106: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 107: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 108: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 109: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 110: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 111: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 112: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 113: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 114: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 115: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 116: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 117: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 118: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 119: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 120: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 121: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 122: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 123: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	100, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	101, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11013,13 +11071,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	101, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	102, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	102, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	103, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	103, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	104, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	104, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	105, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11042,7 +11100,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	116, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	117, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -11072,7 +11130,7 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	85,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	86,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
 	75,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
@@ -11083,8 +11141,8 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
 	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
 	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	85,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	85,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	86,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	86,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
 	48,  // 85: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
 	3,   // 86: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
 	9,   // 87: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
@@ -11096,33 +11154,33 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 93: pathways.wire.Drop.status:type_name -> pathways.wire.Status
 	9,   // 94: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
 	9,   // 95: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	92,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	91,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	105, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	106, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	107, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	109, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	114, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	120, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	112, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	115, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	119, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	121, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	93,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	92,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	106, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	107, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	108, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	110, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	115, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	121, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	113, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	116, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	120, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	122, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	10,  // 108: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	94,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	110, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	95,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	111, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
 	10,  // 111: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
 	16,  // 112: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
 	18,  // 113: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	113, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	111, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	118, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	116, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	111, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	117, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	85,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	117, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	122, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	114, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	112, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	119, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	117, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	112, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	118, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	86,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	118, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	123, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
 	123, // [123:123] is the sub-list for method output_type
 	123, // [123:123] is the sub-list for method input_type
 	123, // [123:123] is the sub-list for extension type_name
@@ -11141,7 +11199,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   120,
+			NumMessages:   121,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
