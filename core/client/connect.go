@@ -103,6 +103,7 @@ type remote struct {
 	remapping remapping
 	round     *round          // the profile's questions in flight; or nil
 	profile   uint64          // number of the last profile
+	profiles  map[uint64]bool // those that begin, or have begun, and do not end yet
 	gone      map[uint64]bool // workers that are lost
 	lost      error
 	closing   bool // by Close
@@ -168,7 +169,8 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		stop:   make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
-		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{}}
+		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
+		profiles: map[uint64]bool{}}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant)
 	r.batcher, _ = conn.(transport.Batcher)

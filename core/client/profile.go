@@ -45,7 +45,8 @@ type Profile struct {
 type round struct {
 	id       uint64
 	stop     bool
-	sent     time.Time
+	sent     time.Time         // last
+	again    bool              // it was sent again, since the controller has started again
 	awaits   map[uint64]string // names of the workers that have not answered, or not sent what they recorded
 	answered chan struct{}     // closed when awaits is empty
 	over     bool
@@ -151,18 +152,22 @@ func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, 
 	for _, w := range r.view.Load().workers {
 		p.awaits[w.Number] = cmp.Or(w.Name, fmt.Sprint(w.Number))
 	}
-	r.mu.Lock()
-	switch {
-	case r.lost != nil:
+	err := r.sendNoted(wire.KindProfile, &wire.Profile{Id: id, Stop: stop}, func() error {
+		r.mu.Lock()
 		defer r.mu.Unlock()
-		return nil, r.lost
-	case r.round != nil:
-		defer r.mu.Unlock()
-		return nil, status.New(status.FailedPrecondition, "another profile of this session is being started or stopped")
-	}
-	r.round, p.sent = p, time.Now()
-	r.mu.Unlock()
-	err := r.sendMessage(wire.KindProfile, &wire.Profile{Id: id, Stop: stop})
+		switch {
+		case r.lost != nil:
+			return r.lost
+		case r.round != nil:
+			return status.New(status.FailedPrecondition, "another profile of this session is being started or stopped")
+		}
+		r.round, p.sent = p, time.Now()
+		r.profiles[id] = true
+		if stop {
+			delete(r.profiles, id)
+		}
+		return nil
+	})
 	if err == nil {
 		select {
 		case <-p.answered:
@@ -177,7 +182,12 @@ func (r *remote) askWorkers(ctx context.Context, id uint64, stop bool) (*round, 
 	for w := range p.awaits {
 		p.without(w, "it has not answered in time")
 	}
-	r.round = nil
+	if r.round == p {
+		r.round = nil
+	}
+	if err != nil {
+		delete(r.profiles, id)
+	}
 	r.mu.Unlock()
 	if stop { // drop what arrives after this
 		r.exchange.Fail(r.space, wire.ProfileKey(id), status.New(status.Cancelled, "the profile has ended"))
@@ -193,7 +203,15 @@ func (r *remote) profiled(m *wire.Profiled, came time.Time) {
 		r.mu.Unlock()
 		return
 	}
+	if _, answered := p.clocks[m.Worker]; answered { // and what it has recorded is on its way
+		r.mu.Unlock()
+		return
+	}
 	if err := m.Status.Err(); err != nil {
+		if p.again && p.stop && status.CodeOf(err) == status.NotFound {
+			err = status.New(status.Unavailable, "the controller was started again while it ended the profile; what it has "+
+				"recorded is lost")
+		}
 		p.without(m.Worker, err.Error())
 		r.mu.Unlock()
 		return

@@ -3,6 +3,7 @@ package client
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -150,10 +151,22 @@ func (r *remote) rejoin() error {
 		}
 	}
 	last.Slices = slices.AppendSeq(slices.Collect(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
-	if r.round != nil {
-		last.Status = wire.Of(status.New(status.Unavailable, "the controller ended while a profile was begun or ended"))
+	var profiles []*wire.Profile
+	for _, id := range slices.Sorted(maps.Keys(r.profiles)) { // which workers go on with, or begin now
+		profiles = append(profiles, &wire.Profile{Id: id})
+	}
+	if p := r.round; p != nil {
+		p.sent, p.again = time.Now(), true
+		if p.stop {
+			profiles = append(profiles, &wire.Profile{Id: p.id, Stop: true})
+		}
 	}
 	r.mu.Unlock()
+	for _, m := range profiles {
+		if payload, err := proto.Marshal(m); err == nil {
+			add(wire.KindProfile, payload)
+		}
+	}
 	for _, m := range requests {
 		if payload, err := proto.Marshal(m); err == nil {
 			add(wire.KindSliceRequest, payload)

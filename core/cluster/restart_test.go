@@ -1,6 +1,11 @@
 package cluster_test
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,4 +195,94 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		}
 		last.Close()
 	})
+}
+
+// A session's profile goes on while the controller dies and starts again, also when it is just being begun or ended. It
+// lacks a worker's part only if that worker had sent it, and its answer was on its way; then it says so.
+func TestProfilesOutliveTheirController(t *testing.T) {
+	const way = 100 * time.Millisecond // from process to process
+	for _, c := range []struct {
+		when  time.Duration // the controller dies, since the question was asked
+		stop  bool          // to end the profile
+		lacks int           // workers whose part is lost
+	}{
+		{when: way / 2}, {when: 3 * way / 2}, {when: 5 * way / 2}, {when: 7 * way / 2}, {when: 10 * way},
+		{when: way / 2, stop: true}, {when: 5 * way / 2, stop: true}, {when: 9 * way / 2, stop: true, lacks: 2},
+	} {
+		t.Run(fmt.Sprint(c.when, c.stop), func(t *testing.T) {
+			dir := t.TempDir()
+			store := func() *durable.Store {
+				s, err := durable.Open(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			synctest.Test(t, func(t *testing.T) {
+				last := store()
+				l, err := cluster.InProcess{Heartbeat: silence / 4, Lease: 10 * time.Second, Store: last,
+					Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
+					Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
+						Silence: silence}}.Start(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second) // all have heard of one another
+				var dead *controller.Server
+				restart := func() {
+					time.Sleep(c.when)
+					if dead, err = l.Restart(func() *durable.Store { last = store(); return last }); err != nil {
+						t.Error(err)
+					}
+				}
+				var restarted sync.WaitGroup
+				if !c.stop {
+					restarted.Go(restart)
+				}
+				stop, err := s.StartProfile(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkCarried(t, s, 0, carry(t, s, 0))
+				restarted.Wait()
+				checkCarried(t, s, 1, carry(t, s, 1))
+				if c.stop {
+					restarted.Go(restart)
+				}
+				p := stop(t.Context())
+				restarted.Wait()
+				lacks := 0
+				for _, why := range p.Missing {
+					if strings.Contains(why, "the controller was started again") {
+						lacks++
+					}
+				}
+				if lacks != c.lacks || len(p.Missing) != lacks {
+					t.Errorf("the profile lacks %q, want %d workers", p.Missing, c.lacks)
+				}
+				ops := map[uint64]bool{} // of which workers have recorded something
+				for _, e := range p.Events {
+					if e.Worker != "" {
+						ops[e.Op] = true
+					}
+				}
+				if c.lacks == 0 && len(ops) < 6 {
+					t.Errorf("workers have recorded operations %v, want all six", slices.Sorted(maps.Keys(ops)))
+				}
+				if err := s.Lost(); err != nil {
+					t.Error(err)
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+				l.Close()
+				dead.Close()
+				last.Close()
+			})
+		})
+	}
 }

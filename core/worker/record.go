@@ -50,13 +50,13 @@ func (w *Worker) profile(m *wire.Profile) {
 		}
 	}
 	switch {
-	case !m.Stop && rec == nil && others < maxRecordings:
+	case !m.Stop && rec != nil: // a client asks again when the controller has started again
+	case !m.Stop && others < maxRecordings:
 		w.epoch.Store(now - int64(w.elapsed()))
 		w.recordings[key] = w.recorder.Start(m.Session, maxSpans)
 	case !m.Stop:
 		answer.Status = wire.Of(status.New(status.ResourceExhausted,
-			"profile %d of session %d cannot begin on worker %s: it runs already, or too many others do", m.Id, m.Session,
-			w.config.Name))
+			"profile %d of session %d cannot begin on worker %s: too many others run", m.Id, m.Session, w.config.Name))
 	case rec == nil:
 		answer.Status = wire.Of(status.New(status.NotFound,
 			"profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
