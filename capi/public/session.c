@@ -122,8 +122,8 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
     return pc_fail(PATHWAYS_INVALID_ARGUMENT, "session_open: elastic is %d: expected 0 or 1", (int)o.elastic);
   if (*address == 0 && o.elastic)
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
-                   "session_open: elastic is for clusters, which workers can join, and no address names one: expected 0, "
-                   "or the address of a controller");
+                   "session_open: elastic is for clusters, which workers can join, and no address names one: expected "
+                   "0, or the address of a controller");
   pc_session* s = pw_zeros(1, sizeof *s);
   if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);
