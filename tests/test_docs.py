@@ -19,6 +19,7 @@ import pytest
 SCRIPTS = pages.scripts()
 # docs/guides/go.md's commands need a Go module: tests/cluster/test_go_page.py runs them.
 SHELL = [page for page in pages.to_run("sh") if page != "docs/guides/go.md"]
+C_PAGE = "docs/guides/c-api.md"
 COMMAND = [sys.executable, "-m", "pathways_command"]
 
 
@@ -29,7 +30,7 @@ def test_each_block_is_run_or_says_why_not():
             assert block.language in pages.LANGUAGES, f"{block}: expected one of {sorted(pages.LANGUAGES)}"
             commands = re.findall(r"^(?:\$ |\w+\$ |(?:pathways|pip|python\d?|make|go|export) ).*", block.text, re.M)
             assert block.language != "text" or not commands, f"{block} is text, and has commands: {commands}"
-    assert set(pages.to_run("c")) == {"docs/guides/c-api.md"}  # below
+    assert set(pages.to_run("c")) == {C_PAGE}  # below
     assert set(pages.to_run("go")) == {"docs/guides/go.md"}  # tests/cluster/test_go_page.py
 
 
@@ -54,13 +55,12 @@ def test_what_a_page_shows_runs(place, tmp_path, monkeypatch):
 
 @pytest.fixture
 def checkout():
-    """A directory as a reader of the pages has it: a checkout, with a script and a program of the reader's own."""
+    """A directory as a reader of the pages has it: a checkout, with the program of the page about C."""
     # Names of unix sockets are short, so pytest's directories will not do.
     folder = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
     for name in ("examples", "tests"):
         (folder / name).symlink_to(pages.ROOT / name)
-    (folder / "train.py").symlink_to(pages.ROOT / "examples/quickstart.py")
-    (folder / "program.c").write_text("#include <openpathways.h>\nint main(void) { return pathways_drop(0) == 0; }\n")
+    (folder / "program.c").write_text(pages.to_run("c")[C_PAGE][0].text)
     (folder / "home").mkdir()
     yield folder
     shutil.rmtree(folder)
@@ -122,17 +122,19 @@ def test_settings_of_a_page_are_options():
 @pytest.mark.embedded("opens sessions of its own")
 @pytest.mark.parametrize("address", ["", "local:2x2"])
 def test_c_of_the_page_runs(address, tmp_path):
+    """The first block of the page is a whole program; tests/clients/page.c has a function around the other one."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc on this machine")
-    for i, block in enumerate(pages.to_run("c")["docs/guides/c-api.md"]):
-        text = block.text.replace('.address = ""', f'.address = "{address}"')
-        checked = re.sub(r"^(pathways_\w+\(.*?\));", r"OK(\1);", text, flags=re.M)
-        (tmp_path / f"block_{i}.inc").write_text(checked)
+    program, play = (block.text for block in pages.to_run("c")[C_PAGE])
+    (tmp_path / "program.c").write_text(program.replace('.address = ""', f'.address = "{address}"'))
+    (tmp_path / "play.inc").write_text(re.sub(r"^(pathways_\w+\(.*?\));", r"OK(\1);", play, flags=re.M))
     package = Path(pathways.__file__).parent
     clients = pages.ROOT / "tests/clients"
     flags = ("-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", f"-I{package}/include", f"-I{clients}", f"-I{tmp_path}")
     link = (f"-L{package}", "-lpathways", f"-Wl,-rpath,{package}")
-    subprocess.run(["gcc", *flags, clients / "page.c", "-o", tmp_path / "page", *link], check=True)
     env = fresh.environment(env={"PATHWAYS_PLUGIN": fresh.plugin_path(), "PATHWAYS_DEVICES": ""})
-    done = subprocess.run([tmp_path / "page", address], env=env, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    for source, said in ((tmp_path / "program.c", "2 4 6 8\n"), (clients / "page.c", "ok\n")):
+        binary = tmp_path / source.stem
+        subprocess.run(["gcc", *flags, source, "-o", binary, *link], check=True)
+        done = subprocess.run([binary, address], env=env, capture_output=True, text=True, timeout=600)
+        assert (done.returncode, done.stdout) == (0, said), done.stderr
