@@ -248,26 +248,34 @@ def test_numbers_of_the_model(devices, stages, width):
 
 def test_a_tied_weight_has_one_owner_where_gradients_add_up_in_stage_order(devices):
     params, batch, targets = model(3)
-    own = [params[0], {"b": params[1]["b"]}, {"b": params[2]["b"]}]
-    alike = [p | {"w": params[0]["w"]} for p in params]
+    own = [params[0] | {"w": {"kernel": params[0]["w"]}}, {"b": params[1]["b"]}, {"b": params[2]["b"]}]
+
+    def nested(params, x):  # what is tied may be a tree
+        return layer(params | {"w": params["w"]["kernel"]}, x)
+
+    alike = [p | {"w": own[0]["w"]} for p in params]
     places = [devices[1], devices[4:6], devices[0]]
     tied = {(2, "w"): (0, "w"), (1, "w"): (0, "w")}
-    untied = pathways.pipeline(list(zip([layer] * 3, alike, places, strict=True)), 4, loss=loss)
+    untied = pathways.pipeline(list(zip([nested] * 3, alike, places, strict=True)), 4, loss=loss)
     value, (first, *others) = untied.value_and_grad(batch, targets)
-    total = first["w"]
+    total = first["w"]["kernel"]
     for g in others:
-        total = total + jax.device_put(g["w"], total.sharding)
-    expected = value, [{"w": total, "b": first["b"]}, *({"b": g["b"]} for g in others)]
+        total = total + jax.device_put(g["w"]["kernel"], total.sharding)
+    expected = value, [{"w": {"kernel": total}, "b": first["b"]}, *({"b": g["b"]} for g in others)]
     for name in ("1f1b", "gpipe", "zb-h1"):
-        pipe = pathways.pipeline(list(zip([layer] * 3, own, places, strict=True)), 4, name, loss=loss, tied=tied)
+        pipe = pathways.pipeline(list(zip([nested] * 3, own, places, strict=True)), 4, name, loss=loss, tied=tied)
         pipe._parts = untied._parts
         got = pipe.value_and_grad(batch, targets)
-        assert got[1][0]["w"].sharding == pipe.params[0]["w"].sharding
+        assert got[1][0]["w"]["kernel"].sharding == pipe.params[0]["w"]["kernel"].sharding
         near(got, expected)
         if not name.startswith("zb"):
             assert bits(got) == bits(expected)
         assert bits(pipe.forward(batch)) == bits(untied.forward(batch))
-    near(got, jax.value_and_grad(lambda p, x, t: whole([q | {"w": p[0]["w"]} for q in p], x, t))(own, batch, targets))
+
+    def plain(own):
+        return whole([p | {"w": own[0]["w"]["kernel"]} for p in own], batch, targets)
+
+    near(got, jax.value_and_grad(plain)(own))
 
 
 @pytest.mark.parametrize("name", ["interleaved", "zbv"])

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
-from pathways import _reshard
 from pathways._plan import Cost
-from pathways._stage import Part, add_gradients, devices_of, moved, smooth_leaves
+from pathways._stage import Part, add_gradients, devices_of, moved, returned, smooth_leaves
 
 # The shortest of so many rounds counts, since other work on the machine only makes them longer. A round is of several
 # runs behind each other, as in a step, so that what it takes to submit one and to wait for it is beside the others.
@@ -45,7 +44,7 @@ def measured(
         onward = _back(parts[stage], arguments, costs[stage])
         if stage:
             there = [leaf.sharding for leaf in smooth_leaves(kept[stage - 1][2])]
-            gradients, costs[stage]["back"] = _timed(_reshard.reshard, onward, there)
+            gradients, costs[stage]["back"] = _timed(returned, onward, there)
     return [Cost(**cost) for cost in costs]
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _capture, _graph, _picture, _reshard, _timeline
+from pathways import _capture, _graph, _picture, _timeline
 from pathways._costs import limits, measured
 from pathways._errors import PathwaysError
 from pathways._plan import Plan
@@ -33,6 +33,7 @@ from pathways._stage import (
     first_dims,
     moved,
     places_of,
+    returned,
     settled,
     sharding_of,
     smooth_leaves,
@@ -328,7 +329,7 @@ class _Step:
         """Sends gradients to the devices on which their array was made, in that array's sharding."""
         if stage > 0:
             shardings = self._kept[stage - 1, m][-1]
-            self._returns[stage - 1, m] = [_reshard.reshard(*pair) for pair in zip(onward, shardings, strict=True)]
+            self._returns[stage - 1, m] = returned(onward, shardings)
 
 
 @jax.jit

@@ -209,4 +209,10 @@ def settled(params: Any, sharding: Sharding, stage: int) -> Any:
 
 
 def moved(tree: Any, sharding: Sharding) -> Any:
+    """Returns a stage's input on its devices."""
     return jax.tree.map(lambda leaf: _reshard.reshard(leaf, first_dims(sharding, leaf.ndim)), tree)
+
+
+def returned(gradients: list[Any], shardings: list[Sharding]) -> list[Any]:
+    """Returns the gradients of a stage's input on the devices of the stage before, in the shardings of its output."""
+    return [_reshard.reshard(*pair) for pair in zip(gradients, shardings, strict=True)]

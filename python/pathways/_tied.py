@@ -16,6 +16,7 @@ from jax.sharding import Sharding
 
 from pathways import _reshard
 from pathways._errors import PathwaysError
+from pathways._stage import moved
 
 Name = tuple[int, str]  # a stage, and the name of one of its parameters
 
@@ -58,7 +59,7 @@ class Tied:
         params = list(params)
         own = list(params)
         for (stage, name), (owner, owned) in self._tied.items():
-            params[stage] = params[stage] | {name: _reshard.reshard(own[owner][owned], self._everywhere[stage])}
+            params[stage] = params[stage] | {name: moved(own[owner][owned], self._everywhere[stage])}
         return params
 
     def gathered(self, gradients: Sequence[Any]) -> list[Any]:
@@ -71,6 +72,6 @@ class Tied:
             gradients[stage] = {key: g for key, g in gradients[stage].items() if key != name}
         for (owner, owned), of in shares.items():
             like = jax.tree.map(lambda g: g.sharding, gradients[owner][owned])
-            parts = [_reshard.reshard(g, like) for stage in sorted(of) for g in of[stage]]
+            parts = [jax.tree.map(_reshard.reshard, g, like) for stage in sorted(of) for g in of[stage]]
             gradients[owner] = gradients[owner] | {owned: _sum(parts)}
         return gradients
