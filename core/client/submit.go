@@ -146,7 +146,8 @@ func (r *remote) Run(s *RunSpec) error {
 	return err
 }
 
-// submit numbers an operation and sends the message that set returns for it.
+// submit numbers an operation and sends the message that set returns for it. The number is part of the message, and
+// messages leave in the order of their numbers; so it is encoded under the lock, into memory that is kept for the next.
 func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Message) (uint64, error) {
 	r.order.Lock()
 	defer r.order.Unlock()

@@ -72,7 +72,7 @@ func (o *outbox) start() {
 
 // put sends a copy of payload, or a message in its place that the goroutine encodes, and reports whether it waits for a
 // flush of the connection. What goes wrong is for the connection's reader to find. A message that no frame holds ends
-// the connection, whose peer is told.
+// the connection, whose peer is told; that goodbye is short, and the one thing that is encoded under the lock.
 func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
