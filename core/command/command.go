@@ -78,7 +78,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	}
 	p := &program{Env: env, out: env.Out, err: env.Err}
 	root := p.root()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // of nil, cobra would take the process's own
 	root.SetOut(p.out)
 	root.SetErr(p.err)
 	until, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

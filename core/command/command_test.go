@@ -85,6 +85,7 @@ func TestUsage(t *testing.T) {
 		args      []string
 		want      string
 	}{
+		{"nothing", short, nil, "expected a command"},
 		{"command", short, []string{"fly"}, "unknown command"},
 		{"flag", short, []string{"up", "--wings", "2"}, "unknown flag"},
 		{"number", short, []string{"up", "--workers", "many"}, "--help"},
@@ -110,6 +111,8 @@ func TestUsage(t *testing.T) {
 			[]string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
 		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"},
 			"debug, info"},
+		{"controller's address", map[string]string{"HOME": t.TempDir(), "PATHWAYS_ADDRESS": "tcp:head:1"}, []string{"controller"},
+			"--listen tcp:head:1"},
 		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"},
 			"--listen"},
 	} {
