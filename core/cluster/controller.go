@@ -46,10 +46,12 @@ type ControllerConfig struct {
 	// Again has the file of tenants read again for each signal; nil means never.
 	Again <-chan os.Signal
 	// HTTP is the address of the web page, such as "127.0.0.1:8080"; "" means that there is none.
-	HTTP     string
-	Versions map[string]string
-	Software string
-	Log      *slog.Logger
+	HTTP string
+	// Listening is called when the controller listens at all addresses; nil is not.
+	Listening func(addresses []string)
+	Versions  map[string]string
+	Software  string
+	Log       *slog.Logger
 }
 
 // ServeController runs a controller until ctx ends or an operator asks it to stop, and
@@ -94,13 +96,18 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 		Credentials: transport.Credentials{Software: c.Software}, Config: stream.Config{MaxFrame: transport.ShortFrame},
 		TLS: secure,
 	}}
+	var addresses []string
 	for _, address := range c.Listen {
 		l, err := c.listen(address, o)
 		if err != nil {
 			return err
 		}
 		defer l.Close()
+		addresses = append(addresses, l.Address())
 		accepting.Go(func() { adm.accept(ctx, l) })
+	}
+	if c.Listening != nil {
+		c.Listening(addresses)
 	}
 	if c.HTTP != "" {
 		site, err := serveHTTP(c, secure, server, o.TenantOf)

@@ -37,8 +37,10 @@ type WorkerConfig struct {
 	Ending     func(why error)
 	Stuck      time.Duration // of members: how long a failed run may wait for others; 0 means stuckAfter
 	Versions   map[string]string
-	Software   string
-	Log        *slog.Logger
+	// Joined is called when the worker has joined its cluster, with the number of its devices; nil is not.
+	Joined   func(devices int)
+	Software string
+	Log      *slog.Logger
 }
 
 // redial is the pause of ServeWorker between attempts to reach the controller.
@@ -110,6 +112,9 @@ func (c WorkerConfig) serve(ctx context.Context, o stream.Options, in *joined) e
 	}
 	c.Log.Info("the worker is in the cluster", "process", e.welcome.Process, "devices", len(c.Driver.Devices()), "listens",
 		e.hello.Worker.Addresses)
+	if c.Joined != nil {
+		c.Joined(len(c.Driver.Devices()))
+	}
 	return e.work(ctx, w)
 }
 

@@ -59,12 +59,9 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	listen := s.list("listen")
-	if len(listen) == 0 {
-		if err := c.directory().Make(); err != nil {
-			return err
-		}
-		listen = []string{c.address()}
+	listen, err := controllerListens(s, c)
+	if err != nil {
+		return err
 	}
 	dispatch := s.text("dispatch")
 	if dispatch != "parallel" && dispatch != "sequential" {
@@ -78,6 +75,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
+	shown := ""
 	if secret.Token == "" && (secret.CA == "" || secret.TokenSuffices) { // nothing else says who may connect
 		secret.TokenPath = c.directory().TokenPath()
 		if secret.Token, err = c.directory().KeepToken(); err != nil {
@@ -88,6 +86,7 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 			return err
 		}
 		defer held.Close()
+		shown = "; who connects shows the token in " + secret.TokenPath
 	}
 	state := s.text("state")
 	if state != "" {
@@ -106,8 +105,25 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		Lease: s.time("lease"), State: state, Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
 		MemoryWait: s.time("memory-wait"),
 		FirstCome:  order == "fifo", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
-		Versions: p.Versions, Software: p.software(), Log: log,
+		Listening: func(addresses []string) { p.say("the controller listens at %s%s", strings.Join(addresses, ", "), shown) },
+		Versions:  p.Versions, Software: p.software(), Log: log,
 	})
+}
+
+// controllerListens returns the addresses of a controller: those of --listen, or a socket in the cluster's directory.
+func controllerListens(s settings, c place) ([]string, error) {
+	if listen := s.list("listen"); len(listen) > 0 {
+		return listen, nil
+	}
+	if address := s.text("address"); address != "" && !strings.HasPrefix(address, "unix:") {
+		return nil, usage{status.New(status.InvalidArgument,
+			"the cluster's address is %s, and nothing says where its controller listens: name an address of this machine, such "+
+				"as --listen %s", address, address)}
+	}
+	if err := c.directory().Make(); err != nil {
+		return nil, err
+	}
+	return []string{c.address()}, nil
 }
 
 func (p *program) worker() *cobra.Command {
@@ -210,7 +226,15 @@ func (p *program) workerConfig(s settings) (c cluster.WorkerConfig, err error) {
 		MemoryLimit: memory, Cache: s.text("cache"), CacheBytes: cacheBytes,
 		Heartbeat: s.time("heartbeat"), Silence: s.time("silence"),
 		Wait: s.time("wait"), EvictAfter: s.time("evict-after"), Versions: p.Versions, Software: p.software(), Log: log,
+		Joined: func(devices int) {
+			p.say("worker %s has joined the cluster at %s with %s", name, address, status.Count(devices, "device"))
+		},
 	}, err
+}
+
+// say prints a line about a process that goes on.
+func (p *program) say(format string, args ...any) {
+	fmt.Fprintf(p.err, "pathways: "+format+"\n", args...)
 }
 
 // workerListens returns the addresses of a worker: those of --listen, or a socket in the cluster's directory.
