@@ -223,7 +223,7 @@ func memoryOfHost(m *wire.HostMemory) string {
 		bytes int64
 		name  string
 	}{{m.GetBlocks(), "arrays"}, {m.GetCollectives(), "collectives"}, {m.GetAssembling(), "transfers"},
-		{m.GetPrograms(), "programs"}, {m.GetFree(), "free"}, {m.GetLent(), "lent by clients"}} {
+		{m.GetPrograms(), "programs"}, {m.GetFree(), "reusable"}, {m.GetLent(), "lent by clients"}} {
 		if kind.bytes > 0 {
 			parts = append(parts, size(kind.bytes)+" "+kind.name)
 		}

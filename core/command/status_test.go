@@ -109,7 +109,7 @@ func TestShowMemory(t *testing.T) {
 	}}}})
 	want := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n" +
 		"w0\t0-1: 1.0 GiB of 4.0 GiB, 2: 3.0 GiB of 4.0 GiB, 3: 1.0 GiB of 4.0 GiB\t1.0 MiB arrays, 512 B collectives, " +
-		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB free, 5.0 MiB lent by clients\n" +
+		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB reusable, 5.0 MiB lent by clients\n" +
 		"w1\t0: 1.0 MiB, 1: 0 B\t-\n" +
 		"w3\t-\t10 B programs\n" +
 		"w4\t0-1: 3.0 MiB of 4.0 GiB (1.0 MiB arrays, 512 B programs, 2 B temporary), 2: 0 B of 4.0 GiB (512 B programs)\t-\n"
