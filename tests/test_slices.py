@@ -143,7 +143,7 @@ def test_topology(slices, devices):
 @pytest.mark.parametrize(
     ("wants", "code", "text"),
     [
-        ({"devices": 9}, "RESOURCE_EXHAUSTED", "9 devices was asked for, and the cluster has 8"),
+        ({"devices": 9}, "RESOURCE_EXHAUSTED", "9 devices was asked for, and the session has 8"),
         ({"devices": 2, "topology": (2, 2)}, "INVALID_ARGUMENT", r"\[2 2\] does not have 2 devices"),
         ({"topology": 4}, "INVALID_ARGUMENT", "topology is 4; expected the sizes"),
         ({"devices": 1, "island": "nowhere"}, "INVALID_ARGUMENT", 'no island "nowhere"; there are "default" with 8'),

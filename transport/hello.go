@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -189,12 +188,11 @@ func (c Credentials) wrongToken(shown string) error {
 	if shown == "" {
 		what = "this cluster asks for its token, and none was shown"
 	}
-	where := "name a file with the controller's token"
+	where := "set PATHWAYS_TOKEN_FILE (commands: --token-file) to a file with its token, or PATHWAYS_TOKEN to the token itself"
 	if c.TokenPath != "" {
-		where = fmt.Sprintf("the token lies in %s; name that file", c.TokenPath)
+		where += "; its operator has that in " + c.TokenPath
 	}
-	return status.New(status.Unauthenticated,
-		"%s; %s by --token-file or PATHWAYS_TOKEN_FILE, or set PATHWAYS_TOKEN to the token itself", what, where)
+	return status.New(status.Unauthenticated, "%s; %s", what, where)
 }
 
 // skew compares versions where both sides have them.

@@ -29,6 +29,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -125,7 +126,10 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	if err != nil {
 		s.cancel()
 		s.ends.close()
-		return C.int(base.Fail(status.Wrap(err, "cannot use the cluster at %s", where), message))
+		if !strings.Contains(err.Error(), where) {
+			err = status.Wrap(err, "cannot use the cluster at %s", where)
+		}
+		return C.int(base.Fail(err, message))
 	}
 	s.cluster = cluster
 	s.number = sessions.Add(s)

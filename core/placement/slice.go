@@ -500,10 +500,10 @@ func tooFew(view *View, w Want, n int) error {
 	case n == 0 && len(kinds) > 0:
 		return status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind, counted(kinds))
 	case w.Kind != "":
-		return status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the cluster has %d%s%s",
+		return status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the session has %d%s%s",
 			status.Count(w.Devices, "device"), w.Kind, n, where, gone)
 	}
-	return status.New(status.ResourceExhausted, "a slice of %s was asked for, and the cluster has %d%s%s",
+	return status.New(status.ResourceExhausted, "a slice of %s was asked for, and the session has %d%s%s",
 		status.Count(w.Devices, "device"), n, where, gone)
 }
 

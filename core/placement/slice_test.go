@@ -147,11 +147,11 @@ func TestGrantIsRefused(t *testing.T) {
 		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument,
 			[]string{`"far"`, `"cpu"`}},
 		{"too many", Want{Devices: 5}, status.ResourceExhausted,
-			[]string{"5 devices", "the cluster has 4", "2 more were lost with their workers"}},
+			[]string{"5 devices", "the session has 4", "2 more were lost with their workers"}},
 		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted,
-			[]string{"the cluster has 2", `"default"`}},
+			[]string{"the session has 2", `"default"`}},
 		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted,
-			[]string{`"tpu v4"`, "the cluster has 1"}},
+			[]string{`"tpu v4"`, "the session has 1"}},
 		{"more than anybody may have", Want{Devices: MaxGranted + 1}, status.ResourceExhausted, []string{"1048576"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

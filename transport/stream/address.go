@@ -111,8 +111,18 @@ func unreached(ctx context.Context, address string, err error) error {
 	case context.DeadlineExceeded:
 		code = status.DeadlineExceeded
 	}
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) {
+		err = withoutAddress{dial}
+	}
 	return status.New(code, "%s cannot be reached: %w", address, err)
 }
+
+// withoutAddress is an error of dialling whose text leaves the address to its caller.
+type withoutAddress struct{ dial *net.OpError }
+
+func (e withoutAddress) Error() string { return e.dial.Err.Error() }
+
+func (e withoutAddress) Unwrap() error { return e.dial }
 
 // bind makes a listening socket.
 func bind(network, at string) (net.Listener, error) {
