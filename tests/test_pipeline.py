@@ -559,6 +559,10 @@ def test_refusals(devices):
     with pytest.raises(pathways.PathwaysError, match="has no loss") as error:
         pathways.pipeline([(layer, params[0], devices[0])], 2).value_and_grad(batch, targets)
     assert error.value.code == "FAILED_PRECONDITION"
+    with pytest.raises(TypeError) as error:
+        pipe = pathways.pipeline([(layer, params[0], device) for device in devices[:2]], 2)
+        pipe.forward(np.ones((4, 3), "float32"))
+    assert "in stage0 of the pipeline, layer" in error.value.__notes__
 
 
 def test_places(devices):

@@ -72,6 +72,10 @@ class _Halves:
         return onward, (self, carried, [leaves[i] for i in self._keeps])
 
 
+def _named(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
 class Part:
     """The computations of one stage. A trace shows their names.
 
@@ -92,7 +96,11 @@ class Part:
 
     def jit(self, what: str, function: Callable, **more: Any) -> Callable:
         def call(*args):
-            return function(*args)
+            try:
+                return function(*args)
+            except Exception as error:
+                error.add_note(f"in {self.name} of the pipeline, {_named(self.function)}")
+                raise
 
         call.__name__ = call.__qualname__ = self.name + what
         return jax.jit(call, **more)
