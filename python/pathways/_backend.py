@@ -166,12 +166,15 @@ def _register_plugin(made: Callable[[], None]) -> None:
     atexit.register(_at_exit, os.getpid())
 
 
-def tell(text: str) -> None:
-    """Prints a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal."""
+def tell(text: str, always: bool = False) -> None:
+    """Prints a line for people: to the logger `pathways`, at INFO, if it has a handler; otherwise to a terminal.
+
+    always: also where standard error is no terminal.
+    """
     logger = logging.getLogger("pathways")
     if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
         logger.info(text)
-    elif sys.stderr is not None and sys.stderr.isatty():
+    elif sys.stderr is not None and (always or sys.stderr.isatty()):
         print(text, file=sys.stderr, flush=True)
 
 
@@ -215,7 +218,8 @@ def _when_there(make: Callable[[], Any], asked: Settings) -> Any:
             )
         if failure.message != told:
             told = failure.message
-            tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait")
+            # A batch job's log is looked at as well, when the job does not go on.
+            tell(f"waiting up to {left:.0f} s: {told}; Ctrl-C ends the wait", always=True)
         time.sleep(min(pause, left))
         pause = min(2 * pause, LAST_PAUSE)
 
