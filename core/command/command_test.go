@@ -509,7 +509,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 	code, out, errs = run("down")
 	logs := filepath.Join(dir, logsDir, "default")
-	if code != ExitSuccess || !strings.Contains(out, "The logs are in "+logs) {
+	if code != ExitSuccess || !strings.Contains(out, "has ended. Its logs are in "+logs) {
 		t.Errorf("down: exit code %d\n%s\n%s", code, out, errs)
 	}
 	if kept, err := filepath.Glob(filepath.Join(logs, "*", "*.log")); err != nil || len(kept) < 4 {

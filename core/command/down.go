@@ -42,7 +42,7 @@ Ctrl-C.`,
 			}
 			logs, err := p.stop(c, s.time("wait"))
 			if logs != "" {
-				fmt.Fprintf(p.out, "The logs are in %s\n", logs)
+				fmt.Fprintf(p.out, "The cluster %s has ended. Its logs are in %s\n", c.cluster, logs)
 			}
 			return err
 		},
