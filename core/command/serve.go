@@ -105,8 +105,10 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		Lease: s.time("lease"), State: state, Sequential: dispatch == "sequential", StuckAfter: s.time("stuck-after"),
 		MemoryWait: s.time("memory-wait"),
 		FirstCome:  order == "fifo", Tenants: s.text("tenants"), Again: again, HTTP: s.text("http"),
-		Listening: func(addresses []string) { p.say("the controller listens at %s%s", strings.Join(addresses, ", "), shown) },
-		Versions:  p.Versions, Software: p.software(), Log: log,
+		Listening: func(addresses []string) {
+			p.say("the controller listens at %s%s", strings.Join(addresses, ", "), shown)
+		},
+		Versions: p.Versions, Software: p.software(), Log: log,
 	})
 }
 

@@ -296,8 +296,8 @@ class Program:
                 if refused == AGAIN:
                     raise PathwaysError(
                         "FAILED_PRECONDITION",
-                        f"the program {self._name} makes a jitted function that calls back to Python, which is gone once "
-                        f"the program has been captured ({error.message}); make that function outside of the program",
+                        f"the program {self._name} makes a jitted function that calls back to Python, which is gone"
+                        f" once the program has been captured ({error.message}); make that function outside of the program",
                     ) from error
                 continue
             break
