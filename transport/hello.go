@@ -188,7 +188,7 @@ func (c Credentials) wrongToken(shown string) error {
 	if shown == "" {
 		what = "this cluster asks for its token, and none was shown"
 	}
-	where := "set PATHWAYS_TOKEN_FILE (commands: --token-file) to a file with its token, or PATHWAYS_TOKEN to the token itself"
+	where := "set PATHWAYS_TOKEN_FILE (commands: --token-file) to a file with its token, or PATHWAYS_TOKEN to the token"
 	if c.TokenPath != "" {
 		where += "; its operator has that in " + c.TokenPath
 	}

@@ -111,8 +111,8 @@ func TestUsage(t *testing.T) {
 			[]string{"controller", "--listen", "unix:x", "--dispatch", "both"}, "parallel or sequential"},
 		{"log", map[string]string{"HOME": t.TempDir()}, []string{"controller", "--listen", "unix:x", "--log", "loud"},
 			"debug, info"},
-		{"controller's address", map[string]string{"HOME": t.TempDir(), "PATHWAYS_ADDRESS": "tcp:head:1"}, []string{"controller"},
-			"--listen tcp:head:1"},
+		{"controller's address", map[string]string{"HOME": t.TempDir(), "PATHWAYS_ADDRESS": "tcp:head:1"},
+			[]string{"controller"}, "--listen tcp:head:1"},
 		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"},
 			"--listen"},
 	} {
