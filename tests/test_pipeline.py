@@ -219,7 +219,7 @@ def test_numbers_of_the_model(devices, stages, width):
     order = devices[::2] + devices[1::2]
     places = [order[width * i : width * (i + 1)] for i in range(stages)]
     stages = [(layer, p, place) for p, place in zip(params, places, strict=True)]
-    pipe = pathways.pipeline(stages, 4, "1f1b", loss=loss)
+    pipe = pathways.pipeline(stages, 4, "1F1B", loss=loss)
     results = value, gradients = pipe.value_and_grad(batch, targets)
     assert value.shape == () and value.sharding.device_set == set(places[-1])
     for got, own, place in zip(gradients, pipe.params, places, strict=True):

@@ -38,6 +38,7 @@ from pathways._stage import (
     sharding_of,
     smooth_leaves,
 )
+from pathways._text import plain
 from pathways._tied import Name, Tied
 from pathways._timeline import Timeline
 
@@ -82,10 +83,14 @@ class Pipeline:
         tied: Mapping[Name, Name],
         memory: int | str | None,
     ):
-        if schedule not in (*NAMES, AUTO):
+        named = (
+            {plain(name): name for name in (*NAMES, AUTO)}.get(plain(schedule)) if isinstance(schedule, str) else None
+        )
+        if named is None:
             raise PathwaysError(
                 "INVALID_ARGUMENT", f"the schedule is {schedule!r}; expected one of {', '.join(NAMES)}, or {AUTO}"
             )
+        schedule = named
         if memory is not None and schedule != AUTO:
             raise PathwaysError(
                 "INVALID_ARGUMENT",

@@ -1,6 +1,8 @@
-"""Formats numbers for people."""
+"""Formats numbers for people, and reads names as they write them."""
 
 from __future__ import annotations
+
+import re
 
 
 def count(number: int, noun: str) -> str:
@@ -23,3 +25,8 @@ def duration(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def plain(name: str) -> str:
+    """Returns a name without case and punctuation, so that 1F1B, ZB-H1 and zb_h1 are found."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

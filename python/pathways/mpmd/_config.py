@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from pathways import _reshard
 from pathways._errors import PathwaysError
+from pathways._text import plain
 
 # The schedules that jaxlib lowers, and whether they split a backward into gradients of inputs and of weights.
 SCHEDULES = {
@@ -132,10 +132,6 @@ def make_config(
 
 def schedule_of(name: Any) -> str:
     """Returns jaxlib's name of a schedule."""
-
-    def plain(text: str) -> str:
-        return re.sub(r"[^a-z0-9]", "", text.lower())
-
     known = {plain(schedule): schedule for schedule in SCHEDULES}
     found = known.get(SYNONYMS.get(plain(name), plain(name))) if isinstance(name, str) else None
     if found is None:
