@@ -14,8 +14,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// HelloTime bounds how long a side waits for the other's Hello or Welcome, where
-// its context does not.
+// HelloTime bounds how long a side waits for the other's Hello or Welcome, where its context does not. The accepting
+// side may ask for more time, again and again: see Incoming.Wait.
 const HelloTime = 10 * time.Second
 
 // Credentials are what a process shows of itself, and asks of others.
@@ -35,6 +35,9 @@ type Credentials struct {
 	// Certified is, on the accepting side, the holder of the dialler's certificate; an operator if there is none: then the
 	// token decides alone.
 	Certified Holder
+	// Waits is told on the dialling side, for people, what the accepting side waits for before it lets this one in. It
+	// must not block; nil is allowed.
+	Waits func(why string)
 	// Identity is what this process is probed for, see ErrProbed; without one it answers no probe with OK.
 	Identity []byte
 }
@@ -105,10 +108,8 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 	if err := c.Send(wire.KindHello, payload); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, HelloTime)
-	defer cancel()
-	welcome := new(wire.Welcome)
-	if err := expect(ctx, c, wire.KindWelcome, welcome); err != nil {
+	welcome, err := awaitWelcome(ctx, c, cred.Waits)
+	if err != nil {
 		return nil, err
 	}
 	if err := welcome.Status.Err(); err != nil {
@@ -124,15 +125,39 @@ func Greet(ctx context.Context, c Conn, hello *wire.Hello, cred Credentials) (_ 
 	return welcome, nil
 }
 
+// awaitWelcome returns the answer to a hello. It waits for as long as the other side says that it has to.
+func awaitWelcome(ctx context.Context, c Conn, waits func(why string)) (*wire.Welcome, error) {
+	for said := ""; ; {
+		kind, payload, err := receive(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if kind != wire.KindWait {
+			welcome := new(wire.Welcome)
+			return welcome, decode(c, kind, payload, wire.KindWelcome, welcome)
+		}
+		m := new(wire.Wait)
+		if err := wire.Decode(kind, payload, m); err != nil {
+			return nil, err
+		}
+		if why := wire.Clean(m.Why); waits != nil && why != said {
+			said = why
+			waits(why)
+		}
+	}
+}
+
 // Await reads and checks the Hello of a connection that has come. A dialler that
 // is not let in is told why and its connection is closed.
 //
 // Errors: why it is not let in; ErrProbed where it only asked who listens here.
 func Await(ctx context.Context, c Conn, cred Credentials) (*Incoming, error) {
-	ctx, cancel := context.WithTimeout(ctx, HelloTime)
-	defer cancel()
 	hello := new(wire.Hello)
-	if err := expect(ctx, c, wire.KindHello, hello); err != nil {
+	kind, payload, err := receive(ctx, c)
+	if err == nil {
+		err = decode(c, kind, payload, wire.KindHello, hello)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -227,6 +252,21 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 	return nil
 }
 
+// WaitAgain is how often a dialler is to be told that it has to wait, so that it does not give up.
+const WaitAgain = HelloTime / 4
+
+// Wait tells a dialler that it has to wait for its answer, and why, for people. An older one is not told.
+func (in *Incoming) Wait(why string) error {
+	if in.Protocol < wire.ProtocolWait {
+		return nil
+	}
+	payload, err := proto.Marshal(&wire.Wait{Why: why})
+	if err != nil {
+		return status.New(status.Internal, "what a process waits for does not encode: %w", err)
+	}
+	return in.Send(wire.KindWait, payload)
+}
+
 // Refuse tells the dialler why it is not let in, and closes the connection.
 func (in *Incoming) Refuse(why error) {
 	payload, err := proto.Marshal(&wire.Welcome{Status: wire.Of(why), Software: in.software})
@@ -236,20 +276,24 @@ func (in *Incoming) Refuse(why error) {
 	in.Close()
 }
 
-// expect receives one message of a kind. The end of ctx closes the connection.
-func expect(ctx context.Context, c Conn, want wire.Kind, into proto.Message) error {
+// receive receives one message, within HelloTime. The end of ctx closes the connection.
+func receive(ctx context.Context, c Conn) (wire.Kind, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, HelloTime)
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	kind, payload, err := c.Recv()
 	if !stop() {
 		if ctx.Err() == context.DeadlineExceeded {
-			return status.New(status.DeadlineExceeded, "%s did not say hello in time", c.Peer())
+			return 0, nil, status.New(status.DeadlineExceeded, "%s did not say hello in time", c.Peer())
 		}
-		return status.New(status.Cancelled, "connecting to %s was cancelled", c.Peer())
+		return 0, nil, status.New(status.Cancelled, "connecting to %s was cancelled", c.Peer())
 	}
-	switch {
-	case err != nil:
-		return err
-	case kind != want:
+	return kind, payload, err
+}
+
+// decode decodes a message that is to be of a kind.
+func decode(c Conn, kind wire.Kind, payload []byte, want wire.Kind, into proto.Message) error {
+	if kind != want {
 		return status.New(status.InvalidArgument,
 			"%s began with a message of kind %d, expected %d; is it a process of Open Pathways?", c.Peer(), kind, want)
 	}

@@ -124,6 +124,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		Elastic:   want.Elastic,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: moments.add,
+		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
 	if err != nil {
 		giveBack()

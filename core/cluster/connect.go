@@ -33,6 +33,7 @@ type ClientConfig struct {
 	Hurry     func() bool // see client.Config, like the two below
 	Held      func(*wire.Held)
 	Moment    func(client.Moment)
+	Waits     func(why string) // as transport.Credentials.Waits
 }
 
 // Connect begins a session on a cluster of processes.
@@ -56,7 +57,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 		return nil, err
 	}
 	o := stream.Options{
-		Credentials: transport.Credentials{Token: secret.Token, Software: c.Software, Versions: c.Versions},
+		Credentials: transport.Credentials{Token: secret.Token, Software: c.Software, Versions: c.Versions, Waits: c.Waits},
 		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}
 	calls := o

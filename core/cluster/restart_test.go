@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/device/sim"
+	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
@@ -285,4 +286,47 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who wants in while a controller that has started again waits for its cluster waits, too, also for longer than it
+// waits for an answer otherwise.
+func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
+	dir := t.TempDir()
+	store := func() *durable.Store {
+		s, err := durable.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 3 * transport.HelloTime
+		last := store()
+		l, err := cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: last,
+			Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
+			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
+				Silence: silence}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Cut("worker-1")
+		dead, err := l.Restart(func() *durable.Store { last = store(); return last })
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		s, err := l.Connect(t.Context(), "new", nil)
+		if err != nil {
+			t.Fatalf("after %v: %v", time.Since(begun), err)
+		}
+		if took := time.Since(begun); took < lease/2 || len(s.Devices()) != 1 {
+			t.Errorf("it was let in after %v, and has %d devices; the lost worker had until %v", took, len(s.Devices()), lease)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		l.Close()
+		dead.Close()
+		last.Close()
+	})
 }

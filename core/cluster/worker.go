@@ -70,8 +70,9 @@ func ServeWorker(ctx context.Context, c WorkerConfig) error {
 func (c WorkerConfig) options() (stream.Options, error) {
 	secure, err := c.Secret.tls()
 	return stream.Options{
-		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions},
-		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+		Credentials: transport.Credentials{Token: c.Secret.Token, Software: c.Software, Versions: c.Versions,
+			Waits: func(why string) { c.Log.Info("the worker has to wait", "reason", why) }},
+		Config: stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
 	}, err
 }
 

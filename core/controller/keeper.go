@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -266,16 +267,30 @@ func (s *Server) cameBack() {
 	}
 }
 
-// awaitOthers blocks until State takes messages of clients and workers, or the Server closes.
-func (s *Server) awaitOthers() {
+// awaitOthers blocks until State takes messages of clients and workers, or the Server closes. A newcomer, which may be
+// nil, is told meanwhile that it has to wait, so that it does not give up: nobody waits for longer than the lease.
+func (s *Server) awaitOthers(newcomer *link) {
 	s.mu.Lock()
 	away := s.away
 	s.mu.Unlock()
 	if away == nil {
 		return
 	}
-	select {
-	case <-away:
-	case <-s.done:
+	again := time.NewTicker(transport.WaitAgain)
+	defer again.Stop()
+	for {
+		if newcomer != nil {
+			s.mu.Lock()
+			why := s.state.AwayText()
+			s.mu.Unlock()
+			_ = newcomer.in.Wait(why) // it may have gone; then it gets no welcome either
+		}
+		select {
+		case <-away:
+			return
+		case <-s.done:
+			return
+		case <-again.C:
+		}
 	}
 }

@@ -250,6 +250,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindReceived:   "a number",
 	wire.KindRestarted:  "is never sent",
 	wire.KindRejoin:     "counts only where the controller has started again, and is what comes in other frames",
+	wire.KindWait:       "a sentence, with the names of three processes at most",
 	wire.KindSettled:    "numbers, which go on to workers as they are: the message is no longer than it came",
 	wire.KindLoad:       "what was compiled, which is bounded beside its places",
 	wire.KindCompiling:  "names a worker",

@@ -2,6 +2,9 @@ package controller
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -82,4 +85,23 @@ func (c *conn) named(kind string) (who string, what about) {
 		return "worker " + c.w.name, c.w.about(kind)
 	}
 	return "an operator", about{kind: kind}
+}
+
+// AwayText says for people whom a State that has started again waits for.
+func (st *State) AwayText() string {
+	if st.comeback == nil {
+		return ""
+	}
+	var names []string
+	lease := int64(0)
+	for _, number := range slices.Sorted(maps.Keys(st.comeback.away)) {
+		c := st.conns[number]
+		who, _ := c.named("")
+		names, lease = append(names, who), max(lease, c.cuts.lease)
+	}
+	if n := len(names); n > 3 {
+		names = append(names[:2], fmt.Sprintf("%d others", n-2))
+	}
+	return fmt.Sprintf("the controller has started again, and waits for those that were there to come back, for %.4g s "+
+		"at most: %s", float64(lease)/1e9, strings.Join(names, ", "))
 }

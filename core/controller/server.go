@@ -264,7 +264,7 @@ func (s *Server) lose(c *link, err error) {
 // join brings a new connection to State. It reports whether that let it in.
 func (s *Server) join(c *link, lease time.Duration) bool {
 	if c.in.Hello.Role != wire.Role_ROLE_ADMIN {
-		s.awaitOthers()
+		s.awaitOthers(c)
 	}
 	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
 		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
@@ -291,7 +291,7 @@ func (s *Server) readRejoin(c *link) bool {
 				back := s.state.HasComeBack(c.number)
 				s.mu.Unlock()
 				if back {
-					s.awaitOthers()
+					s.awaitOthers(nil)
 					return true
 				}
 			}

@@ -36,7 +36,7 @@ import (
 //	12 2026-11-24  links of clients and workers to the controller outlive their connections
 //	13 2026-11-24  other workers take the places of those that a session has lost
 //	14 2026-11-24  links outlive the controller, which may start again
-//	15 2026-11-26  so do sessions with slices
+//	15 2026-11-26  so do sessions with slices; who wants in is told that it has to wait
 const (
 	ProtocolMin     = 1
 	ProtocolMax     = 15
@@ -54,6 +54,7 @@ const (
 	ProtocolRebind  = 13 // the first with Rebind
 	ProtocolRejoin  = 14 // the first with Rejoin
 	ProtocolSlices  = 15 // the first with Rejoin.slices
+	ProtocolWait    = 15 // the first with Wait
 )
 
 // Kind is what a frame holds.
@@ -71,6 +72,7 @@ const (
 	KindRestarted Kind = 6
 	KindRejoin    Kind = 7
 	KindSettled   Kind = 8
+	KindWait      Kind = 9
 
 	KindCompile   Kind = 10
 	KindCompiled  Kind = 11

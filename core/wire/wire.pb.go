@@ -5980,6 +5980,51 @@ func (x *Rebind) GetDevices() []*Device {
 	return nil
 }
 
+// Controller to a worker or client that wants in, before its Welcome: it has yet to wait.
+type Wait struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"` // for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wait) Reset() {
+	*x = Wait{}
+	mi := &file_wire_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wait) ProtoMessage() {}
+
+func (x *Wait) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wait.ProtoReflect.Descriptor instead.
+func (*Wait) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *Wait) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Worker or client to a controller that has started again: what it has, before all else. It may be several messages.
 type Rejoin struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -6002,7 +6047,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6014,7 +6059,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6027,7 +6072,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6113,7 +6158,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6170,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6183,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6184,7 +6229,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6196,7 +6241,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6209,7 +6254,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6268,7 +6313,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6280,7 +6325,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6293,7 +6338,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6351,7 +6396,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6363,7 +6408,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6376,7 +6421,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6418,7 +6463,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6430,7 +6475,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6443,7 +6488,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -6525,7 +6570,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6537,7 +6582,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6550,7 +6595,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -6618,7 +6663,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6630,7 +6675,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6643,7 +6688,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -6699,7 +6744,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6711,7 +6756,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6724,7 +6769,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -6755,7 +6800,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6767,7 +6812,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6780,7 +6825,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -6833,7 +6878,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6845,7 +6890,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6858,7 +6903,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -6922,7 +6967,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6934,7 +6979,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6947,7 +6992,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7032,7 +7077,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7044,7 +7089,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7057,7 +7102,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7092,7 +7137,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7104,7 +7149,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7117,7 +7162,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7146,7 +7191,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7158,7 +7203,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7171,7 +7216,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7203,7 +7248,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7215,7 +7260,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7228,7 +7273,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7276,7 +7321,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7288,7 +7333,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7301,7 +7346,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7365,7 +7410,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7377,7 +7422,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7390,7 +7435,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7439,7 +7484,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7451,7 +7496,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7464,7 +7509,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7547,7 +7592,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7559,7 +7604,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7572,7 +7617,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7636,7 +7681,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7648,7 +7693,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7661,7 +7706,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7700,7 +7745,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7712,7 +7757,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7725,7 +7770,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7778,7 +7823,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7790,7 +7835,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7803,7 +7848,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Look) GetIsland() string {
@@ -7856,7 +7901,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7868,7 +7913,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7881,7 +7926,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -7940,7 +7985,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7952,7 +7997,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7965,7 +8010,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8022,7 +8067,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8034,7 +8079,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8047,7 +8092,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Trace) GetName() string {
@@ -8098,7 +8143,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8110,7 +8155,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8123,7 +8168,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Report) GetCluster() string {
@@ -8269,7 +8314,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8281,7 +8326,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[103]
+	mi := &file_wire_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8294,7 +8339,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92, 0}
+	return file_wire_proto_rawDescGZIP(), []int{93, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8359,7 +8404,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8371,7 +8416,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8384,7 +8429,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 0}
+	return file_wire_proto_rawDescGZIP(), []int{95, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8432,7 +8477,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8444,7 +8489,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8457,7 +8502,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 1}
+	return file_wire_proto_rawDescGZIP(), []int{95, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8493,7 +8538,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8505,7 +8550,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8518,7 +8563,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 0}
+	return file_wire_proto_rawDescGZIP(), []int{98, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8602,7 +8647,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8614,7 +8659,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8627,7 +8672,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 1}
+	return file_wire_proto_rawDescGZIP(), []int{98, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8671,7 +8716,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8683,7 +8728,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8696,7 +8741,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 2}
+	return file_wire_proto_rawDescGZIP(), []int{98, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8791,7 +8836,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8803,7 +8848,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8816,7 +8861,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 3}
+	return file_wire_proto_rawDescGZIP(), []int{98, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8875,7 +8920,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8887,7 +8932,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8900,7 +8945,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 4}
+	return file_wire_proto_rawDescGZIP(), []int{98, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -8954,7 +8999,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8966,7 +9011,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8979,7 +9024,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 5}
+	return file_wire_proto_rawDescGZIP(), []int{98, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9055,7 +9100,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9067,7 +9112,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9080,7 +9125,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 6}
+	return file_wire_proto_rawDescGZIP(), []int{98, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9223,7 +9268,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9235,7 +9280,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9248,7 +9293,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 7}
+	return file_wire_proto_rawDescGZIP(), []int{98, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9401,7 +9446,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9413,7 +9458,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9426,7 +9471,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 8}
+	return file_wire_proto_rawDescGZIP(), []int{98, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9515,7 +9560,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9527,7 +9572,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9540,7 +9585,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 9}
+	return file_wire_proto_rawDescGZIP(), []int{98, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9603,7 +9648,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9615,7 +9660,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9628,7 +9673,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 10}
+	return file_wire_proto_rawDescGZIP(), []int{98, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9672,7 +9717,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9684,7 +9729,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9697,7 +9742,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 11}
+	return file_wire_proto_rawDescGZIP(), []int{98, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9794,7 +9839,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9806,7 +9851,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9819,7 +9864,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 12}
+	return file_wire_proto_rawDescGZIP(), []int{98, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9889,7 +9934,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9901,7 +9946,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9914,7 +9959,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 13}
+	return file_wire_proto_rawDescGZIP(), []int{98, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -9944,7 +9989,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9956,7 +10001,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9969,7 +10014,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 14}
+	return file_wire_proto_rawDescGZIP(), []int{98, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10540,7 +10585,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Rebind\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x120\n" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
-	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\xad\x02\n" +
+	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\x18\n" +
+	"\x04Wait\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\"\xad\x02\n" +
 	"\x06Rejoin\x12\x12\n" +
 	"\x04more\x18\x01 \x01(\bR\x04more\x122\n" +
 	"\bholdings\x18\x02 \x03(\v2\x16.pathways.wire.HoldingR\bholdings\x12\x12\n" +
@@ -10930,7 +10977,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 121)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11006,61 +11053,62 @@ var file_wire_proto_goTypes = []any{
 	(*Peers)(nil),                // 71: pathways.wire.Peers
 	(*Session)(nil),              // 72: pathways.wire.Session
 	(*Rebind)(nil),               // 73: pathways.wire.Rebind
-	(*Rejoin)(nil),               // 74: pathways.wire.Rejoin
-	(*Holding)(nil),              // 75: pathways.wire.Holding
-	(*HeldArray)(nil),            // 76: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 77: pathways.wire.HeldGang
-	(*Settled)(nil),              // 78: pathways.wire.Settled
-	(*KeptLink)(nil),             // 79: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 80: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 81: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 82: pathways.wire.KeptIsland
-	(*KeptLoss)(nil),             // 83: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 84: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 85: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 86: pathways.wire.Span
-	(*Drop)(nil),                 // 87: pathways.wire.Drop
-	(*Goodbye)(nil),              // 88: pathways.wire.Goodbye
-	(*Profile)(nil),              // 89: pathways.wire.Profile
-	(*Profiled)(nil),             // 90: pathways.wire.Profiled
-	(*Recorded)(nil),             // 91: pathways.wire.Recorded
-	(*Happened)(nil),             // 92: pathways.wire.Happened
-	(*Executed)(nil),             // 93: pathways.wire.Executed
-	(*Watch)(nil),                // 94: pathways.wire.Watch
-	(*Doing)(nil),                // 95: pathways.wire.Doing
-	(*Look)(nil),                 // 96: pathways.wire.Look
-	(*Timeline)(nil),             // 97: pathways.wire.Timeline
-	(*Ask)(nil),                  // 98: pathways.wire.Ask
-	(*Trace)(nil),                // 99: pathways.wire.Trace
-	(*Report)(nil),               // 100: pathways.wire.Report
-	nil,                          // 101: pathways.wire.Hello.VersionsEntry
-	nil,                          // 102: pathways.wire.Platform.StringsEntry
-	nil,                          // 103: pathways.wire.Platform.IntsEntry
-	nil,                          // 104: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 105: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 106: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 107: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 108: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 109: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 110: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 111: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 112: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 113: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 114: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 115: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 116: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 117: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 118: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 119: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 120: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 121: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 122: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 123: pathways.wire.Report.Supervised
+	(*Wait)(nil),                 // 74: pathways.wire.Wait
+	(*Rejoin)(nil),               // 75: pathways.wire.Rejoin
+	(*Holding)(nil),              // 76: pathways.wire.Holding
+	(*HeldArray)(nil),            // 77: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 78: pathways.wire.HeldGang
+	(*Settled)(nil),              // 79: pathways.wire.Settled
+	(*KeptLink)(nil),             // 80: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 81: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 82: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 83: pathways.wire.KeptIsland
+	(*KeptLoss)(nil),             // 84: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 85: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 86: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 87: pathways.wire.Span
+	(*Drop)(nil),                 // 88: pathways.wire.Drop
+	(*Goodbye)(nil),              // 89: pathways.wire.Goodbye
+	(*Profile)(nil),              // 90: pathways.wire.Profile
+	(*Profiled)(nil),             // 91: pathways.wire.Profiled
+	(*Recorded)(nil),             // 92: pathways.wire.Recorded
+	(*Happened)(nil),             // 93: pathways.wire.Happened
+	(*Executed)(nil),             // 94: pathways.wire.Executed
+	(*Watch)(nil),                // 95: pathways.wire.Watch
+	(*Doing)(nil),                // 96: pathways.wire.Doing
+	(*Look)(nil),                 // 97: pathways.wire.Look
+	(*Timeline)(nil),             // 98: pathways.wire.Timeline
+	(*Ask)(nil),                  // 99: pathways.wire.Ask
+	(*Trace)(nil),                // 100: pathways.wire.Trace
+	(*Report)(nil),               // 101: pathways.wire.Report
+	nil,                          // 102: pathways.wire.Hello.VersionsEntry
+	nil,                          // 103: pathways.wire.Platform.StringsEntry
+	nil,                          // 104: pathways.wire.Platform.IntsEntry
+	nil,                          // 105: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 106: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 107: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 108: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 109: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 110: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 111: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 112: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 113: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 114: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 115: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 116: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 117: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 118: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 119: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 120: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 121: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 122: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 123: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 124: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	101, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	102, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11071,13 +11119,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	102, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	103, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	103, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	104, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	104, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	105, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	105, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	106, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11100,7 +11148,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	117, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	118, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -11130,19 +11178,19 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	86,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	87,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	75,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	76,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
 	9,   // 76: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	76,  // 77: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	77,  // 78: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	77,  // 77: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	78,  // 78: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
 	9,   // 79: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
 	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
 	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
 	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	86,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	86,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	87,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	87,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
 	48,  // 85: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
 	3,   // 86: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
 	9,   // 87: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
@@ -11154,33 +11202,33 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 93: pathways.wire.Drop.status:type_name -> pathways.wire.Status
 	9,   // 94: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
 	9,   // 95: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	93,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	92,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	106, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	107, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	108, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	110, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	115, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	121, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	113, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	116, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	120, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	122, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	94,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	93,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	107, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	108, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	109, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	111, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	116, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	122, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	114, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	117, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	121, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	123, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	10,  // 108: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	95,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	111, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	96,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	112, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
 	10,  // 111: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
 	16,  // 112: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
 	18,  // 113: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	114, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	112, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	119, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	117, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	112, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	118, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	86,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	118, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	123, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	115, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	113, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	120, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	118, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	113, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	119, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	87,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	119, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	124, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
 	123, // [123:123] is the sub-list for method output_type
 	123, // [123:123] is the sub-list for method input_type
 	123, // [123:123] is the sub-list for extension type_name
@@ -11199,7 +11247,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   121,
+			NumMessages:   122,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -223,7 +223,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 	if c.waitForRoom(); c.ended != nil {
 		return c.ended
 	}
-	if kind == wire.KindWelcome { // the first message, which precedes those of the link
+	if kind == wire.KindWelcome || kind == wire.KindWait { // these precede the messages of the link
 		return c.line.Post(kind, payload)
 	}
 	if err := c.hand(kind, payload, how); status.CodeOf(err) == status.InvalidArgument {
