@@ -103,16 +103,16 @@ def candidates(plan):
     return {candidate.name: candidate for candidate in plan.candidates}
 
 
-def test_steps_that_follow_each_other_have_the_bubbles_of_the_papers():
-    p, m = 4, 16
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 16), (8, 32)])
+def test_steps_that_follow_each_other_have_the_bubbles_of_the_papers(p, m):
     each = candidates(plan([SPLIT] * p, m))
     assert {name: c.bubble for name, c in each.items() if not c.refused} == pytest.approx(
         {"gpipe": (p - 1) / (m + p - 1), "1f1b": (p - 1) / (m + p - 1), "zb-h1": (p - 1) / (3 * m + p - 1), "zb-h2": 0}
     )
     assert each["zbv"].refused == "expects two stages on each place, there and back, such as a, b, b, a"
-    there = candidates(plan([SPLIT] * 2 * p, m, [0, 1, 2, 3, 3, 2, 1, 0]))
+    there = candidates(plan([SPLIT] * 2 * p, m, [*range(p), *reversed(range(p))]))
     assert there["zbv"].bubble == pytest.approx(0) and there["interleaved"].refused
-    again = candidates(plan([SPLIT] * 2 * p, m, [0, 1, 2, 3] * 2))
+    again = candidates(plan([SPLIT] * 2 * p, m, [*range(p)] * 2))
     assert again["interleaved"].bubble == pytest.approx((p - 1) / (2 * m + p - 1)) and again["zbv"].refused
 
 
