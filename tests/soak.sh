@@ -10,16 +10,17 @@ seconds=$1 only=${2:-.}
 built=$(mktemp -d)
 trap 'rm -rf "$built"' EXIT
 
-# Package, names of tests, and flags: one line for each check.
+# Package, tags ("-": none), names of tests, and flags: one line for each check.
 checks() {
-  local file names
+  local file names tags
   for file in $(git grep -l 'rapid\.Check' -- '*_test.go'); do
     names=$(awk '/^func Test/ { sub(/\(.*/, "", $2); name = $2 } /rapid\.Check/ { print name }' "$file" |
       { grep -E "$only" || true; } | sort -u | paste -sd '|')
-    test -z "$names" || echo "./$(dirname "$file") ^($names)\$ -rapid.checks=1000"
+    tags=$(sed -n 's|^//go:build \([a-z]*\)$|\1|p' "$file")
+    test -z "$names" || echo "./$(dirname "$file") ${tags:--} ^($names)\$ -rapid.checks=1000"
   done
   while read -r name flags; do
-    grep -qE "$only" <<<"$name" && echo "./core/cluster ^$name\$ $flags"
+    grep -qE "$only" <<<"$name" && echo "./core/cluster - ^$name\$ $flags"
   done <<'EOF'
 TestSimulation -simulations=100
 TestSimulationOfMany -simulations-of-many=1 -many=64
@@ -34,9 +35,9 @@ if test ${#all[@]} = 0; then
 fi
 failed=0
 for check in "${all[@]}"; do
-  read -r package names flags <<<"$check"
-  binary=$built/$(tr / - <<<"$package").test
-  test -x "$binary" || go test -c -o "$binary" "$package"
+  read -r package tags names flags <<<"$check"
+  binary=$built/$(tr / - <<<"$package")$tags.test
+  test -x "$binary" || go test -c -tags "${tags#-}" -o "$binary" "$package"
   end=$((SECONDS + seconds / ${#all[@]})) times=0
   while test $times = 0 -o $SECONDS -lt $end; do
     times=$((times + 1))
