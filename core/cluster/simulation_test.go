@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,11 +59,13 @@ func TestSimulation(t *testing.T) {
 	first := rand.Uint64N(1 << 32)
 	t.Logf("seeds from %d on", first)
 	var running sync.WaitGroup
+	var simulated atomic.Int64
+	begun := time.Now()
 	next := make(chan uint64)
 	for range runtime.GOMAXPROCS(0) {
 		running.Go(func() {
 			for seed := range next {
-				simulate(t, seed, 0)
+				simulated.Add(int64(simulate(t, seed, 0)))
 			}
 		})
 	}
@@ -74,6 +77,7 @@ func TestSimulation(t *testing.T) {
 	}
 	close(next)
 	running.Wait()
+	t.Logf("%.0f s of simulated time in %.0f s", time.Duration(simulated.Load()).Seconds(), time.Since(begun).Seconds())
 }
 
 // The same with many workers, few of which go.
@@ -99,8 +103,9 @@ func givenSeed(t *testing.T) (seed uint64, ok bool) {
 	return seed, true
 }
 
-// simulate tries a seed, with as many workers as it draws where none are said.
-func simulate(t *testing.T, seed uint64, workers int) {
+// simulate tries a seed, with as many workers as it draws where none are said. It returns how long that took in virtual
+// time.
+func simulate(t *testing.T, seed uint64, workers int) (took time.Duration) {
 	t.Run(fmt.Sprint(seed), func(t *testing.T) {
 		defer func() {
 			if t.Failed() {
@@ -109,8 +114,13 @@ func simulate(t *testing.T, seed uint64, workers int) {
 			}
 		}()
 		dir := t.TempDir()
-		synctest.Test(t, func(t *testing.T) { newTrial(t, seed, dir).run(workers) })
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			newTrial(t, seed, dir).run(workers)
+			took = time.Since(begun)
+		})
 	})
+	return took
 }
 
 // The bounds of a trial, in virtual time.
