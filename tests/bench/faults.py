@@ -177,6 +177,9 @@ FAULTS = [
         "no lease: connection of the script to the controller is cut", up(), broken("script", "controller"), True, True
     ),
     Fault("no lease: worker killed, restarted by the supervisor", up(), kill("worker-1"), fails=True),
+    Fault(
+        "no lease: worker hangs (SIGSTOP), with a spare", up(workers=3), kill("worker-1", signal.SIGSTOP), fails=True
+    ),
     Fault("no lease: controller killed, restarted by the supervisor", up(), kill("controller"), fails=True),
 ]
 CLIENT_KILLED = "script killed: until another one has its exclusive slice, and a result there"
