@@ -35,8 +35,9 @@ func (w *twin) joinWorker() {
 func (w *twin) joinClient() {
 	w.conns++
 	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
-		programs: map[uint64][]uint32{}, waiting: map[uint64][]uint32{}, failing: map[uint64]bool{},
-		where: map[uint64][]uint32{}}
+		programs: map[uint64][]uint32{}, rows: map[uint64][]uint32{}, waiting: map[uint64][]uint32{},
+		failing: map[uint64]bool{},
+		where:   map[uint64][]uint32{}}
 	devices := 0
 	if more := rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "vacant"); more > 0 {
 		devices = w.st.layout.View().Len() + more
@@ -203,7 +204,7 @@ func (w *twin) submits(c *twinClient) {
 		}
 		for _, o := range g.Outputs {
 			n, made := g.Nodes[o-uint64(g.Inputs)-1], m.First+o-uint64(g.Inputs)-1
-			c.live, c.where[made] = append(c.live, made), c.programs[n.GetRun().GetProgram()]
+			c.live, c.where[made] = append(c.live, made), c.rows[n.GetRun().GetProgram()]
 			if n.Transfer != nil {
 				c.where[made] = []uint32{n.Transfer.Moves[0].To}
 			}
@@ -234,7 +235,7 @@ func readOn(c *twinClient, g *wire.Graph, input uint64) (on []uint32) {
 	for _, n := range g.Nodes {
 		switch {
 		case n.GetRun() != nil && n.Run.Inputs[0] == input:
-			on = append(on, c.programs[n.Run.Program]...)
+			on = append(on, c.rows[n.Run.Program]...)
 		case n.GetTransfer() != nil && n.Transfer.Moves[0].Source == input:
 			on = append(on, n.Transfer.Moves[0].From)
 		}

@@ -53,6 +53,7 @@ type twinClient struct {
 	program  uint64
 	ended    map[uint64]error // operations; nil is success
 	programs map[uint64][]uint32
+	rows     map[uint64][]uint32 // of programs that were forgotten, too: graphs go on to run them
 	waiting  map[uint64][]uint32
 	graph    uint64
 	graphs   map[uint64]*wire.Graph
@@ -162,7 +163,7 @@ func (w *twin) devicesOf(m *wire.Dispatch, op uint64) []uint32 {
 		if run.Only > 0 {
 			return []uint32{run.Only - 1}
 		}
-		return c.programs[run.Program]
+		return c.rows[run.Program]
 	case wire.Kind(m.Kind) == wire.KindTransfer:
 		if t, ok := w.sent[[2]uint64{uint64(m.Session), op}].(*wire.Transfer); ok {
 			return ends(t.Moves)
@@ -181,7 +182,7 @@ func (w *twin) devicesOfNode(session uint32, graph uint64, node uint32) []uint32
 	if n.Run == nil {
 		return ends(n.Transfer.Moves)
 	}
-	return c.programs[n.Run.Program]
+	return c.rows[n.Run.Program]
 }
 
 // ends returns the devices between which bytes move.
@@ -241,7 +242,7 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 			if !slices.Equal(m.Info.Devices, rows) {
 				w.t.Fatalf("program %d is for devices %v, want %v", m.Program, m.Info.Devices, rows)
 			}
-			c.programs[m.Program] = rows
+			c.programs[m.Program], c.rows[m.Program] = rows, rows
 		}
 	}
 }

@@ -276,14 +276,14 @@ func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 		want := proto.CloneOf(c.graphs[got.Graph])
 		want.Session = got.Session
 		all := worker.old || !slices.ContainsFunc(want.Nodes, func(n *wire.Node) bool {
-			rows := c.programs[n.GetRun().GetProgram()]
+			rows := c.rows[n.GetRun().GetProgram()]
 			for _, m := range n.GetTransfer().GetMoves() {
 				rows = append(slices.Clone(rows), m.From, m.To)
 			}
 			return slices.ContainsFunc(rows, func(d uint32) bool { return on[d] != worker.process })
 		})
 		for _, n := range want.Nodes {
-			rows := c.programs[n.GetRun().GetProgram()]
+			rows := c.rows[n.GetRun().GetProgram()]
 			switch {
 			case all:
 			case n.Transfer != nil:
