@@ -338,7 +338,8 @@ def pipeline(
       schedule: "gpipe", all forwards and then all backwards; "1f1b", which takes the same time and keeps less: stage s
         of S keeps the arrays of at most S - s microbatches; "interleaved", the same with several stages on each place;
         "zb-h1", "zb-h2" and "zbv", in which backwards are split, so that little or no time is idle. "auto" times the
-        stages at the first step, and chooses the one whose steps are shortest. See docs/guides/pipelines.md.
+        stages at the first step, and chooses the one whose steps are shortest. Case and punctuation do not matter. See
+        docs/guides/pipelines.md.
       loss: a function (y, targets) of the last stage's output that returns one number, the mean over rows; needed for
         `value_and_grad`.
       tied: parameters that are another stage's, such as {(3, "unembed"): (0, "embed")}: stage 3 finds it
