@@ -23,11 +23,12 @@ type session struct {
 	host     string
 	process  *wire.Process
 	conn     uint64 // 0 where it is no more
+	address  [1]uint64
 	begun    int64
 	profiles int // that have begun, and not ended
-	address  [1]uint64
+	tenant   *tenancy
 
-	tenant *tenancy
+	// Its devices, and the workers behind them.
 	*binding
 	offered   *binding          // that its client was told of, until it answers
 	answered  bool              // and the answer is in the queue
@@ -35,52 +36,57 @@ type session struct {
 	postponed []postponed       // Compiles behind the answer
 	rebinds   bool              // its client takes offers
 	spot      spot              // of its client
-	lost      map[uint64]error  // by object: why some of its shards are lost; those left are on the object's place
 	seen      placement.Numbers // the same as numbers; nil until needed
 	told      set               // slots of workers that know of the session
 	places    map[string]*place
 	single    []*place // by virtual device; nil until needed
 
-	readers gangs  // under way, all but puts
-	putters gangs  // puts under way
-	entered uint64 // gangs that were ever under way
-
-	last     uint64 // operation received last
-	settles  bool   // its client tells which operations it has heard the end of
-	restored bool   // it began before the controller started again
-	// tellsSlices: when the controller has started again, its client says which slices it has.
-	tellsSlices bool
-	sliced      bool     // it has, or had, slices, and its client does not
-	unkept      []uint64 // programs that are gone and that stay on disk until no gang is under way
-	underWay    int      // operations received whose end was not told
-	out         int      // gangs dispatched and not ended
-	putting     int      // of them, puts
-	gave        int64    // when it freed an array last, or an operation other than a put ended
-	spent       uint64   // device time of those that have ended, in nanoseconds
-	queue       []queued
-	head        int
-	freeing     int      // objects named in the queue
-	pieces      int      // of Assembles in the queue
-	unmade      int      // Assembles in the queue
-	busy        []*place // of gangs that were performed and have not ended
-	uses        uint64   // counts what came into busy, and went
-	use         use
-	waiting     *gang  // one that is held; the queue stays behind it
-	line        line   // what was performed and waits for its turn
-	play        *play  // of which nodes are yet to be performed; the queue stays behind it
-	ready       bool   // in State.ready
-	numbered    uint64 // number of an operation given last
-	popped      uint64 // that of the operation performed last
-	names       *names // nil unless something is queued behind a gang that is held, or was
-	ahead       bool   // some of the fetches in the queue may be able to go past what is held
-
+	// What it has there.
+	objects   map[uint64]*object
+	lost      map[uint64]error // by object: why some of its shards are lost; those left are on the object's place
 	programs  map[uint64]*program
+	compiling map[uint64]*compiled // by program
 	graphs    map[uint64]*graph
 	nodes     int // of graphs
-	objects   map[uint64]*object
-	compiling map[uint64]*compiled // by program
 
-	ok     []uint64
+	// For a controller that starts again.
+	settles     bool     // its client tells which operations it has heard the end of
+	restored    bool     // it began before the controller started again
+	tellsSlices bool     // its client says then which slices it has
+	sliced      bool     // it has, or had, slices, and its client does not
+	unkept      []uint64 // programs that are gone and that stay on disk until no gang is under way
+
+	// Its operations, from their arrival on. The queue holds those that were received and not performed.
+	last     uint64 // operation received last
+	underWay int    // operations received whose end was not told
+	queue    []queued
+	head     int
+	numbered uint64 // number of an operation given last
+	popped   uint64 // that of the operation performed last
+	freeing  int    // objects named in the queue
+	pieces   int    // of Assembles in the queue
+	unmade   int    // Assembles in the queue
+	names    *names // nil unless something is queued behind a gang that is held, or was
+	ahead    bool   // some of the fetches in the queue may be able to go past what is held
+	waiting  *gang  // one that is held; the queue stays behind it
+	play     *play  // of which nodes are yet to be performed; the queue stays behind it
+	ready    bool   // in State.ready
+
+	// What was performed and has not ended.
+	line    line     // waits for its turn
+	busy    []*place // of gangs
+	uses    uint64   // counts what came into busy, and went
+	use     use
+	readers gangs  // under way, all but puts
+	putters gangs  // puts under way
+	out     int    // gangs dispatched and not ended
+	putting int    // of them, puts
+	entered uint64 // gangs that were ever under way
+
+	// What has ended.
+	gave   int64    // when it freed an array last, or an operation other than a put ended
+	spent  uint64   // device time of those that have ended, in nanoseconds
+	ok     []uint64 // operations whose end its client is told of with the next Flush
 	failed []*wire.Failure
 	dirty  bool // in State.dirty
 }
