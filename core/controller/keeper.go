@@ -132,6 +132,16 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 	s.keeper.wait()
 }
 
+// send puts a message into the outboxes of its receivers. Called with the lock.
+func (s *Server) send(a *Action) {
+	for _, number := range a.To {
+		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
+			c.full = true
+			s.full = append(s.full, c)
+		}
+	}
+}
+
 // sendKept sends a message once all is on disk that was kept before. Called with the lock.
 func (s *Server) sendKept(a *Action) {
 	later := &Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), late: a.late}

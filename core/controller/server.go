@@ -555,16 +555,6 @@ func (s *Server) do(a *Action) {
 	}
 }
 
-// send puts a message into the outboxes of its receivers. Called with the lock.
-func (s *Server) send(a *Action) {
-	for _, number := range a.To {
-		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
-			c.full = true
-			s.full = append(s.full, c)
-		}
-	}
-}
-
 // ReadTenants has the file of tenants read again, and its tenants' terms hold from then on. Where it cannot be used,
 // that is logged, and what it said before holds.
 func (s *Server) ReadTenants() { s.readTenants(0) }
