@@ -236,9 +236,11 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 				var dead *controller.Server
 				restart := func() {
 					time.Sleep(c.when)
-					if dead, err = l.Restart(func() *durable.Store { last = store(); return last }); err != nil {
+					server, err := l.Restart(func() *durable.Store { last = store(); return last })
+					if err != nil {
 						t.Error(err)
 					}
+					dead = server
 				}
 				var restarted sync.WaitGroup
 				if !c.stop {
