@@ -50,6 +50,16 @@ func (st *State) offerAll() {
 	}
 }
 
+// offerAgain makes offers to sessions that miss devices, if others have let go of a worker that can take a place.
+func (st *State) offerAgain() {
+	for _, s := range st.sessions {
+		if s.missing > 0 {
+			st.offerAll()
+			return
+		}
+	}
+}
+
 // offer makes a session an offer, if it misses devices and there are workers for some of them.
 func (st *State) offer(s *session) {
 	switch {
@@ -61,7 +71,7 @@ func (st *State) offer(s *session) {
 	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
 		w := st.processes[process]
 		return w != nil && w.protocol >= wire.ProtocolRebind && s.spot.reaches(w.spot, w.offer.Addresses)
-	})
+	}, st.occupied())
 	if next == nil {
 		return
 	}

@@ -229,7 +229,7 @@ func (a *Answer) session(s *session) (cost int) {
 		f.report.Link = c.cuts.report(st.now)
 	}
 	if s.missing > 0 && s.offered == nil {
-		f.report.Lacks = st.layout.Lacks(s.view)
+		f.report.Lacks = st.layout.Lacks(s.id, s.view, st.occupied())
 	}
 	st.ledger.Each(ledger.Owner(s.id), func(on ledger.Devices, bytes int64) {
 		f.memory = append(f.memory, memoryFacts{on, bytes})

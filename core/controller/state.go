@@ -523,6 +523,7 @@ func (st *State) tick() {
 	st.tellSlow()
 	st.tellHeld()
 	st.stir()
+	st.offerAgain()
 	st.serve = st.serve || st.isSliceDue()
 }
 

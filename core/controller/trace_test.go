@@ -153,7 +153,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolLoaded - 1 // it does not say when it has loaded a program
 		}
 	case "client":
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2],
+			ProtocolMax: uint32(number(args["protocol"]))}
 		ev.Of = args["of"]
 	case "admin":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_ADMIN}
@@ -535,12 +536,22 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 						fmt.Fprintf(w, " %s (%d)", wire.Owner(x.Session, x.Client, x.User, x.Host), x.Bytes)
 					}
 				}
+				if s.Lacks != "" {
+					fmt.Fprintf(w, ", %s", s.Lacks)
+				}
 				for _, x := range s.Slices {
 					fmt.Fprintf(w, ", slice %d is", x.Slice)
 					for _, p := range x.Devices {
 						fmt.Fprintf(w, " %d.%d+%d", p.Worker, p.Local, p.Count)
 					}
 				}
+			}
+		case wire.KindRebind:
+			m := new(wire.Rebind)
+			into(m)
+			fmt.Fprintf(w, "offer of epoch %d:", m.Epoch)
+			for _, d := range m.Devices {
+				fmt.Fprintf(w, " %d is %d.%d", d.Number, d.Worker, d.Local)
 			}
 		default:
 			fmt.Fprintf(w, "kind %d", a.Wire)

@@ -18,8 +18,9 @@ import (
 // A worker takes the place of another as a whole, device by device in their local order, so what was compiled for
 // consecutive devices of one worker still is for such. It has to be like the other: of the same island, with the same
 // fingerprint, number of devices, kinds and memories. It must not have devices in the view already, and none of its
-// devices may be kept for others. Of several, one with the name of the lost worker comes first, since that is the same
-// worker started again; then one that the fewest slices and views of a fixed size have.
+// devices may be kept for others. Where it comes behind devices of an exclusive slice, no other session may have a
+// slice, arrays or computations on these. Of several, one with the name of the lost worker comes first, since that is
+// the same worker started again; then one that the fewest slices and views of a fixed size have.
 
 // Epoch returns which view of its session this is: 1, 2, 3 …
 func (v *View) Epoch() uint64 { return v.epoch + 1 }
@@ -32,7 +33,7 @@ func (v *View) Misses() bool {
 // Rebind returns the session's view of the next epoch, nil if no worker can take the place of one that has left. The
 // session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
 // The caller may exclude workers by usable.
-func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *View {
+func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool, occupied Occupied) *View {
 	replaced, free := map[*Worker]*Worker{}, m.without(v)
 	var next *View
 	for i, r := range v.runs {
@@ -41,7 +42,8 @@ func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *
 		}
 		by, looked := replaced[r.worker]
 		if !looked {
-			by = m.replacement(r.worker, free, usable)
+			shared := m.sharedFor(session, r.worker, occupied)
+			by = m.replacement(r.worker, free, func(w *Worker) bool { return usable(w.Offer.Worker) && !shared(w) })
 			replaced[r.worker] = by
 			free = slices.DeleteFunc(free, func(w *Worker) bool { return w == by })
 		}
@@ -58,6 +60,31 @@ func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool) *
 	}
 	m.move(session, v, next)
 	return next
+}
+
+// sharedFor returns a function that reports whether other sessions have slices, arrays or computations on those devices
+// of a worker that would be in exclusive slices of a session, if it took the place of the lost one.
+func (m *Map) sharedFor(session uint32, lost *Worker, occupied Occupied) func(*Worker) bool {
+	var alone []int // local numbers
+	var used Numbers
+	if mine := m.holders[session]; mine != nil {
+		for _, s := range mine.slices {
+			for _, d := range s.Devices {
+				if w, local := s.View.where(d); w == lost && s.Want.Exclusive {
+					alone = append(alone, local)
+				}
+			}
+		}
+	}
+	if len(alone) > 0 && occupied != nil {
+		used = occupied(session)
+	}
+	return func(w *Worker) bool {
+		return slices.ContainsFunc(alone, func(local int) bool {
+			l := &m.loads[w.First+local]
+			return l.granted > 0 || l.viewed > 0 || used.Has(w.First+local)
+		})
+	}
 }
 
 // without returns the workers of which a view has no devices, in their order.
@@ -77,7 +104,7 @@ func (m *Map) without(v *View) (free []*Worker) {
 }
 
 // replacement returns the one of some workers that takes the place of one which has left; nil if there is none.
-func (m *Map) replacement(lost *Worker, free []*Worker, usable func(worker uint64) bool) (best *Worker) {
+func (m *Map) replacement(lost *Worker, free []*Worker, usable func(*Worker) bool) (best *Worker) {
 	use := func(w *Worker) (n int32) {
 		for local := range w.Devices {
 			l := &m.loads[w.First+local]
@@ -92,7 +119,7 @@ func (m *Map) replacement(lost *Worker, free []*Worker, usable func(worker uint6
 		return 1
 	}
 	for _, w := range free {
-		if w.Island != lost.Island || !w.isLike(lost) || !usable(w.Offer.Worker) || m.isKept(w) {
+		if w.Island != lost.Island || !w.isLike(lost) || !usable(w) || m.isKept(w) {
 			continue
 		}
 		if best == nil || cmp.Or(cmp.Compare(other(w), other(best)), cmp.Compare(use(w), use(best))) < 0 {
@@ -108,9 +135,9 @@ func (w *Worker) isLike(o *Worker) bool {
 		slices.Equal(w.Kinds, o.Kinds) && slices.Equal(w.Memories, o.Memories)
 }
 
-// Lacks says for people which devices of a view have no worker, what would take the place of the first of these, and
-// why no worker that is there does; "" where none lacks one.
-func (m *Map) Lacks(v *View) string {
+// Lacks says for people which devices of a session's view have no worker, what would take the place of the first of
+// these, and why no worker that is there does; "" where none lacks one.
+func (m *Map) Lacks(session uint32, v *View, occupied Occupied) string {
 	devices, workers := 0, map[*Worker]bool{}
 	var first *Worker
 	for _, r := range v.runs {
@@ -125,6 +152,7 @@ func (m *Map) Lacks(v *View) string {
 	}
 	text := fmt.Sprintf("%d of its %s wait for %s of island %s, with %s each", devices, status.Count(v.Len(), "device"),
 		status.Count(len(workers), "worker"), first.Island.Name, first.describeDevices())
+	shared := m.sharedFor(session, first, occupied)
 	for _, w := range m.without(v) {
 		switch {
 		case w.Island != first.Island:
@@ -135,6 +163,8 @@ func (m *Map) Lacks(v *View) string {
 			text += fmt.Sprintf("; %s has other memories, or another plugin or processor", w.Name)
 		case m.isKept(w):
 			text += fmt.Sprintf("; %s is in an exclusive slice, or kept for one", w.Name)
+		case shared(w):
+			text += fmt.Sprintf("; %s is used by other sessions, and is to be in an exclusive slice", w.Name)
 		default:
 			continue // it is about to take a place
 		}

@@ -29,7 +29,7 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 			join(t, &m, Offer{Worker: 1, Name: "a", Devices: 2, Kinds: []string{"k", "k"}})
 			join(t, &m, lost)
 			v := m.View()
-			if v.Misses() || m.Rebind(1, v, anyWorker) != nil {
+			if v.Misses() || m.Rebind(1, v, anyWorker, nil) != nil {
 				t.Fatal("a view of workers that are all there is bound anew")
 			}
 			m.Leave(2)
@@ -41,10 +41,10 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 			c.change(&o)
 			join(t, &m, o)
 			lacks := "2 of its 4 devices wait for 1 worker of island default, with 2 devices of kind k each" + c.why
-			if got := m.Lacks(v); got != lacks {
+			if got := m.Lacks(1, v, nil); got != lacks {
 				t.Errorf("the view lacks %q, want %q", got, lacks)
 			}
-			next := m.Rebind(1, v, anyWorker)
+			next := m.Rebind(1, v, anyWorker, nil)
 			if (next != nil) != (c.why == "") {
 				t.Fatalf("it takes the place: %v, want %v", next != nil, c.why == "")
 			}
@@ -83,7 +83,7 @@ func TestReplacementIsTheSameWorkerOrTheLeastUsed(t *testing.T) {
 	exclusive, _ := r.Result()
 	kept := exclusive.View.Device(exclusive.Devices[0]).Worker
 	m.Leave(1)
-	next := m.Rebind(1, v, anyWorker)
+	next := m.Rebind(1, v, anyWorker, nil)
 	if next == nil || next.Device(0).Worker == 2 || next.Device(0).Worker == kept {
 		t.Fatalf("the place of worker 1 is taken by %q; worker 2 is in use, and worker %d kept", list(next), kept)
 	}
@@ -92,7 +92,7 @@ func TestReplacementIsTheSameWorkerOrTheLeastUsed(t *testing.T) {
 	again := offer(9, "", 1)
 	again.Name = fmt.Sprintf("w%d", next.Device(0).Worker)
 	join(t, &m, again)
-	if last := m.Rebind(1, next, anyWorker); last == nil || last.Device(0).Worker != 9 || last.Epoch() != 3 {
+	if last := m.Rebind(1, next, anyWorker, nil); last == nil || last.Device(0).Worker != 9 || last.Epoch() != 3 {
 		t.Errorf("the place is taken by %v, want the worker of the same name", last)
 	} else {
 		m.Retire(last)
@@ -138,7 +138,7 @@ func TestRebindProperties(t *testing.T) {
 				}
 			}
 			for s, v := range views {
-				next := m.Rebind(s, v, anyWorker)
+				next := m.Rebind(s, v, anyWorker, nil)
 				if next == nil {
 					continue
 				}
@@ -157,6 +157,11 @@ func TestRebindProperties(t *testing.T) {
 					t.Fatalf("epoch %d follows %d", next.Epoch(), v.Epoch())
 				}
 				views[s] = next
+			}
+			for number, l := range m.loads {
+				if l.exclusive != nil && (l.granted > 1 || l.viewed > 1) {
+					t.Fatalf("device %d is in an exclusive slice, and is not alone there: %+v", number, l)
+				}
 			}
 		}
 		for s, v := range views {
