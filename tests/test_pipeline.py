@@ -336,7 +336,8 @@ def test_a_recorded_step_has_the_time_of_each_op(devices, tmp_path):
             before = {"forward": stage - 1, "input": stage + 1}.get(kind)
             assert ended.get((kind, before, m), 0) <= begin <= end <= recorded.seconds
             ended[kind, stage, m] = end
-        assert sorted(o.place for o in recorded.others if o.name == "update") == [0, 1]
+        # The step before may update a place while this one has begun on another.
+        assert {o.place for o in recorded.others if o.name == "update"} == {0, 1}
         assert 0 <= recorded.bubble < 1
 
     jax.block_until_ready(step(pipe.params, batch, targets))

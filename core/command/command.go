@@ -56,7 +56,7 @@ type Env struct {
 	// Elsewhere describes, in a line each, commands that the program runs itself, so that
 	// help lists them.
 	Elsewhere map[string]string
-	Out, Err  io.Writer
+	Out, Err  io.Writer // Err is written by several goroutines: what a process logs, and that it serves
 	Lookup    func(variable string) (string, bool)
 }
 

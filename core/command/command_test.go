@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -50,10 +52,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func environment(out, err interface{ Write([]byte) (int, error) }, variables map[string]string) Env {
+// together is a writer for several goroutines.
+type together struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (t *together) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.w.Write(b)
+}
+
+func environment(out, err io.Writer, variables map[string]string) Env {
 	self, _ := os.Executable()
 	return Env{
-		Self: []string{self}, Version: "1.2.3", Out: out, Err: err, Elsewhere: map[string]string{"doctor": "look"},
+		Self: []string{self}, Version: "1.2.3", Out: out, Err: &together{w: err},
+		Elsewhere: map[string]string{"doctor": "look"},
 		Lookup: func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
 		Kinds: func(name string, count, _ int) (device.Kind, error) {
 			o := sim.Options{Devices: count}

@@ -297,7 +297,7 @@ class Program:
                     raise PathwaysError(
                         "FAILED_PRECONDITION",
                         f"the program {self._name} makes a jitted function that calls back to Python, which is gone"
-                        f" once the program has been captured ({error.message}); make that function outside of it",
+                        f" once the program has been captured ({error.message}); make it outside of the program",
                     ) from error
                 continue
             break
