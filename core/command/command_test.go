@@ -69,7 +69,7 @@ func environment(out, err io.Writer, variables map[string]string) Env {
 	return Env{
 		Self: []string{self}, Version: "1.2.3", Out: out, Err: &together{w: err},
 		Elsewhere: map[string]string{"doctor": "look"},
-		Lookup: func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
+		Lookup:    func(name string) (string, bool) { v, ok := variables[name]; return v, ok },
 		Kinds: func(name string, count, _ int) (device.Kind, error) {
 			o := sim.Options{Devices: count}
 			if name == "real" { // computations take their time
