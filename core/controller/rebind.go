@@ -45,18 +45,15 @@ func (s *session) newest() *binding {
 
 // offerAll makes offers to all sessions that miss devices.
 func (st *State) offerAll() {
-	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
-		st.offer(st.sessions[id])
-	}
-}
-
-// offerAgain makes offers to sessions that miss devices, if others have let go of a worker that can take a place.
-func (st *State) offerAgain() {
-	for _, s := range st.sessions {
+	var missing []uint32
+	for id, s := range st.sessions {
 		if s.missing > 0 {
-			st.offerAll()
-			return
+			missing = append(missing, id)
 		}
+	}
+	slices.Sort(missing)
+	for _, id := range missing {
+		st.offer(st.sessions[id])
 	}
 }
 

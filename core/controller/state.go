@@ -523,7 +523,7 @@ func (st *State) tick() {
 	st.tellSlow()
 	st.tellHeld()
 	st.stir()
-	st.offerAgain()
+	st.offerAll() // others may have let go of a worker that can take a place
 	st.serve = st.serve || st.isSliceDue()
 }
 
