@@ -229,7 +229,8 @@ def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
     return give()
 
 
-def reshard(x: Any, target: Any) -> jax.Array:
+def way(x: Any, target: Any) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function that moves an array to a sharding or a device, or raises why it cannot move."""
     if isinstance(target, jax.Device):
         target = SingleDeviceSharding(target)
     if not isinstance(target, Sharding):
@@ -239,9 +240,9 @@ def reshard(x: Any, target: Any) -> jax.Array:
             "INVALID_ARGUMENT", f"reshard moves JAX arrays, got {type(x)}; make one with jax.device_put()"
         )
     if isinstance(x, jax.core.Tracer):
-        return jax.lax.with_sharding_constraint(x, target)  # becomes part of the traced computation
+        return lambda x: jax.lax.with_sharding_constraint(x, target)  # becomes part of the traced computation
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
-        return jax.device_put(x, target)  # handles such elements itself
+        return lambda x: jax.device_put(x, target)  # handles such elements itself
     if x.is_deleted():
         raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
     if isinstance(target, NamedSharding) and len(target.spec) > x.ndim:
@@ -250,7 +251,7 @@ def reshard(x: Any, target: Any) -> jax.Array:
             f"expected a PartitionSpec of at most {x.ndim}"
         )
     if x.sharding.is_equivalent_to(target, x.ndim):
-        return x if x.committed else jax.device_put(x, target)
+        return lambda x: x if x.committed else jax.device_put(x, target)
     route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
     if route is None:
         raise PathwaysError(
@@ -258,21 +259,16 @@ def reshard(x: Any, target: Any) -> jax.Array:
             f"reshard moves arrays between devices of Pathways, and got one from {x.sharding} to {target}; use "
             "jax.device_put() where others take part",
         )
-    return route(x)
+    return route
 
 
-def planned(x: Any, target: Any) -> Callable[[jax.Array], jax.Array] | None:
-    """Returns the function by which reshard moves an array, if that is by a plan of the library; otherwise None."""
-    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not isinstance(target, Sharding):
-        return None
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or x.is_deleted():
-        return None
-    if isinstance(target, NamedSharding) and len(target.spec) > x.ndim:
-        return None
-    if x.sharding.is_equivalent_to(target, x.ndim):
-        return None
-    route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
-    return route if isinstance(route, functools.partial) and route.func is _move else None
+def is_planned(way: Callable[[jax.Array], jax.Array]) -> bool:
+    """Returns whether arrays move so by a plan of the library."""
+    return isinstance(way, functools.partial) and way.func is _move
+
+
+def reshard(x: Any, target: Any) -> jax.Array:
+    return way(x, target)(x)
 
 
 def install() -> None:

@@ -19,17 +19,17 @@ TREES = 32  # kinds of trees whose programs are kept
 
 
 @functools.lru_cache(TREES)
-def _moves(routes: tuple[Callable[[jax.Array], jax.Array], ...]) -> _program.Program:
-    """Returns the program that moves so many arrays, each by its route."""
+def _moves(ways: tuple[Callable[[jax.Array], jax.Array], ...]) -> _program.Program:
+    """Returns the program that moves so many arrays, each in its way."""
 
     def reshard(arrays):
-        return [route(x) for route, x in zip(routes, arrays, strict=True)]
+        return [way(x) for way, x in zip(ways, arrays, strict=True)]
 
     return _program.Program(reshard, None, None, None, None)
 
 
 def forget() -> None:
-    """Drops the programs, whose routes are for devices that no longer exist."""
+    """Drops the programs, whose ways are for devices that no longer exist."""
     _moves.cache_clear()
 
 
@@ -44,16 +44,15 @@ def reshard(tree: Any, shardings: Any) -> Any:
             "INVALID_ARGUMENT", f"the shardings are not a prefix of the arrays' tree: {error}"
         ) from None
     leaves, structure = jax.tree.flatten(tree)
-    routes = [_reshard.planned(x, target) for x, target in zip(leaves, targets, strict=True)]
-    together = [i for i, route in enumerate(routes) if route is not None]
+    ways = list(map(_reshard.way, leaves, targets))
+    together = [i for i, way in enumerate(ways) if _reshard.is_planned(way)]
     if len(together) < 2 or _capture.capturing():  # a program that is captured records them one by one
-        return structure.unflatten(map(_reshard.reshard, leaves, targets))
-    moves = _moves(tuple(routes[i] for i in together))
-    # The call may come while JAX traces something else, or under a mesh of other devices.
-    with jax.ensure_compile_time_eval():
-        arrays = _reshard._unbound(lambda: moves([leaves[i] for i in together]))
-    moved = dict(zip(together, arrays, strict=True))
-    return structure.unflatten(
-        moved[i] if i in moved else _reshard.reshard(x, target)
-        for i, (x, target) in enumerate(zip(leaves, targets, strict=True))
-    )
+        together = []
+    moved = {}
+    if together:
+        moves = _moves(tuple(ways[i] for i in together))
+        # The call may come while JAX traces something else, or under a mesh of other devices.
+        with jax.ensure_compile_time_eval():
+            arrays = _reshard._unbound(lambda: moves([leaves[i] for i in together]))
+        moved = dict(zip(together, arrays, strict=True))
+    return structure.unflatten(moved[i] if i in moved else way(leaves[i]) for i, way in enumerate(ways))
