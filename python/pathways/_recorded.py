@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from pathways._plan import ADDING, Timed, idle
@@ -92,16 +93,22 @@ def _runs(
 
 def _timed(schedule: Schedule, runs: dict[tuple[str, int], list[list[Span]]]) -> tuple[list[Timed], set[int]]:
     """Returns the ops with their times, and their gangs."""
-    ops, gangs, ended = [], set(), {}
-    for op in schedule:
-        reads = [ended[need] for need in needs(op.kind, op.stage, op.microbatch, schedule.stages)]
-        ready = max(reads, default=0.0)
-        begin = end = ready
-        if run := runs[op.kind, op.stage]:
-            run = run[op.microbatch]
-            gangs.add(run[0].gang)
-            end = max(span.begin + span.seconds for span in run)
-            begin = min(max(ready, *(span.begin for span in run)), end)
-        ended["back" if op.kind in ("backward", "input") else op.kind, op.stage, op.microbatch] = end
-        ops.append(Timed(op, begin, end))
-    return ops, gangs
+    taken = [run[op.microbatch] if (run := runs[op.kind, op.stage]) else [] for op in schedule]
+    needed = [needs(op.kind, op.stage, op.microbatch, schedule.stages) for op in schedule]
+    made = ["back" if op.kind in ("backward", "input") else op.kind for op in schedule]
+    results = [(kind, op.stage, op.microbatch) for kind, op in zip(made, schedule, strict=True)]
+
+    # A busy process sees an end late. An op has ended, at the latest, when what reads its result has.
+    latest: dict[tuple[str, int, int], float] = defaultdict(lambda: inf)
+    for result, reads, run in zip(reversed(results), reversed(needed), reversed(taken), strict=True):
+        end = max((span.begin + span.seconds for span in run), default=inf)
+        latest[result] = end = min(end, latest[result])
+        for read in reads:
+            latest[read] = min(end, latest[read])
+
+    ops, ended = [], {}
+    for op, result, reads, run in zip(schedule, results, needed, taken, strict=True):
+        ready = max((ended[read] for read in reads), default=0.0)
+        ended[result] = end = latest[result] if run else ready
+        ops.append(Timed(op, min(max([ready, *(span.begin for span in run)]), end), end))
+    return ops, {run[0].gang for run in taken if run}

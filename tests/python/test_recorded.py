@@ -40,6 +40,16 @@ def test_ops_begin_once_what_they_read_is_made():
         assert ran[op][1] == end and begin - move <= ran[op][0] <= begin
 
 
+def test_an_end_seen_late_is_no_later_than_that_of_what_reads_the_result():
+    schedule = Schedule("zb-h1", 2, 3)
+    step, spans = traced(schedule, [Cost(2, 5), Cost(3, 4)])
+    late = [span._replace(seconds=span.seconds + 50) if span.name == "stage0_forward" else span for span in spans]
+    ends = {timed.op[1:]: timed.end for timed in step}
+    for op, begin, end in recorded(schedule, DEVICES, late).ops:
+        reads_it = 1 if op.kind == "forward" else op.stage
+        assert begin <= end == ends[reads_it, op.microbatch, op.kind]
+
+
 def test_the_last_step_counts_with_what_ran_beside_it():
     schedule, costs = Schedule("gpipe", 2, 2), [Cost(1, 2)] * 2
     _, first = traced(schedule, costs)
