@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,costs,pipeline,weights] [--out out/paper]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,costs,table1,pipeline,weights] [--out out/paper]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
@@ -28,6 +28,7 @@ import figures  # noqa: E402
 import fresh  # noqa: E402
 import gobench  # noqa: E402
 import islands  # noqa: E402
+import models  # noqa: E402
 import sharing  # noqa: E402
 import sides  # noqa: E402
 import weights  # noqa: E402
@@ -438,6 +439,7 @@ FIGURES = {
     "11": (sharing.figure11, sharing.page11),
     "12": (islands.figure12, islands.page12),
     "costs": (sharing.costs, sharing.costs_page),
+    "table1": (models.measure, models.page),
     "pipeline": (pipeline, pipeline_page),
     "weights": (weights.measure, weights.page),
 }

@@ -24,10 +24,10 @@ def command(system, workers, directory):
 
 def measure(running, workers, batch, rounds, seconds):
     """Returns the milliseconds of a step by system, and ours beside each of them."""
-    losses = {system: side.ask(batch=batch, calls=1)["first"] for system, side in running.items()}
+    losses = {system: side.ask(model="mlp", batch=batch, calls=1)["first"] for system, side in running.items()}
     if not all(math.isclose(loss, losses["ours"], rel_tol=SAME) for loss in losses.values()):
         raise ValueError(f"the first loss with {workers} workers and batches of {batch} differs: {losses}")
-    times, calls = cluster.turns(running, dict.fromkeys(running, {"batch": batch}), rounds, seconds)
+    times, calls = cluster.turns(running, dict.fromkeys(running, {"model": "mlp", "batch": batch}), rounds, seconds)
     ms, ratio = cluster.beside(times)
     targets = [(f"≥ {TARGET} × gloo", ratio["gloo"]["median"] >= TARGET)]
     of = {"workers": workers, "batch": batch, "rounds": rounds, "calls": calls}
