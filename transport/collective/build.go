@@ -7,6 +7,18 @@ import (
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
+// This file plans the rounds of a group for one process. Every process plans for itself and is told nothing of the
+// others' plans. They fit together, and give the same bits whatever the way, since:
+//
+//   - What process p sends to q is sources(p, q), in that order. Both ends ask for it, p to fill the block and q to
+//     know what lies where, so a block needs no header. In owners, the two loops over processes and operands stand in
+//     for it: a piece is added to sends on one end where it is added to gets on the other.
+//   - A fold takes operands by place, never by when or how they came: from[s] is that of place s, in this process or in
+//     another's block. So it is the left fold over ranks, as in one process.
+//   - Each element of a result is either folded by every process in that same order, or by one of them and copied.
+//
+// Nothing is looked at here: a plan depends on the program, the sizes and who is where, and is made once for all runs.
+
 // builder makes the rounds of one group.
 type builder struct {
 	spec    *spmd.Spec
@@ -373,7 +385,9 @@ func (p *pack) add(from ref) int64 {
 	return at
 }
 
-// prune leaves out the processes that this one neither sends to nor gets from.
+// prune leaves out the processes that this one neither sends to nor gets from, and numbers the others anew. Until then
+// a process is known by its number in members, which all agree about. A send that is the same as the one before, piece
+// by piece, is marked: it is packed once.
 func (b *builder) prune(processes []uint64) {
 	t := b.table
 	keep, at := []int{}, make([]int, len(processes))

@@ -8,6 +8,14 @@ import (
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
+// This file reads who takes part in a collective. XLA has written that in four ways over the years, and modules of all
+// ages must be read: lists of numbers (in the instruction, or in a device list), an iota, which is an array of numbers
+// that counts up, transposed and cut into rows, and axes of a mesh. All become lists, and what their numbers mean
+// (numbering) makes these lists of ranks. A rank is replica × partitions + partition.
+//
+// The bytes come from a compiler, but also from whoever sends a program: each number is checked before it indexes or
+// sizes anything, and no list has more than maxRanks elements.
+
 // Field numbers of messages in XLA's xla/xla_data.proto.
 const (
 	groupIDs = 1
@@ -159,6 +167,7 @@ func appendGroup(groups [][]int64, b []byte) ([][]int64, error) {
 	return append(groups, g), nil
 }
 
+// readIota reads groups that are the rows of a transposed array of the numbers from 0.
 func readIota(b []byte) ([][]int64, error) {
 	var count, size int64
 	var reshape, perm []int64
@@ -211,12 +220,14 @@ func transposed(list, dims, perm []int64) ([]int64, error) {
 	if list != nil && int64(len(list)) != total {
 		return bad()
 	}
-	strides := make([]int64, len(dims))
+	strides := make([]int64, len(dims)) // of the elements in memory, the last dimension's being 1
 	stride := int64(1)
 	for i := len(dims) - 1; i >= 0; i-- {
 		strides[i] = stride
 		stride *= dims[i]
 	}
+	// The offsets of all elements, one dimension of the result after the other: each offset so far is followed by those
+	// of the next dimension.
 	out := []int64{0}
 	seen := make([]bool, len(dims))
 	for _, p := range perm {
@@ -280,6 +291,11 @@ func readMeshGroups(b []byte) ([][]int64, error) {
 }
 
 // meshParts holds a mesh's axes, cut where a named part begins or ends.
+//
+// A part is named by the product of what comes before it in its axis, and its size: of an axis of 8, seen as 2 × 2 × 2,
+// pre 2 and size 2 name the one in the middle. Names may overlap in any way that divides. Once every axis is cut at
+// each end of each name, a name stands for whole parts, and groups are a matter of order alone: with the parts that no
+// name has in front and the named ones behind, devices that differ only in named axes follow each other.
 type meshParts struct {
 	parts []axis
 	taken []bool // by of
@@ -291,6 +307,7 @@ func badAxes(axes []axis, sizes []int64) error {
 	return status.New(status.InvalidArgument, "axes %v of a mesh of %v", axes, sizes)
 }
 
+// cutMesh cuts a mesh at the ends of the named axes. It refuses names that do not divide their axis, or each other.
 func cutMesh(sizes []int64, axes []axis) (*meshParts, error) {
 	if len(axes) > mostAxes || len(sizes) > mostAxes {
 		return nil, badAxes(axes, sizes)
