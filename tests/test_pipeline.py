@@ -54,8 +54,6 @@ def check_schedule(name, width, microbatches):
     for stage in range(stages):
         for kind in kinds:
             assert [op.microbatch for op in schedule.of(stage) if op.kind == kind] == list(range(microbatches))
-    # The order in which it is submitted is a time order, so nothing is submitted before what it needs.
-    assert list(schedule) == sorted(schedule) and [op.slot for op in schedule][0] == 0
     check_idle(schedule, width, microbatches)
     check_kept(schedule, width, microbatches)
 

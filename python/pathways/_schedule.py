@@ -31,7 +31,10 @@ class Op(NamedTuple):
 
 
 class Schedule(Sequence[Op]):
-    """All ops of one step of a pipeline, in the order in which they are submitted: by slot, then by stage.
+    """All ops of one step of a pipeline, in the order in which they are submitted.
+
+    That is the order in which they begin if a whole backward is as long as its two halves, each of which is as long as
+    a forward. A cluster gives places ahead only for some device time, so what is submitted too early keeps others back.
 
     A forward comes after the same microbatch's forward on the previous stage. A backward, or its input half, comes
     after that on the next stage, and after its own forward; a weight half after the input half. A place does one op per
@@ -276,12 +279,15 @@ def _joined(order: Order, whole: Collection[int]) -> Iterator[tuple[Kind, int, i
 
 
 def _timed(orders: list[Order], stages: int) -> list[Op]:
-    """Assigns each place's ops to the first slots in which their inputs are ready."""
-    ended: dict[tuple[str, int, int], int] = {}  # (what, stage, microbatch) → the slot after
-    free = [0] * len(orders)
+    """Assigns each place's ops to the first slots in which their inputs are ready.
+
+    Returns them in the order in which they begin if a whole backward takes twice as long as other ops.
+    """
+    ended: dict[tuple[str, int, int], tuple[int, int]] = {}  # (what, stage, microbatch) → the slot after, and the time
+    free = [(0, 0)] * len(orders)
     queues = [iter(order) for order in orders]
     heads = [next(queue, None) for queue in queues]
-    ops = []
+    ops: list[tuple[int, Op]] = []
     while any(heads):
         before = len(ops)
         for place, head in enumerate(heads):
@@ -290,14 +296,14 @@ def _timed(orders: list[Order], stages: int) -> list[Op]:
                 reads = needs(kind, stage, m, stages)
                 if any(read not in ended for read in reads):
                     break
-                slot = max(free[place], *(ended[read] for read in reads), 0)
+                slot, begin = map(max, zip(free[place], *(ended[read] for read in reads), strict=True))
                 what = "back" if kind in ("backward", "input") else kind
-                ended[what, stage, m] = free[place] = slot + 1
-                ops.append(Op(slot, stage, m, kind))
+                ended[what, stage, m] = free[place] = slot + 1, begin + (2 if kind == "backward" else 1)
+                ops.append((begin, Op(slot, stage, m, kind)))
                 head = next(queues[place], None)
             heads[place] = head
         assert len(ops) > before, "places that wait for each other"
-    return sorted(ops)
+    return [op for _, op in sorted(ops)]
 
 
 def needs(kind: Kind, stage: int, m: int, stages: int) -> list[tuple[str, int, int]]:

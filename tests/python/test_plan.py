@@ -29,6 +29,15 @@ def test_ops_of_equal_length_run_in_the_slots_of_the_schedule(name):
         assert [(timed.op.slot, timed.op.slot + 1) for timed in step] == [timed[1:] for timed in step]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_ops_are_submitted_in_the_order_in_which_they_begin(name):
+    for width, microbatches in ((1, 2), (2, 5), (4, 3), (5, 12)):
+        schedule, devices = scheduled(name, width, microbatches)
+        (step,) = simulate(schedule, [SPLIT] * schedule.stages, devices)
+        begins = [timed.begin for timed in step]
+        assert begins == sorted(begins) and begins[0] == 0
+
+
 seconds = st.integers(0, 50)
 
 
