@@ -41,12 +41,20 @@ const hop = 50 * time.Microsecond
 // onItsClock runs f with a cluster on a clock of its own. Its network may have a bandwidth; messages take hop.
 func onItsClock(t *testing.T, c cluster.InProcess, f func(t *testing.T, l *cluster.Local)) {
 	t.Helper()
+	onTheClockOf(t, c, *clockWorkers, sim.Options{Devices: *clockEach}, f)
+}
+
+// onTheClockOf is onItsClock with so many workers, of such devices.
+func onTheClockOf(t *testing.T, c cluster.InProcess, workers int, o sim.Options,
+	f func(t *testing.T, l *cluster.Local)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		if c.Network == nil {
 			c.Network = &inproc.Conditions{}
 		}
 		c.Network.Delay = func(string, string) time.Duration { return hop }
-		c.Drivers = simulatedOn(t, *clockWorkers, sim.Options{Devices: *clockEach, Island: sim.NewIsland(sim.Real, 1)})
+		o.Island = sim.NewIsland(sim.Real, 1)
+		c.Drivers = simulatedOn(t, workers, o)
 		l, err := c.Start(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,costs,table1,pipeline,weights] [--out out/paper]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,table1,table2,pipeline,costs,weights] [--out DIR]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
@@ -31,6 +31,7 @@ import islands  # noqa: E402
 import models  # noqa: E402
 import sharing  # noqa: E402
 import sides  # noqa: E402
+import stages  # noqa: E402
 import weights  # noqa: E402
 from page import milliseconds, on, paragraph, rate, table, verdict  # noqa: E402
 
@@ -400,17 +401,20 @@ def pipeline_page(data):
     text = ["## Pipeline: stages against SPMD", ""]
     text += paragraph(
         "Training steps of a small decoder, cut into as many stages as there are devices, beside the same model with"
-        f" its matrices split over them; in this process. All devices share {os.cpu_count()} processors. The *bubble*"
-        " is the share of time in which a stage computes nothing, as a trace shows, beside the formula (S-1)/(M+S-1)."
+        " its matrices split over them, and beside GPipe as a loop in plain JAX with a call for each stage and"
+        f" microbatch; in this process. All devices share {os.cpu_count()} processors, so stages beyond as many do not"
+        " run at the same time. The *bubble* is the share of time in which a stage computes nothing, as a trace shows,"
+        " beside the formula (S-1)/(M+S-1)."
     )
-    heads = ["devices", "pipeline, tokens/s", "SPMD, tokens/s", "ratio", "bubble", "(S-1)/(M+S-1)"]
+    heads = ["devices", "pipeline, tokens/s", "SPMD, tokens/s", "loop, tokens/s", "pipeline / SPMD", "bubble"]
+    heads += ["(S-1)/(M+S-1)"]
     text += [
         table(
             heads,
             [
                 [
                     r["devices"],
-                    *(f"{r[f'{side} tokens/s']:,.0f}" for side in ("pipeline", "spmd")),
+                    *(f"{r[f'{side} tokens/s']:,.0f}" for side in ("pipeline", "spmd", "loop")),
                     f"{r['ratio']:.2f} ({r['lowest']:.2f} - {r['highest']:.2f})",
                     *(f"{max(r[share], 0):.0%}" for share in ("bubble", "ideal")),
                 ]
@@ -438,9 +442,10 @@ FIGURES = {
     "9": (sharing.figure9, sharing.page9),
     "11": (sharing.figure11, sharing.page11),
     "12": (islands.figure12, islands.page12),
-    "costs": (sharing.costs, sharing.costs_page),
     "table1": (models.measure, models.page),
+    "table2": (stages.table2, stages.page2),
     "pipeline": (pipeline, pipeline_page),
+    "costs": (sharing.costs, sharing.costs_page),
     "weights": (weights.measure, weights.page),
 }
 

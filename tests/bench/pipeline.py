@@ -1,10 +1,11 @@
-"""A small decoder as a pipeline of 1, 2 and 4 stages, beside the same model by SPMD on as many devices.
+"""A small decoder as a pipeline of 1, 2 and 4 stages, beside the same model by SPMD and by a loop on as many devices.
 
     python tests/bench/pipeline.py            some two minutes; a table, and out/pipeline_bench.json
     python tests/bench/pipeline.py --quick    less
 
 All take turns, a training step each, in rotating order; ratios are taken within a round. SPMD splits attention heads
-and the MLP's middle over the devices, and runs the whole batch at once. The bubble is what a trace of one step says: a
+and the MLP's middle over the devices, and runs the whole batch at once. The loop is GPipe in plain JAX, on the same
+devices, with a call for each stage and microbatch. The bubble is what a trace of one step says: a
 computation ended when the trace has its end, and began when its device was free and what it reads was there, from
 which the share of time follows in which no computation of a stage ran. Beside it stand (S - 1) / (M + S - 1), which
 takes all ops to be equally long, and a processor for every device; and, in brackets, what the schedule gives for ops as
@@ -105,6 +106,47 @@ def by_pipeline(stages, microbatches, schedule, devices):
     return step
 
 
+def by_loop(stages, microbatches, devices):
+    """GPipe as one writes it in plain JAX: a call for each stage and microbatch, none of which is waited for."""
+    weights = [jax.device_put(w, d) for w, d in zip(make(stages), devices, strict=False)]
+
+    def last(w, x, targets):
+        return loss_of(stage(w, x), targets) / microbatches
+
+    @jax.jit
+    def forward(w, x, *targets):
+        return jax.vjp(lambda w, x: last(w, x, *targets) if targets else stage(w, x), w, x)
+
+    @jax.jit
+    def backward(back, gradient):
+        own, onward = back(gradient)
+        return own, None if onward.dtype == jax.dtypes.float0 else onward
+
+    add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
+
+    def step(tokens):
+        every, losses, backs = np.split(tokens, microbatches), [], []
+        for rows in every:
+            x, kept = rows[:, :-1], []
+            for i, (w, device) in enumerate(zip(weights, devices, strict=False)):
+                targets = [jax.device_put(rows[:, 1:], device)] if i == stages - 1 else []
+                x, back = forward(w, jax.device_put(x, device), *targets)
+                kept.append(back)
+            losses.append(x)
+            backs.append(kept)
+        sums = [None] * stages
+        for loss, kept in zip(losses, backs, strict=True):
+            gradient = jnp.ones_like(loss, device=loss.sharding)
+            for i in reversed(range(stages)):
+                own, gradient = backward(kept.pop(), jax.device_put(gradient, devices[i]))
+                sums[i] = own if sums[i] is None else add(sums[i], own)
+        weights[:] = [update(w, g) for w, g in zip(weights, sums, strict=True)]
+        jax.block_until_ready(weights)
+        return sum(losses)
+
+    return step
+
+
 def by_spmd(width, devices):
     mesh = Mesh(np.array(devices[:width]), ("model",))
     split = {"query": P(None, "model"), "key": P(None, "model"), "value": P(None, "model"), "out": P("model")}
@@ -159,6 +201,7 @@ def main():
     devices = jax.devices()
     sides = {f"pipeline {n}": by_pipeline(n, a.microbatches, a.schedule, devices) for n in STAGES}
     sides |= {f"spmd {n}": by_spmd(n, devices) for n in STAGES}
+    sides |= {f"loop {n}": by_loop(n, a.microbatches, devices) for n in STAGES}
     r = np.random.default_rng(1)
     batches = [r.integers(0, VOCABULARY, (a.rows, a.context + 1)).astype(np.int32) for _ in range(4)]
     losses = {name: [float(step(batches[i])) for i in range(2)] for name, step in sides.items()}  # and compiled
@@ -179,16 +222,18 @@ def main():
     tokens = a.rows * a.context
     print(f"{LAYERS} layers of width {WIDTH}, {tokens} tokens a step in {a.microbatches} microbatches, {a.schedule}; ")
     print(f"{os.cpu_count()} processors; medians of {len(seconds['spmd 1'])} rounds, lowest - highest ratio\n")
-    print("| devices | pipeline, tokens/s | SPMD, tokens/s | pipeline / SPMD | bubble measured | (S-1)/(M+S-1) |")
-    print("|---|---|---|---|---|---|")
+    heads = "devices | pipeline, tokens/s | SPMD, tokens/s | loop, tokens/s | pipeline / SPMD"
+    print(f"| {heads} | bubble measured | (S-1)/(M+S-1) |")
+    print("|---|---|---|---|---|---|---|")
     results = []
     for n in STAGES:
-        pipeline, spmd = seconds[f"pipeline {n}"], seconds[f"spmd {n}"]
+        pipeline, spmd, loop = (seconds[f"{side} {n}"] for side in ("pipeline", "spmd", "loop"))
         ratios = sorted(s / p for p, s in zip(pipeline, spmd, strict=True))
         row = {
             "devices": n,
             "pipeline tokens/s": tokens / statistics.median(pipeline),
             "spmd tokens/s": tokens / statistics.median(spmd),
+            "loop tokens/s": tokens / statistics.median(loop),
             "ratio": statistics.median(ratios),
             "lowest": ratios[0],
             "highest": ratios[-1],
@@ -198,9 +243,9 @@ def main():
         }
         results.append(row)
         print(
-            f"| {n} | {row['pipeline tokens/s']:,.0f} | {row['spmd tokens/s']:,.0f} | {row['ratio']:.2f} "
-            f"({row['lowest']:.2f} - {row['highest']:.2f}) | {row['bubble']:.0%} | {row['ideal']:.0%} "
-            f"({row['expected']:.0%}) |"
+            f"| {n} | {row['pipeline tokens/s']:,.0f} | {row['spmd tokens/s']:,.0f} | {row['loop tokens/s']:,.0f} | "
+            f"{row['ratio']:.2f} ({row['lowest']:.2f} - {row['highest']:.2f}) | "
+            f"{row['bubble']:.0%} | {row['ideal']:.0%} ({row['expected']:.0%}) |"
         )
     a.out.mkdir(parents=True, exist_ok=True)
     (a.out / "pipeline_bench.json").write_text(json.dumps({"rows": results, "seconds": seconds}, indent=1))

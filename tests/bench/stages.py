@@ -1,0 +1,130 @@
+"""The paper's table 2: pipelines of 4 to 16 places, in each schedule, as the control plane plays them.
+
+    python tests/bench/stages.py FILE         writes the small schedules of core/cluster's tests
+
+Devices are simulated and have a clock of their own: forwards, input halves and weight halves of backwards take equally
+long, a move takes a hundredth of that. Orders are those of `pathways.pipeline`.
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import gobench
+from page import paragraph, table, verdict
+from pathways import _plan
+from pathways._schedule import NAMES, Schedule
+
+PLACES, MICROBATCHES = (4, 8, 16), (16, 32, 64)
+PAPERS = {(4, 16): 133.7, (8, 32): 132.7, (16, 64): 131.4}  # thousand tokens a second
+SPMD = 125.7
+SPLIT = ("zb-h2", "zbv")  # these leave no gap between steps
+STEPS = 8
+
+
+def schedule(name, width, microbatches):
+    places = {"interleaved": [*range(width)] * 2, "zbv": [*range(width), *reversed(range(width))]}
+    places = places.get(name, [*range(width)])
+    return Schedule(name, len(places), microbatches, places=places)
+
+
+def planned(s):
+    """Returns the bubble of a schedule in a row of steps, if moves take no time."""
+    costs = [_plan.Cost(forward=1, backward=2, input=1, weight=1)] * s.stages
+    steps = _plan.simulate(s, costs, [[place] for place in s.places], STEPS)
+    first, *_, last = (max(timed.end for timed in step) for step in steps)
+    busy = sum(timed.end - timed.begin for timed in steps[0])
+    return 1 - busy * (STEPS - 1) / ((max(s.places) + 1) * (last - first))
+
+
+def write(path, sizes, names=NAMES):
+    every = [schedule(name, *size) for size in sizes for name in names]
+    data = [
+        {"name": s.name, "places": s.places, "microbatches": s.microbatches, "bubble": round(planned(s), 4)}
+        | {"ops": [f"{op.stage} {op.microbatch} {op.kind}" for op in s]}
+        for s in every
+    ]
+    pathlib.Path(path).write_text("[\n" + ",\n".join(map(json.dumps, data)) + "\n]\n")
+    return data
+
+
+def table2(quick):
+    """The idle part of a step in a row of steps: {places: {microbatches: {schedule: {way: share}}}}."""
+    sizes = [(4, 16), (8, 32)] if quick else [(p, m) for p in PLACES for m in MICROBATCHES]
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="paper-") as folder:
+        file = pathlib.Path(folder) / "schedules.json"
+        for of in write(file, sizes):
+            at = found.setdefault(str(max(of["places"]) + 1), {}).setdefault(str(of["microbatches"]), {})
+            at[of["name"]] = {"planned": of["bubble"]}
+        test = "^TestPipelinesAreIdleAsTheirSchedulesSay$"
+        for name, got in gobench.attributes("./core/cluster", test, "-pipeline-schedules", file).items():
+            _, order, places, microbatches, way = name.split("/")
+            at = found[places.partition("=")[2]][microbatches.partition("=")[2]]
+            at[order][way] = got["steady"]
+    return found
+
+
+def rows(data):
+    return [(int(p), int(m), at) for p, of in data.items() for m, at in of.items()]
+
+
+def page2(data):
+    text = ["## Table 2: pipelines", ""]
+    text += paragraph(
+        "Pipelines whose places are workers of one simulated device each, with a clock of their own; messages and the"
+        " control plane are real, and a step is one call of a program. Forwards, and both halves of backwards, take"
+        " 20 ms each, a move between places 0.2 ms. Cells are the part of a step in which devices are idle, in a row of"
+        f" {STEPS} steps, as the devices' own times show it; in brackets what the schedule has if moves take no time."
+        " Less is better. *By calls*: GPipe as a loop does it that calls each computation and each move."
+    )
+    heads = ["places", "microbatches", "gpipe by calls", *NAMES]
+
+    def cells(at):
+        for name in NAMES:
+            yield f"{at[name]['program']:.1%} ({at[name]['planned']:.1%})"
+
+    text += [table(heads, [[p, m, f"{at['gpipe']['calls']:.1%}", *cells(at)] for p, m, at in rows(data)]), ""]
+    for name in NAMES:
+        over = max(at[name]["program"] - at[name]["planned"] for *_, at in rows(data))
+        text.append(verdict(f"{name}: at most {100 * over:.1f} points above its timetable (target 2)", over <= 0.02))
+    for name in SPLIT:
+        most = max(at[name]["program"] for p, m, at in rows(data) if m >= 2 * p)
+        said = f"{name}: at most {most:.2%} idle with twice as many microbatches as places or more (target 1 %)"
+        text.append(verdict(said, most < 0.01))
+    text += ["", *against_spmd(data)]
+    return text
+
+
+def against_spmd(data):
+    """The paper's table: throughput as a multiple of SPMD's."""
+    first = next(iter(PAPERS))
+    bubble = (first[0] - 1) / (sum(first) - 1)
+    collectives = 1 - (1 - bubble) * SPMD / PAPERS[first]
+    text = paragraph(
+        "Tokens a second as a multiple of SPMD's. Nothing here says how much of its time SPMD spends in collectives, so"
+        f" that is taken from the paper: its GPipe of {first[0]} stages and {first[1]} microbatches is"
+        f" {PAPERS[first] / SPMD:.3f} times as fast although {bubble:.1%} are idle, so they are {collectives:.1%}. More"
+        " is better. JaxPP reports 1.11 for its best pipeline against the best SPMD, of another model on GPUs."
+    )
+    sizes = {(p, m): at for p, m, at in rows(data) if (p, m) in PAPERS}
+
+    def times(at, name):
+        return (1 - at[name]["program"]) / (1 - collectives)
+
+    table2 = [
+        [p, m, f"{PAPERS[p, m] / SPMD:.3f}", *(f"{times(at, name):.3f}" for name in NAMES)]
+        for (p, m), at in sizes.items()
+    ]
+    text += [table(["places", "microbatches", "the paper", *NAMES], table2), ""]
+    for (p, m), at in sizes.items():
+        best = max(NAMES, key=lambda name: times(at, name))
+        want = PAPERS[p, m] / SPMD
+        said = f"{p} places, {m} microbatches: {best} is {times(at, best):.3f} × SPMD (target {want:.3f})"
+        text.append(verdict(said, times(at, best) >= want))
+    return [*text, ""]
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], [(4, 8)])
