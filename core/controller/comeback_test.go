@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -20,6 +21,9 @@ func (b *bed) facts() *Kept {
 		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: c.role}}}
 		if c.w != nil {
 			l.Hello, l.Process = c.w.hello, c.w.process.Number
+			if w := c.w.process; w.Board != 0 {
+				l.Board = &wire.Board{Number: w.Board, Slot: w.Slot}
+			}
 		} else {
 			l.Hello.Name, l.Process, l.Session = c.s.name, c.s.process.Number, c.s.id
 			if c.s.rebinds {
@@ -32,6 +36,9 @@ func (b *bed) facts() *Kept {
 	st.keepNumbers()
 	for _, is := range st.islands {
 		st.keepIsland(is)
+	}
+	for host := range st.boards {
+		st.keepBoard(host)
 	}
 	for _, w := range st.workers {
 		if w != nil && w.gone != nil {
@@ -53,6 +60,8 @@ func (b *bed) facts() *Kept {
 			k.Numbers = m
 		case *wire.KeptIsland:
 			k.Islands = append(k.Islands, m)
+		case *wire.KeptBoard:
+			k.Boards = append(k.Boards, m)
 		case *wire.KeptLoss:
 			k.Losses = append(k.Losses, m)
 		case *wire.KeptSession:
@@ -397,6 +406,49 @@ func TestIslandsKeepTheirNumbersWhenTheControllerStartsAgain(t *testing.T) {
 	if len(m.Devices) != 1 || m.Devices[0].Slice != 1 {
 		t.Errorf("the client is offered %v in the place of a device of island 1", m.Devices)
 	}
+}
+
+// A place on a board has blocks of the worker that had it, also of one that was lost before the controller started
+// again.
+func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
+	b := newBed(t, Config{Keeps: true}, 1, 1)
+	b.workers = nil
+	join := func(name string, number, slot int) {
+		t.Helper()
+		b.conns++
+		b.workers = append(b.workers, b.conns)
+		hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Host: "host", ProtocolMax: wire.ProtocolMax}
+		hello.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Board: "path",
+			Devices: []*wire.LocalDevice{{}}}
+		b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
+		if p := b.st.conns[b.conns].w.process; int(p.Board) != number || int(p.Slot) != slot {
+			t.Errorf("%s gets place %d of board %d, want %d of %d", name, p.Slot, p.Board, slot, number)
+		}
+	}
+	lose := func(i int) { b.check(b.step(Event{Kind: Lost, Conn: b.workers[i], Err: errors.New("it burnt")})) }
+	again := func() {
+		t.Helper()
+		conns := maps.Clone(b.st.conns)
+		kept := b.facts()
+		b.st = New(Config{Keeps: true, Starts: b.st.config.Starts + 1})
+		if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+			t.Fatalf("these cannot come back: %v", refused)
+		}
+		for conn := range conns {
+			b.check(b.say(conn, wire.KindRejoin, &wire.Rejoin{Epoch: 1}))
+		}
+	}
+	maker := int(b.st.process) + 1
+	join("first", maker, 0)
+	join("second", maker, 1)
+	join("third", maker, 2)
+	lose(1)
+	lose(2)
+	again()
+	join("fourth", maker, 3)
+	lose(0) // and nobody can open its board any more
+	again()
+	join("fifth", maker+4, 0)
 }
 
 // offers returns how many workers the client is offered in the place of lost ones.

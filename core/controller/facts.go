@@ -32,6 +32,7 @@ const (
 	tableLosses   = "losses"   // KeptLoss, by process number
 	tableSlices   = "slices"   // KeptSlice, by session and number
 	tableIslands  = "islands"  // KeptIsland, by index
+	tableBoards   = "boards"   // KeptBoard, by host
 	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
 )
 
@@ -131,6 +132,18 @@ func (st *State) letCompiled(c *compiled) {
 	}
 }
 
+// keepBoard keeps the board of a host that has places left, and which was given last: a place that a worker has left
+// may not be given again, since others are in the middle of their blocks to it.
+func (st *State) keepBoard(host string) {
+	switch b := st.boards[host]; {
+	case !st.config.Keeps:
+	case b == nil:
+		st.keep(tableBoards, host, nil)
+	default:
+		st.keep(tableBoards, host, &wire.KeptBoard{Host: host, Board: proto.CloneOf(b)})
+	}
+}
+
 // Kept is what an earlier start has kept.
 type Kept struct {
 	Links    []KeptLink
@@ -138,6 +151,7 @@ type Kept struct {
 	Numbers  *wire.KeptLink // nil where there is none
 	Slices   []*wire.KeptSlice
 	Islands  []*wire.KeptIsland // by index
+	Boards   []*wire.KeptBoard
 	Sessions map[uint32]*wire.KeptSession
 	Programs []*wire.KeptProgram
 	Compiled map[string]*wire.KeptCompiled
@@ -193,6 +207,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
+	st.restoreBoards(k.Boards)
 	st.restoreSlices(k.Slices)
 	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
@@ -235,13 +250,24 @@ func (st *State) restoreWorker(l KeptLink) error {
 		return err
 	}
 	w := st.processes[l.Process]
-	host := w.process.Host
-	delete(st.boards, host) // which has its newest board from the last of its workers
 	w.process.Board, w.process.Slot = l.Board.GetNumber(), l.Board.GetSlot()
-	if l.Board != nil {
-		st.boards[host] = l.Board
-	}
 	return nil
+}
+
+// restoreBoards has workers that join get the next places of the boards that there were, instead of those that
+// restoreWorker's have taken. A board whose maker has gone cannot be opened any more.
+func (st *State) restoreBoards(kept []*wire.KeptBoard) {
+	hosts := maps.Clone(st.boards)
+	clear(st.boards)
+	for _, k := range kept {
+		hosts[k.Host] = k.Board
+		if st.processes[k.Board.GetNumber()] != nil {
+			st.boards[k.Host] = k.Board
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		st.keepBoard(host)
+	}
 }
 
 func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64]*placement.Worker) error {

@@ -217,6 +217,12 @@ func readKept(store *durable.Store) (*Kept, error) {
 		})
 	}
 	if err == nil {
+		err = read(tableBoards, func() proto.Message {
+			k.Boards = append(k.Boards, new(wire.KeptBoard))
+			return k.Boards[len(k.Boards)-1]
+		})
+	}
+	if err == nil {
 		err = read(tableSlices, func() proto.Message {
 			k.Slices = append(k.Slices, new(wire.KeptSlice))
 			return k.Slices[len(k.Slices)-1]

@@ -275,6 +275,9 @@ func (d *disk) kept() *Kept {
 	for _, m := range d.facts[tableSlices] {
 		k.Slices = append(k.Slices, m.(*wire.KeptSlice))
 	}
+	for _, m := range d.facts[tableBoards] {
+		k.Boards = append(k.Boards, m.(*wire.KeptBoard))
+	}
 	if m, ok := d.facts[tableNumbers]["last"]; ok {
 		k.Numbers = m.(*wire.KeptLink)
 	}

@@ -210,9 +210,10 @@ func (st *State) board(host, own string) *wire.Board {
 	if b == nil || b.Slot+1 >= BoardSlots {
 		b = &wire.Board{Number: st.process, Path: own}
 		st.boards[host] = b
-		return proto.CloneOf(b)
+	} else {
+		b.Slot++ // the place given last
 	}
-	b.Slot++ // the place given last
+	st.keepBoard(host)
 	return proto.CloneOf(b)
 }
 
@@ -266,6 +267,7 @@ func (st *State) workerLost(w *worker, err error) {
 	delete(st.processes, w.process.Number)
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
 		delete(st.boards, w.process.Host)
+		st.keepBoard(w.process.Host)
 	}
 	st.layout.Leave(w.process.Number)
 	st.present = slices.DeleteFunc(slices.Clone(st.present), func(c uint64) bool { return c == w.to[0] })

@@ -6786,6 +6786,59 @@ func (x *KeptIsland) GetIndex() uint32 {
 	return 0
 }
 
+// The board of a host that has places left, see Board.
+type KeptBoard struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`   // Process.host of its workers
+	Board         *Board                 `protobuf:"bytes,2,opt,name=board,proto3" json:"board,omitempty"` // with the place given last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptBoard) Reset() {
+	*x = KeptBoard{}
+	mi := &file_wire_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptBoard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptBoard) ProtoMessage() {}
+
+func (x *KeptBoard) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
+func (*KeptBoard) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *KeptBoard) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *KeptBoard) GetBoard() *Board {
+	if x != nil {
+		return x.Board
+	}
+	return nil
+}
+
 // A worker that is lost, and that devices of a session still belong to.
 type KeptLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6800,7 +6853,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6812,7 +6865,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6825,7 +6878,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -6878,7 +6931,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6890,7 +6943,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6903,7 +6956,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -6967,7 +7020,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6979,7 +7032,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6992,7 +7045,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7077,7 +7130,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7089,7 +7142,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7102,7 +7155,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7137,7 +7190,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7149,7 +7202,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7162,7 +7215,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7191,7 +7244,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7203,7 +7256,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7216,7 +7269,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7248,7 +7301,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7260,7 +7313,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7273,7 +7326,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7321,7 +7374,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7333,7 +7386,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7346,7 +7399,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7410,7 +7463,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7422,7 +7475,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7435,7 +7488,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7484,7 +7537,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7496,7 +7549,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7509,7 +7562,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7592,7 +7645,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7604,7 +7657,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7617,7 +7670,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7681,7 +7734,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7693,7 +7746,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7706,7 +7759,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7745,7 +7798,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7757,7 +7810,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7770,7 +7823,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7823,7 +7876,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7835,7 +7888,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7848,7 +7901,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Look) GetIsland() string {
@@ -7901,7 +7954,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7913,7 +7966,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7926,7 +7979,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -7985,7 +8038,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7997,7 +8050,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8010,7 +8063,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8067,7 +8120,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8079,7 +8132,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8092,7 +8145,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Trace) GetName() string {
@@ -8143,7 +8196,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8155,7 +8208,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8168,7 +8221,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Report) GetCluster() string {
@@ -8314,7 +8367,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8326,7 +8379,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[104]
+	mi := &file_wire_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8339,7 +8392,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93, 0}
+	return file_wire_proto_rawDescGZIP(), []int{94, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8404,7 +8457,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8416,7 +8469,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8429,7 +8482,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 0}
+	return file_wire_proto_rawDescGZIP(), []int{96, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8477,7 +8530,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8489,7 +8542,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8502,7 +8555,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 1}
+	return file_wire_proto_rawDescGZIP(), []int{96, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8538,7 +8591,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8550,7 +8603,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8563,7 +8616,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 0}
+	return file_wire_proto_rawDescGZIP(), []int{99, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8647,7 +8700,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8659,7 +8712,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8672,7 +8725,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 1}
+	return file_wire_proto_rawDescGZIP(), []int{99, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8716,7 +8769,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8728,7 +8781,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8741,7 +8794,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 2}
+	return file_wire_proto_rawDescGZIP(), []int{99, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8836,7 +8889,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8848,7 +8901,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8861,7 +8914,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 3}
+	return file_wire_proto_rawDescGZIP(), []int{99, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8920,7 +8973,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8932,7 +8985,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8945,7 +8998,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 4}
+	return file_wire_proto_rawDescGZIP(), []int{99, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -8999,7 +9052,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9011,7 +9064,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9024,7 +9077,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 5}
+	return file_wire_proto_rawDescGZIP(), []int{99, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9100,7 +9153,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9112,7 +9165,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9125,7 +9178,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 6}
+	return file_wire_proto_rawDescGZIP(), []int{99, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9268,7 +9321,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9280,7 +9333,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9293,7 +9346,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 7}
+	return file_wire_proto_rawDescGZIP(), []int{99, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9446,7 +9499,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9458,7 +9511,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9471,7 +9524,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 8}
+	return file_wire_proto_rawDescGZIP(), []int{99, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9560,7 +9613,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9572,7 +9625,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9585,7 +9638,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 9}
+	return file_wire_proto_rawDescGZIP(), []int{99, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9648,7 +9701,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9660,7 +9713,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9673,7 +9726,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 10}
+	return file_wire_proto_rawDescGZIP(), []int{99, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9717,7 +9770,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9729,7 +9782,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9742,7 +9795,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 11}
+	return file_wire_proto_rawDescGZIP(), []int{99, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9839,7 +9892,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9851,7 +9904,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9864,7 +9917,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 12}
+	return file_wire_proto_rawDescGZIP(), []int{99, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9934,7 +9987,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9946,7 +9999,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9959,7 +10012,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 13}
+	return file_wire_proto_rawDescGZIP(), []int{99, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -9989,7 +10042,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10001,7 +10054,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10014,7 +10067,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 14}
+	return file_wire_proto_rawDescGZIP(), []int{99, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10651,7 +10704,10 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"KeptIsland\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\rR\x05index\"\xa7\x01\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"K\n" +
+	"\tKeptBoard\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12*\n" +
+	"\x05board\x18\x02 \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xa7\x01\n" +
 	"\bKeptLoss\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.pathways.wire.HelloR\x05hello\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\x04R\aprocess\x12\x12\n" +
@@ -10977,7 +11033,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11063,52 +11119,53 @@ var file_wire_proto_goTypes = []any{
 	(*KeptSession)(nil),          // 81: pathways.wire.KeptSession
 	(*KeptSlice)(nil),            // 82: pathways.wire.KeptSlice
 	(*KeptIsland)(nil),           // 83: pathways.wire.KeptIsland
-	(*KeptLoss)(nil),             // 84: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 85: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 86: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 87: pathways.wire.Span
-	(*Drop)(nil),                 // 88: pathways.wire.Drop
-	(*Goodbye)(nil),              // 89: pathways.wire.Goodbye
-	(*Profile)(nil),              // 90: pathways.wire.Profile
-	(*Profiled)(nil),             // 91: pathways.wire.Profiled
-	(*Recorded)(nil),             // 92: pathways.wire.Recorded
-	(*Happened)(nil),             // 93: pathways.wire.Happened
-	(*Executed)(nil),             // 94: pathways.wire.Executed
-	(*Watch)(nil),                // 95: pathways.wire.Watch
-	(*Doing)(nil),                // 96: pathways.wire.Doing
-	(*Look)(nil),                 // 97: pathways.wire.Look
-	(*Timeline)(nil),             // 98: pathways.wire.Timeline
-	(*Ask)(nil),                  // 99: pathways.wire.Ask
-	(*Trace)(nil),                // 100: pathways.wire.Trace
-	(*Report)(nil),               // 101: pathways.wire.Report
-	nil,                          // 102: pathways.wire.Hello.VersionsEntry
-	nil,                          // 103: pathways.wire.Platform.StringsEntry
-	nil,                          // 104: pathways.wire.Platform.IntsEntry
-	nil,                          // 105: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 106: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 107: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 108: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 109: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 110: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 111: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 112: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 113: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 114: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 115: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 116: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 117: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 118: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 119: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 120: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 121: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 122: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 123: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 124: pathways.wire.Report.Supervised
+	(*KeptBoard)(nil),            // 84: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 85: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 86: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 87: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 88: pathways.wire.Span
+	(*Drop)(nil),                 // 89: pathways.wire.Drop
+	(*Goodbye)(nil),              // 90: pathways.wire.Goodbye
+	(*Profile)(nil),              // 91: pathways.wire.Profile
+	(*Profiled)(nil),             // 92: pathways.wire.Profiled
+	(*Recorded)(nil),             // 93: pathways.wire.Recorded
+	(*Happened)(nil),             // 94: pathways.wire.Happened
+	(*Executed)(nil),             // 95: pathways.wire.Executed
+	(*Watch)(nil),                // 96: pathways.wire.Watch
+	(*Doing)(nil),                // 97: pathways.wire.Doing
+	(*Look)(nil),                 // 98: pathways.wire.Look
+	(*Timeline)(nil),             // 99: pathways.wire.Timeline
+	(*Ask)(nil),                  // 100: pathways.wire.Ask
+	(*Trace)(nil),                // 101: pathways.wire.Trace
+	(*Report)(nil),               // 102: pathways.wire.Report
+	nil,                          // 103: pathways.wire.Hello.VersionsEntry
+	nil,                          // 104: pathways.wire.Platform.StringsEntry
+	nil,                          // 105: pathways.wire.Platform.IntsEntry
+	nil,                          // 106: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 107: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 108: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 109: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 110: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 111: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 112: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 113: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 114: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 115: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 116: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 117: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 118: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 119: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 120: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 121: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 122: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 123: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 124: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 125: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	102, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	103, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11119,13 +11176,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	103, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	104, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	104, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	105, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	105, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	106, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	106, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	107, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11148,7 +11205,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	118, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	119, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -11178,7 +11235,7 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
 	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
 	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	87,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	88,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
 	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
 	76,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
@@ -11189,51 +11246,52 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
 	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
 	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	87,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	87,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	88,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	88,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
 	48,  // 85: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	3,   // 86: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 87: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	29,  // 88: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	34,  // 89: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	41,  // 90: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 91: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	37,  // 92: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 93: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 94: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 95: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	94,  // 96: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	93,  // 97: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	107, // 98: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	108, // 99: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	109, // 100: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	111, // 101: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	116, // 102: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	122, // 103: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	114, // 104: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	117, // 105: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	121, // 106: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	123, // 107: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 108: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	96,  // 109: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	112, // 110: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 111: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 112: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 113: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	115, // 114: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	113, // 115: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	120, // 116: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	118, // 117: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	113, // 118: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	119, // 119: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	87,  // 120: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	119, // 121: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	124, // 122: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	123, // [123:123] is the sub-list for method output_type
-	123, // [123:123] is the sub-list for method input_type
-	123, // [123:123] is the sub-list for extension type_name
-	123, // [123:123] is the sub-list for extension extendee
-	0,   // [0:123] is the sub-list for field type_name
+	8,   // 86: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 87: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 88: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	29,  // 89: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	34,  // 90: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	41,  // 91: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	44,  // 92: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	37,  // 93: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 94: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 95: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 96: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	95,  // 97: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	94,  // 98: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	108, // 99: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	109, // 100: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	110, // 101: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	112, // 102: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	117, // 103: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	123, // 104: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	115, // 105: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	118, // 106: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	122, // 107: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	124, // 108: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 109: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	97,  // 110: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	113, // 111: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 112: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 113: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 114: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	116, // 115: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	114, // 116: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	121, // 117: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	119, // 118: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	114, // 119: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	120, // 120: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	88,  // 121: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	120, // 122: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	125, // 123: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	124, // [124:124] is the sub-list for method output_type
+	124, // [124:124] is the sub-list for method input_type
+	124, // [124:124] is the sub-list for extension type_name
+	124, // [124:124] is the sub-list for extension extendee
+	0,   // [0:124] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11247,7 +11305,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   122,
+			NumMessages:   123,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
