@@ -156,7 +156,7 @@ func (l *link) again() (*carrier, error) {
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(x.ctx, x.config.DialTime)
 	defer cancel()
-	conn, _, err := stream.Dial(ctx, l.address, x.hello(), x.config.Options)
+	conn, _, err := p.connect(ctx, l.address, x.config.Options)
 	if err != nil {
 		return nil, err
 	}

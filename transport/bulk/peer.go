@@ -301,7 +301,7 @@ func (p *peer) try(process *wire.Process) error {
 		if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
 			continue
 		}
-		conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), p.x.config.Options)
+		conn, welcome, err := p.connect(ctx, address, p.x.config.Options)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue
@@ -325,6 +325,17 @@ func (p *peer) try(process *wire.Process) error {
 			process.Addresses)
 	}
 	return failed
+}
+
+// connect dials the process. Another one may listen at its address, which has taken the place of one that was lost, and
+// would take what is not meant for it: it is told nothing.
+func (p *peer) connect(ctx context.Context, address string, o stream.Options) (*stream.Conn, *wire.Welcome, error) {
+	conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), o)
+	if err == nil && welcome.Process != p.number {
+		conn.Close()
+		err = status.New(status.Unavailable, "process %d answers at %s instead of %s", welcome.Process, address, p.name())
+	}
+	return conn, welcome, err
 }
 
 // title is what people call this process.

@@ -75,3 +75,47 @@ func TestComesByItself(t *testing.T) {
 		}
 	}
 }
+
+// A process that starts where another one was lost listens at the same address. What is for the one does not go to the
+// other, and what is for the other does.
+func TestAnotherProcessAtAnAddress(t *testing.T) {
+	x, address := seeker(t, time.Hour)
+	shared := strings.TrimSuffix(address, "1") + "shared"
+	at := func(number uint64) []*wire.Process {
+		return []*wire.Process{{Number: number, Host: "here", Addresses: []string{shared}}}
+	}
+	x.Peers(at(2), nil, nil)
+	failed := make(chan error, 1)
+	x.PushBytes(2, key(1, 0), []byte("for two"), func(err error) { failed <- err })
+	l, err := stream.Listen(shared, options(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	three, err := New(Config{Self: 3, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
+		Listeners: []transport.Listener{l}, DialTime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer three.Close()
+	two, _ := x.find(2, false)
+	const reason = "process 3 answers"
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		two.mu.Lock()
+		tried := two.tried
+		two.mu.Unlock()
+		if tried != nil && strings.Contains(tried.Error(), reason) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process 2 is dialled, and the reason that this fails is %v, want %q", tried, reason)
+		}
+	}
+	three.Peers([]*wire.Process{{Number: 1, Host: "here", Addresses: []string{address}}}, nil, nil)
+	x.Peers(at(3), []uint64{2}, nil)
+	if err := <-failed; status.CodeOf(err) != status.Unavailable {
+		t.Errorf("what was for process 2 ends with %v", err)
+	}
+	if err := exchanged(x, three, 2, 10); err != nil {
+		t.Error(err)
+	}
+}

@@ -66,7 +66,7 @@ func (l *link) dial(c *carrier) error {
 	defer cancel()
 	o := l.x.config.Options
 	o.Heartbeat = 0 // what follows is no message
-	conn, _, err := stream.Dial(ctx, l.address, l.x.hello(), o)
+	conn, _, err := l.peer.connect(ctx, l.address, o)
 	if err != nil {
 		return err
 	}
