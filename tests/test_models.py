@@ -12,6 +12,7 @@ from test_gallery import EXAMPLES, started
 
 SHARED = {"islands", "training"}  # what scripts import
 MODELS = sorted(path.stem for path in (EXAMPLES / "models").glob("*.py") if path.stem not in SHARED)
+STEPS = 3
 SMALL = ("--steps", "12", "--batch", "8", "--length", "32", "--layers", "1", "--width", "16", "--heads", "2")
 
 
@@ -62,25 +63,51 @@ def models(monkeypatch):
     return argparse.Namespace(decoder=decoder, training=training, two_islands=two_islands, args=args)
 
 
-def trained(models, chunk, steps=2):
+def trained(models, chunk, late=False):
     """Returns the weights of both islands after some steps, part by part."""
     islands, args = models.two_islands, models.args
     meshes = islands.divide(jax.devices())
     params, states = islands.begin(meshes, args)
-    for batch in itertools.islice(models.training.windows(args, extra=1), steps):
-        islands.step(meshes, params, states, islands.place(meshes, batch), args.rate, chunk)
+    for _ in islands.train(meshes, params, states, batches(models), args.rate, chunk, late):
+        pass
     return [jax.tree.leaves(jax.device_get(p)) for p in params]
 
 
-def test_islands_have_the_same_bits_whatever_the_chunks_and_those_of_one_island_in_tolerance(models):
-    (west, east), others = trained(models, 1 << 14), trained(models, 300)
+def batches(models):
+    return itertools.islice(models.training.windows(models.args, extra=1), STEPS)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_islands_have_the_same_bits_whatever_the_chunks_and_those_of_one_island_in_tolerance(models, late):
+    (west, east), others = trained(models, 1 << 14, late), trained(models, 300, late)
     for other in (east, *others):
         for a, b in zip(west, other, strict=True):
             np.testing.assert_array_equal(a, b)
     decoder, args = models.decoder, models.args
     params = decoder.make_params(jax.random.key(args.seed), args)
-    state = models.training.moments(params)
-    for batch in itertools.islice(models.training.windows(args, extra=1), 2):
-        params, state, _ = decoder.train(params, state, batch, args.rate)
+    state, waiting = models.training.moments(params), []
+    gradients_of, update = jax.jit(jax.grad(decoder.loss_of)), jax.jit(models.training.adam)
+    for batch in batches(models):
+        waiting.append(gradients_of(params, batch))
+        if len(waiting) > late:
+            params, state = update(params, state, waiting.pop(0), args.rate)
+    for gradients in waiting:
+        params, state = update(params, state, gradients, args.rate)
     for a, b in zip(west, jax.tree.leaves(models.two_islands.cut(jax.device_get(params))), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_late_gradients_have_the_bits_of_a_loop_that_waits_for_each_step(models):
+    islands, args = models.two_islands, models.args
+    meshes = islands.divide(jax.devices())
+    params, states = islands.begin(meshes, args)
+    before = None
+    for batch in batches(models):
+        _, sums = jax.block_until_ready(islands.gradients_of(meshes, params, islands.place(meshes, batch), 1 << 20))
+        if before:
+            islands.apply(meshes, params, states, before, args.rate)
+        before = sums
+    islands.apply(meshes, params, states, before, args.rate)
+    for mine, others in zip(trained(models, 300, late=True), params, strict=True):
+        for a, b in zip(mine, jax.tree.leaves(jax.device_get(others)), strict=True):
+            np.testing.assert_array_equal(a, b)

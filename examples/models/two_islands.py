@@ -4,6 +4,10 @@ Where a cluster has several islands, these are they; else the devices are divide
 each layer, and its gradients are under way to the other island while the backward of the layer before runs. Nothing
 waits: the weights of a layer are updated when its sums are there.
 
+With --late they may be under way for a whole step more: a step's gradients are used after the next step's backward.
+Where w(k) are the weights of step k, and g(k) the gradients of its batch at w(k), one step is w(k+1) = adam(w(k), g(k))
+and with --late w(k+1) = adam(w(k), g(k-1)), where the first step changes no weights, and the last g is used at the end.
+
 Run: python examples/models/two_islands.py --help
 """
 
@@ -60,10 +64,25 @@ def update(params, state, sent, rate, mesh):
     return jax.lax.with_sharding_constraint(new, NamedSharding(mesh, P()))
 
 
-def step(meshes, params, states, batches, rate, chunk):
-    """Takes one step. params, states and batches have an element for each island; the first two then one for each part.
+def train(meshes, params, states, batches, rate, chunk, late=False):
+    """Takes a step for each batch, and yields the islands' losses. params and states have an element for each island,
+    and in it one for each part. Updates are submitted after all backwards, since a device runs its calls in order.
+    """
+    waiting = []  # the sums of steps that have yet to be used
+    for batch in batches:
+        losses, sums = gradients_of(meshes, params, place(meshes, batch), chunk)
+        waiting.append(sums)
+        if len(waiting) > late:
+            apply(meshes, params, states, waiting.pop(0), rate)
+        yield losses
+    for sums in waiting:
+        apply(meshes, params, states, sums, rate)
 
-    Returns the islands' losses. The sums are submitted after all backwards, since a device runs its calls in order.
+
+def gradients_of(meshes, params, batches, chunk):
+    """Returns the islands' losses, and for each part what both islands have sent of its gradients, the last part first.
+
+    batches: the inputs and targets of each island.
     """
     parts = parts_of(len(params[0]) - 2)
     backs, gradients, losses = [], [], []
@@ -83,12 +102,15 @@ def step(meshes, params, states, batches, rate, chunk):
             tables.append(islands.chunks(table, chunk))
         pieces = [islands.send(piece, meshes) for piece in zip(*tables, strict=True)]
         sums[i] = list(zip(*pieces, strict=True))  # for each island its chunks
+    return losses, sums
+
+
+def apply(meshes, params, states, sums, rate):
     for i, sent in sums.items():
         for island, mesh in enumerate(meshes):
             params[island][i], states[island][i] = update(
                 params[island][i], states[island][i], sent[island], rate, mesh
             )
-    return losses
 
 
 def begin(meshes, args):
@@ -115,13 +137,14 @@ def place(meshes, batch):
 def main():
     parser = training.options(__doc__.partition("\n")[0])
     parser.add_argument("--chunk", type=int, default=1 << 14, help="numbers that each device sends at a time")
+    parser.add_argument("--late", action="store_true", help="use a step's gradients one step later")
     args = training.parse(parser)
     pathways.init(devices=args.devices)
     meshes = divide(jax.devices())
     params, states = begin(meshes, args)
     log = training.Log(args, params[0], args.batch * args.length)
-    for batch in training.steps(args, training.windows(args, extra=1)):
-        losses = step(meshes, params, states, place(meshes, batch), args.rate, args.chunk)
+    batches = training.steps(args, training.windows(args, extra=1))
+    for losses in train(meshes, params, states, batches, args.rate, args.chunk, args.late):
         log.add(*losses)
     log.done()
 

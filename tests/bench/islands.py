@@ -17,7 +17,7 @@ SENDS = (
     2,
 )  # time on the network, of a step's computing
 PAPERS = "0.03"  # the ratio of the paper and of PaLM, which send after the backward
-WAYS = {"after": "sent after the backward", "overlapped": "sent during it", "late": "used a forward later"}
+WAYS = {"after": "sent after the backward", "overlapped": "sent during it", "late": "used a step later"}
 
 
 def figure12(quick):
@@ -51,7 +51,9 @@ def page12(data):
     text += paragraph(
         "*Sent after the backward*, as in the paper and PaLM, costs what the network takes. *During it*, a layer's"
         " gradients leave when its backward has made them: what is left is the last layer's, until the network takes"
-        " longer than the backward, two thirds of a step. *Used a forward later*, that may be a whole step; the"
-        " optimizer then has gradients of the weights before its last step, which the user has to allow."
+        " longer than the backward, two thirds of a step. *Used a step later*, after the next backward, all may be"
+        " under way for a whole step; the optimizer then has gradients of the weights before its last step, which the"
+        " user has to allow: `--late` of [the decoder over two islands](../../examples/models/two_islands.py), which"
+        " says exactly what it computes."
     )
     return text
