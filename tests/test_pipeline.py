@@ -288,7 +288,7 @@ def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
 def test_a_planned_step_is_that_of_the_schedule_it_chose(devices):
     params, batch, targets = model(2)
     stages = [(layer, p, d) for p, d in zip(params, devices[3:], strict=False)]
-    pipe = pathways.pipeline(stages, 4, "auto", loss=loss)
+    pipe = pathways.pipeline(stages, 4, "auto", loss=loss, state=lambda p: (p, jax.tree.map(jnp.zeros_like, p), 0.0))
     train = pathways.program(lambda x, targets: pipe.value_and_grad(x, targets))
     with pytest.raises(pathways.PathwaysError, match=r"call pipeline.measure\(batch, targets\) before") as error:
         train(batch, targets)
@@ -302,6 +302,7 @@ def test_a_planned_step_is_that_of_the_schedule_it_chose(devices):
     own, rows = (WIDTH + 1) * WIDTH * 4, ROWS // 4 * WIDTH * 4
     first, second = pipe.plan.costs
     assert (first.params, first.arrives, first.leaves, first.targets) == (own, rows, rows, 0)
+    assert first.state == 2 * own + 4 and set(first.temps) == {"forward", "backward", "input", "weight"}
     assert (second.params, second.arrives, second.leaves, second.targets) == (own, rows, 4, rows)
     # The weight half needs the input, and the gradient of what is in tanh.
     assert (second.rest, second.carried) == (rows, rows) and second.kept >= rows

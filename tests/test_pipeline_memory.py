@@ -30,15 +30,16 @@ SCRIPT = """
             jax.block_until_ready(pipe.value_and_grad(x, x))
         (planned,) = (c.memory for c in plan.candidates if c.name == name)
         print(name, planned, max(device.memory_stats()["peak_bytes_in_use"] for device in devices))
-    print("a microbatch", plan.costs[1].arrives, 0)
+    print("a microbatch", plan.costs[1].arrives, max(n for cost in plan.costs for n in cost.temps.values()))
 """
 
 
 def test_a_step_holds_what_its_plan_says():
     said = re.findall(r"(.+) (\d+) (\d+)\n", run(SCRIPT).stdout)
     peaks = {name: (int(planned), int(peak)) for name, planned, peak in said}
-    microbatch, _ = peaks.pop("a microbatch")
-    # What computations and moves take beside it is no more than an array or two of a microbatch.
+    microbatch, temp = peaks.pop("a microbatch")
+    assert temp > 0
+    # Moves take no more than an array or two of a microbatch. A CPU's peak does not have what a computation takes.
     for name, (planned, peak) in peaks.items():
-        assert abs(peak - planned) <= 2 * microbatch, (name, planned, peak, microbatch)
+        assert planned - temp - 2 * microbatch <= peak <= planned + 2 * microbatch, (name, planned, peak, microbatch)
     assert peaks["gpipe"][0] > 2 * peaks["1f1b"][0]

@@ -318,6 +318,7 @@ def pipeline(
     loss: Callable[[Any, Any], Any] | None = None,
     tied: Mapping[tuple[int, str], tuple[int, str]] | None = None,
     memory: int | str | None = None,
+    state: Callable[[Any], Any] | None = None,
 ) -> Pipeline:
     """Makes a pipeline: a model in stages that run at the same time on different microbatches, each on its own devices.
 
@@ -344,8 +345,10 @@ def pipeline(
         `value_and_grad`.
       tied: parameters that are another stage's, such as {(3, "unembed"): (0, "embed")}: stage 3 finds it
         in its params, a dict; outside, only stage 0's have it. Its gradients add up there, in stage order.
-      memory: with "auto", the bytes that each device may hold, such as 4 * 2**30 or "4GiB": parameters, gradients, and
-        what is kept for backwards. None means what the devices say is their limit.
+      memory: with "auto", the bytes that each device may hold, such as 4 * 2**30 or "4GiB": parameters, gradients, what
+        is kept for backwards, and what a computation takes while it runs. None means what devices say is their limit.
+      state: a function that makes an optimizer's state from a stage's parameters, such as optax.adam(1e-3).init, if
+        plans are to count that, too. It is traced for its shapes, and does not run.
 
     Returns:
       a `Pipeline`: .forward(batch), .value_and_grad(batch, targets), .params, .schedule, whose .draw(path) writes a
@@ -357,7 +360,7 @@ def pipeline(
     """
     from pathways._pipeline import Pipeline
 
-    return Pipeline(stages, microbatches, schedule, loss, tied or {}, memory)
+    return Pipeline(stages, microbatches, schedule, loss, tied or {}, memory, state)
 
 
 def events() -> Events:

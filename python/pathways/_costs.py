@@ -20,11 +20,16 @@ ROUNDS, RUNS = 3, 3
 
 
 def measured(
-    parts: Sequence[Part], params: Sequence[Any], shardings: Sequence[Sharding], x: Any, targets: Any
+    parts: Sequence[Part],
+    params: Sequence[Any],
+    shardings: Sequence[Sharding],
+    x: Any,
+    targets: Any,
+    states: Sequence[int],
 ) -> list[Cost]:
     """Runs one microbatch forward and back through the stages, and returns what each costs.
 
-    x, targets: the microbatch, on the first and the last stage's devices.
+    x, targets: the microbatch, on the first and the last stage's devices. states: bytes of each optimizer's state.
     """
     last = len(parts) - 1
     costs: list[dict[str, Any]] = [{} for _ in parts]
@@ -35,7 +40,8 @@ def measured(
         (y, residuals), cost["forward"] = _timed(part.forward, params[stage], x, given)
         kept.append((x, residuals, y))
         cost |= {"params": _bytes(params[stage]), "arrives": _bytes(x), "leaves": _bytes(y), "targets": _bytes(given)}
-        cost["kept"] = _bytes(residuals)
+        cost["kept"], cost["state"] = _bytes(residuals), states[stage]
+        cost["temps"] = {"forward": _temp(part.forward, params[stage], x, given)}
         if stage < last:
             x, cost["onward"] = _timed(moved, y, shardings[stage + 1])
     gradients = [jnp.ones_like(y, device=y.sharding)]
@@ -58,6 +64,8 @@ def _back(part: Part, arguments: tuple[Any, ...], cost: dict[str, Any]) -> list[
         return add_gradients(gradients, gradients), onward
 
     (_, onward), cost["backward"] = _timed(whole)
+    temps = cost["temps"]
+    temps["backward"] = _temp(backward, *arguments)
     halves, leaves = part.halves(arguments)
     cost["whole"] = halves.whole
     if not halves.whole:
@@ -68,6 +76,8 @@ def _back(part: Part, arguments: tuple[Any, ...], cost: dict[str, Any]) -> list[
             return add_gradients(gradients, gradients)
 
         _, cost["weight"] = _timed(weight)
+        temps["input"] = _temp(halves.first, leaves) if halves.starts else 0
+        temps["weight"] = _temp(halves.weight, carried, rest)
         before = {id(leaf) for leaf in jax.tree.leaves(needed)}
         cost["carried"] = _bytes(carried)
         cost["rest"] = _bytes([leaf for leaf in rest if id(leaf) in before])
@@ -83,6 +93,24 @@ def _timed(call: Callable, *arguments: Any) -> tuple[Any, float]:
         jax.block_until_ready([call(*arguments) for _ in range(RUNS)])
         rounds.append((time.perf_counter() - begin) / RUNS)
     return results, min(rounds)
+
+
+def _temp(computation: Any, *arguments: Any) -> int:
+    """Returns the bytes that a jitted function takes of each device while it runs, beside arguments and results. It has
+    run with such arguments, so this compiles nothing."""
+    stats = computation.lower(*arguments).compile().memory_analysis()
+    return stats.temp_size_in_bytes if stats else 0
+
+
+def state_bytes(make: Callable[[Any], Any], params: Any) -> int:
+    """Returns the bytes of an optimizer's state on each device, without making it.
+
+    make: a function of the parameters. What of its result has the shape of a parameter is taken to be divided like it,
+      the rest to be on each device.
+    """
+    shards = {leaf.shape: leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves(params)}
+    leaves = jax.tree.leaves(jax.eval_shape(make, params))
+    return sum(math.prod(shards.get(leaf.shape, leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _bytes(tree: Any) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from pathways import _capture, _graph, _picture, _timeline
-from pathways._costs import limits, measured
+from pathways._costs import limits, measured, state_bytes
 from pathways._errors import PathwaysError
 from pathways._plan import Plan
 from pathways._recorded import Recorded, recorded
@@ -82,6 +82,7 @@ class Pipeline:
         loss: Callable[[Any, Any], Any] | None,
         tied: Mapping[Name, Name],
         memory: int | str | None,
+        state: Callable[[Any], Any] | None,
     ):
         named = (
             {plain(name): name for name in (*NAMES, AUTO)}.get(plain(schedule)) if isinstance(schedule, str) else None
@@ -103,6 +104,7 @@ class Pipeline:
         self.plan: Plan | None = None
         self._timeline: Timeline | None = None  # of the last step that was recorded
         self._auto = schedule == AUTO
+        self._state = state
         self._memory = None if memory is None else parse_bytes(memory, "memory")
         self.params = [settled(stage.params, self.shardings[i], i) for i, stage in enumerate(stages)]
         self._tied = Tied(tied, self.params, [first_dims(sharding, 0) for sharding in self.shardings])
@@ -202,7 +204,9 @@ class Pipeline:
             )
         x = _cut(batch, self.microbatches, self.shardings[0])[0]
         y = _cut(targets, self.microbatches, self.shardings[-1])[0]
-        costs = measured(self._parts, self._given(params), self.shardings, x, y)
+        given, own = self._given(params), self.params if params is None else params  # without those tied to others
+        states = [state_bytes(self._state, p) if self._state else 0 for p in own]
+        costs = measured(self._parts, given, self.shardings, x, y, states)
         devices = [devices_of(sharding) for sharding in self.shardings]
         room = limits(self.shardings, self._memory)
         self.plan = Plan(costs, self.microbatches, places_of(self.shardings), devices, room)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pathways._errors import PathwaysError
@@ -34,9 +34,11 @@ class Cost:
       whole: whether the backward cannot be split.
       onward, back: of moving the output to the next stage, and the gradients of the input to the stage before.
       params: bytes of the parameters, and of their gradients; not of one microbatch alone.
+      state: bytes of the optimizer's state.
       arrives, leaves, targets: bytes of the input, of the output, and of the loss's second argument.
       kept: bytes that the backward needs, beside the input and the parameters.
       carried, rest: bytes that a weight half needs: of the input half's making, and of what was there before.
+      temps: bytes that an op takes while it runs, by its kind.
     """
 
     forward: float
@@ -47,12 +49,14 @@ class Cost:
     onward: float = 0.0
     back: float = 0.0
     params: int = 0
+    state: int = 0
     arrives: int = 0
     leaves: int = 0
     targets: int = 0
     kept: int = 0
     carried: int = 0
     rest: int = 0
+    temps: Mapping[str, int] = field(default_factory=dict)
 
 
 class Timed(NamedTuple):
@@ -100,8 +104,8 @@ def idle(spans: Iterable[tuple[float, float]], width: int) -> float:
 def held(step: Sequence[Timed], costs: Sequence[Cost], devices: Sequence[Sequence[Hashable]]) -> dict[Hashable, int]:
     """Returns the most bytes that each device holds in a step.
 
-    These are parameters, sums of gradients, the batch, and what is kept for each microbatch; not what a computation
-    takes while it runs, nor an optimizer's state.
+    These are parameters, sums of gradients, an optimizer's state, the batch, what is kept for each microbatch, and what
+    an op takes while it runs; not what an optimizer's update takes.
     """
     changes: dict[int, list[tuple[float, int]]] = defaultdict(list)  # by stage
     for op, begin, end in step:
@@ -121,11 +125,12 @@ def held(step: Sequence[Timed], costs: Sequence[Cost], devices: Sequence[Sequenc
             made, gone = cost.params, cost.params + cost.carried + cost.rest
         if op.kind in ("backward", "input") and stage:
             changes[stage - 1].append((end, costs[stage - 1].leaves))
-        changes[stage] += [(begin, made), (end, -gone)]
+        temp = cost.temps.get(op.kind, 0)
+        changes[stage] += [(begin, made + temp), (end, -gone - temp)]
     most = {}
     for device in {device for of in devices for device in of}:
         here = [stage for stage, of in enumerate(devices) if device in of]
-        now = peak = sum(2 * costs[stage].params for stage in here)
+        now = peak = sum(2 * costs[stage].params + costs[stage].state for stage in here)
         for _, change in sorted(change for stage in here for change in changes[stage]):
             now += change
             peak = max(peak, now)

@@ -54,13 +54,16 @@ def _back(params, x, residuals, gradients):
 
 
 class _Halves:
-    """The backward of a stage in two computations, for arguments of some shapes and shardings."""
+    """The backward of a stage in two computations, for arguments of some shapes and shardings.
+
+    first: the computation of `input`, which there is none of unless starts.
+    """
 
     def __init__(self, part: Part, arguments: tuple[Any, ...]):
         split = Split(_back, *arguments)
-        self.whole, self._keeps, self._starts = split.whole, split.keeps, split.starts
+        self.whole, self._keeps, self.starts = split.whole, split.keeps, split.starts
         shardings = jax.tree.map(lambda leaf: leaf.sharding, arguments[0])
-        self._input = part.jit("_input", split.first)
+        self.first = part.jit("_input", split.first)
         self.weight = part.jit("_weight", split.second, out_shardings=shardings)
 
     def input(self, leaves: list[Any]) -> tuple[list[Any], tuple[_Halves, list[Any], list[Any]]]:
@@ -68,7 +71,7 @@ class _Halves:
 
         leaves: of the backward's arguments.
         """
-        onward, carried = self._input(leaves) if self._starts else ([], [])
+        onward, carried = self.first(leaves) if self.starts else ([], [])
         return onward, (self, carried, [leaves[i] for i in self._keeps])
 
 

@@ -95,12 +95,16 @@ def test_what_is_kept_is_held_from_forward_to_backward(name):
 def test_what_devices_hold_in_full():
     """One stage after another, one microbatch: by hand."""
     first = Cost(1, 2, params=100, arrives=1000, leaves=20, kept=7)
-    second = Cost(1, 2, params=300, arrives=20, leaves=4, targets=5, kept=9)
+    second = Cost(
+        *(1, 2), params=300, state=600, arrives=20, leaves=4, targets=5, kept=9, temps={"forward": 8, "backward": 50}
+    )
     devices = [["a"], ["b"]]
     step = simulate(Schedule("1f1b", 2, 1), [first, second], devices)[0]
     # a: parameters, gradients and the new ones, its input, what is kept, the output's gradients.
-    # b: the same, its targets being gone and the gradients of its input there.
-    assert held(step, [first, second], devices) == {"a": 3 * 100 + 1000 + 7 + 20, "b": 3 * 300 + 20 + 9 + 4 + 20 - 4}
+    # b: the same, its targets being gone and the gradients of its input there; the optimizer's state, and what the
+    # backward takes.
+    most = {"a": 3 * 100 + 1000 + 7 + 20, "b": 3 * 300 + 600 + 20 + 9 + 4 + 20 - 4 + 50}
+    assert held(step, [first, second], devices) == most
 
 
 def plan(costs, microbatches, places=None, limits=None):
