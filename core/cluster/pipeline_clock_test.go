@@ -49,7 +49,8 @@ type scheduled struct {
 
 func (sc *scheduled) width() int { return slices.Max(sc.Places) + 1 }
 
-// The idle part of a step, as the devices' own spans show it, is that of the schedule, to two points.
+// The idle part of a step, as the devices' own spans show it, is that of the schedule, to a point: so zero-bubble
+// schedules that leave no gap between steps are idle for less than one percent.
 func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
 	text, err := os.ReadFile(*pipelineSchedules)
 	if err != nil {
@@ -75,8 +76,8 @@ func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
 					// What begins and ends a row of steps is in its first one and its last.
 					steady := p.bubble((several - one) / (pipelineSteps - 1))
 					t.Attr("steady", fmt.Sprintf("%.4f", steady))
-					if steady > sc.Bubble+0.02 {
-						t.Errorf("%.3f of a step is idle in a row of steps, want at most %.3f and 0.02", steady, sc.Bubble)
+					if steady > sc.Bubble+0.01 {
+						t.Errorf("%.3f of a step is idle in a row of steps, want at most %.3f and 0.01", steady, sc.Bubble)
 					}
 				})
 			})
