@@ -26,8 +26,12 @@ def test_memories_read_as_stock_jax_writes_them(devices):
         assert device.default_memory().kind == stock.default_memory().kind
 
 
-def test_devices_tell_their_slice(devices):
+def test_devices_tell_where_they_are(devices):
+    """What JAX programs group devices by; the last two are jaxlib's own, of the one process that there is."""
     assert {device.slice_index for device in devices} == {0}
+    workers = [getattr(device, "worker", None) for device in devices]
+    assert [device.virtual_task_index for device in devices] == [list(dict.fromkeys(workers)).index(w) for w in workers]
+    assert {(device.process_index, device.task_id) for device in devices} == {(0, 0)}
 
 
 def test_a_worker_has_one_name(devices):

@@ -44,30 +44,33 @@ PJRT_Memory* pw_memory_kind(PJRT_Device* d, const char* kind, size_t size) {
 
 static PJRT_Error* no_memory(const char* what, size_t n, size_t size) { return pw_short(what, n * size); }
 
-// attributes_init copies the plugin's attributes of a device, and adds slice_index 0 if there is none: devices of
-// clusters and TPUs have one.
+// attributes_init copies the plugin's attributes of a device, and adds those that devices of clusters have and this one
+// lacks. They are 0: there is one island, and one worker.
 static PJRT_Error* attributes_init(PJRT_Device* d) {
-  static const char kSlice[] = "slice_index";
+  static const char* const kOfClusters[] = {"slice_index", "virtual_task_index"};
+  static const size_t kMore = sizeof kOfClusters / sizeof *kOfClusters;
   PW_ARGS(PJRT_DeviceDescription_Attributes_Args, has);
   has.device_description = d->description;
   if (PW_HAS(PJRT_DeviceDescription_Attributes)) {
     PJRT_Error* err = pw_under->PJRT_DeviceDescription_Attributes(&has);
     if (err) return err;
   }
-  d->attributes = pw_zeros(has.num_attributes + 1, sizeof *d->attributes);
-  if (d->attributes == NULL) return no_memory("what a device is like", has.num_attributes + 1, sizeof *d->attributes);
-  bool known = false;
-  for (size_t i = 0; i < has.num_attributes; i++) {
-    const PJRT_NamedValue* v = &has.attributes[i];
-    known |= v->name_size == sizeof kSlice - 1 && memcmp(v->name, kSlice, v->name_size) == 0;
-    d->attributes[d->num_attributes++] = *v;
+  d->attributes = pw_zeros(has.num_attributes + kMore, sizeof *d->attributes);
+  if (d->attributes == NULL)
+    return no_memory("what a device is like", has.num_attributes + kMore, sizeof *d->attributes);
+  for (size_t i = 0; i < has.num_attributes; i++) d->attributes[d->num_attributes++] = has.attributes[i];
+  for (size_t k = 0; k < kMore; k++) {
+    const size_t size = strlen(kOfClusters[k]);
+    bool known = false;
+    for (size_t i = 0; i < has.num_attributes && !known; i++)
+      known = has.attributes[i].name_size == size && memcmp(has.attributes[i].name, kOfClusters[k], size) == 0;
+    if (!known)
+      d->attributes[d->num_attributes++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                                                            .name = kOfClusters[k],
+                                                            .name_size = size,
+                                                            .type = PJRT_NamedValue_kInt64,
+                                                            .value_size = 1};
   }
-  if (!known)
-    d->attributes[d->num_attributes++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                                                          .name = kSlice,
-                                                          .name_size = sizeof kSlice - 1,
-                                                          .type = PJRT_NamedValue_kInt64,
-                                                          .value_size = 1};
   return NULL;
 }
 

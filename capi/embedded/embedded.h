@@ -118,7 +118,7 @@ struct PJRT_Device {
   PJRT_DeviceDescription* description;  // the plugin's own
   int32_t index;                        // in client->devices; -1 where not addressable
   int id, local_id;
-  PJRT_NamedValue* attributes;  // the plugin's own, and slice_index
+  PJRT_NamedValue* attributes;  // the plugin's own, slice_index and virtual_task_index
   size_t num_attributes;
   PJRT_Memory** memories;
   size_t num_memories;
