@@ -79,3 +79,31 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// While a controller that has started again waits for one of those that were there, it takes no messages of the others,
+// so that it cannot know who is silent.
+func TestNobodyIsSilentWhileTheControllerWaitsForItsCluster(t *testing.T) {
+	const second = int64(1e9)
+	b := newBedThatKeeps(t)
+	kept := b.facts()
+	b.now, b.st = 0, New(Config{Keeps: true, Starts: 2, Heartbeat: second, Silence: 4 * second})
+	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	for _, w := range b.workers {
+		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{}))
+	}
+	for range 20 {
+		b.now += second
+		b.check(b.step(Event{Kind: Tick}))
+	}
+	b.check(b.say(b.client, wire.KindRejoin, &wire.Rejoin{Last: 1, Epoch: 1, Programs: []uint64{1}}))
+	for _, w := range b.workers { // and what they have said meanwhile
+		b.check(b.say(w, wire.KindHeartbeat, &wire.Heartbeat{}))
+	}
+	b.now += second
+	b.check(b.step(Event{Kind: Tick}))
+	if n := len(b.st.present); n != 2 || b.st.IsComingBack() {
+		t.Errorf("%d workers are there, want 2; the controller waits: %v", n, b.st.IsComingBack())
+	}
+}

@@ -543,7 +543,7 @@ func (st *State) listen() {
 	for _, number := range slices.Clone(st.present) {
 		c := st.conns[number]
 		switch w := c.w; {
-		case paused:
+		case paused || st.comeback != nil: // then nothing is taken of what those say that have come back
 			w.heard = st.now
 		case c.cuts.isCut(): // its link bounds that
 		case silence > 0 && st.now-w.heard >= silence:
