@@ -231,6 +231,15 @@ type Apart struct {
 	Why   error
 }
 
+// Breaks is how the connections to a peer have broken that an Exchange makes again.
+type Breaks struct {
+	Peer   uint64
+	Count  uint64
+	Last   time.Time
+	Lasted time.Duration // the last time, until there was a connection again; 0: there is none
+	Why    error         // the last time
+}
+
 // Dialer makes connections to addresses such as "unix:/run/x" and
 // "tcp:host:port", says hello on them, and returns what the other side answered. A
 // refusal is the error.

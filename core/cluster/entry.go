@@ -149,7 +149,8 @@ func (e *entry) config() worker.Config {
 		Heartbeat:   time.Duration(e.welcome.HeartbeatMs) * time.Millisecond / 2,
 		Cache:       e.Cache,
 		CacheBytes:  e.CacheBytes,
-		MemoryLimit: e.MemoryLimit, Memory: e.exchange.Memory, Apart: e.exchange.Apart, Handler: e.Handler, Log: e.Log,
+		MemoryLimit: e.MemoryLimit, Memory: e.exchange.Memory, Apart: e.exchange.Apart,
+		Breaks: e.exchange.Breaks, Handler: e.Handler, Log: e.Log,
 		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending,
 	}
 	if e.partitions {

@@ -134,6 +134,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	showQueue(w, r, "\n")
 	showRunning(w, r)
 	showLinks(w, r)
+	showPeerLinks(w, r)
 	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
@@ -325,6 +326,29 @@ func showLinks(w io.Writer, r *wire.Report) {
 	}
 	for _, s := range r.Sessions {
 		show(wire.Owner(s.Session, s.Name, s.User, s.Host), s.Link)
+	}
+}
+
+// showPeerLinks prints the connections of workers to each other and to clients that have broken, if any. Of two workers
+// that both tell of theirs, one does.
+func showPeerLinks(w io.Writer, r *wire.Report) {
+	head := "\nWORKER\tCONNECTION TO\tIS\tBROKE\tLAST\tWHY\n"
+	shown := map[[2]uint64]bool{} // one and the other
+	for _, k := range r.EachWorker() {
+		for _, l := range k.Last.GetLinks() {
+			if shown[[2]uint64{l.Process, k.Process.GetNumber()}] {
+				continue
+			}
+			shown[[2]uint64{k.Process.GetNumber(), l.Process}] = true
+			state := fmt.Sprintf("there, after %v without", time.Duration(l.BackMs)*time.Millisecond)
+			if l.CutMs > 0 {
+				state = fmt.Sprintf("broken for %v", wire.Age(l.CutMs))
+			}
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v ago\t%s\n", head, k.Process.GetName(),
+				cmp.Or(l.Name, fmt.Sprint("process ", l.Process)), state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs), l.Why)
+			head = ""
+		}
+		showMore(w, k, k.Last.GetMoreLinks())
 	}
 }
 

@@ -233,6 +233,33 @@ func TestShowLinks(t *testing.T) {
 	}
 }
 
+// Connections between workers, and to clients, that broke are shown with their state, those of two workers once.
+func TestShowPeerLinks(t *testing.T) {
+	var out strings.Builder
+	broke := func(process uint64, name string) *wire.PeerLink {
+		return &wire.PeerLink{Process: process, Name: name, Cuts: 2, LastMs: 60_000, BackMs: 12, Why: "end of file"}
+	}
+	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+		{Process: &wire.Process{Number: 1, Name: "w0"}, Last: &wire.Heartbeat{Links: []*wire.PeerLink{broke(2, "w1"),
+			{Process: 9, Cuts: 1, CutMs: 3000, LastMs: 3000, Why: "connection reset"}}}},
+		{Process: &wire.Process{Number: 2, Name: "w1"}, Last: &wire.Heartbeat{
+			Links: []*wire.PeerLink{broke(1, "w0"), broke(3, "w2")}, MoreLinks: 7}},
+		{Process: &wire.Process{Number: 3, Name: "w2"}}}}}}
+	showPeerLinks(&out, r)
+	want := "\nWORKER\tCONNECTION TO\tIS\tBROKE\tLAST\tWHY\n" +
+		"w0\tw1\tthere, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
+		"w0\tprocess 9\tbroken for 3s\t1 time\t3s ago\tconnection reset\n" +
+		"w1\tw2\tthere, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
+		"w1\tand 7 more\n"
+	if got := out.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	if showPeerLinks(&out, &wire.Report{}); out.Len() > 0 {
+		t.Errorf("where no connection broke it shows %q", out.String())
+	}
+}
+
 func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 	c := place{dir: "/run/pathways/here", cluster: "here"}
 	if got, ok := placeAt(c.address()); !ok || got != c {

@@ -224,6 +224,9 @@ var allLong = []long{
 	{"heartbeat: apart", true, wire.KindHeartbeat, taken, func(s string) proto.Message {
 		return &wire.Heartbeat{Apart: []*wire.Apart{{Process: 2, Name: "n", Why: s}}}
 	}},
+	{"heartbeat: links", true, wire.KindHeartbeat, taken, func(s string) proto.Message {
+		return &wire.Heartbeat{Links: []*wire.PeerLink{{Process: 2, Name: "n", Why: s}}}
+	}},
 	{"completed: errors", true, wire.KindCompleted, taken, func(s string) proto.Message {
 		return &wire.Completed{Failed: []*wire.Failure{{Number: 1,
 			Status: &wire.Status{Code: uint32(status.Internal), Message: s}}}}

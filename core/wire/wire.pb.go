@@ -142,7 +142,7 @@ func (x KeyRequest_Act) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KeyRequest_Act.Descriptor instead.
 func (KeyRequest_Act) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23, 0}
+	return file_wire_proto_rawDescGZIP(), []int{24, 0}
 }
 
 type Loadable_Form int32
@@ -194,7 +194,7 @@ func (x Loadable_Form) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loadable_Form.Descriptor instead.
 func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41, 0}
+	return file_wire_proto_rawDescGZIP(), []int{42, 0}
 }
 
 type Hello struct {
@@ -1651,10 +1651,13 @@ type Heartbeat struct {
 	DeviceNs    []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
 	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
 	// How many more there are of what is told of 64 alone.
-	MoreWaits     uint32 `protobuf:"varint,10,opt,name=more_waits,json=moreWaits,proto3" json:"more_waits,omitempty"`
-	MoreApart     uint32 `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
-	MoreRunning   uint32 `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
-	MoreStanding  uint32 `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
+	MoreWaits    uint32      `protobuf:"varint,10,opt,name=more_waits,json=moreWaits,proto3" json:"more_waits,omitempty"`
+	MoreApart    uint32      `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
+	MoreRunning  uint32      `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
+	MoreStanding uint32      `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
+	Links        []*PeerLink `protobuf:"bytes,14,rep,name=links,proto3" json:"links,omitempty"` // of a worker, to processes that are there: those that have lost their connection since
+	// they began, at most 64, the last ones first
+	MoreLinks     uint32 `protobuf:"varint,15,opt,name=more_links,json=moreLinks,proto3" json:"more_links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1780,6 +1783,113 @@ func (x *Heartbeat) GetMoreStanding() uint32 {
 	return 0
 }
 
+func (x *Heartbeat) GetLinks() []*PeerLink {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetMoreLinks() uint32 {
+	if x != nil {
+		return x.MoreLinks
+	}
+	return 0
+}
+
+// A link of a worker to another worker or a client, which has lost its connection.
+type PeerLink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       uint64                 `protobuf:"varint,1,opt,name=process,proto3" json:"process,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	CutMs         int64                  `protobuf:"varint,3,opt,name=cut_ms,json=cutMs,proto3" json:"cut_ms,omitempty"`    // for how long it has had none; 0: it has one
+	Cuts          uint64                 `protobuf:"varint,4,opt,name=cuts,proto3" json:"cuts,omitempty"`                   // how often it has lost its connection
+	LastMs        int64                  `protobuf:"varint,5,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"` // how long ago the last time was
+	BackMs        int64                  `protobuf:"varint,6,opt,name=back_ms,json=backMs,proto3" json:"back_ms,omitempty"` // how long that took to mend; no meaning if cut_ms is not 0
+	Why           string                 `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`                      // it lost it the last time
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerLink) Reset() {
+	*x = PeerLink{}
+	mi := &file_wire_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerLink) ProtoMessage() {}
+
+func (x *PeerLink) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerLink.ProtoReflect.Descriptor instead.
+func (*PeerLink) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PeerLink) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *PeerLink) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PeerLink) GetCutMs() int64 {
+	if x != nil {
+		return x.CutMs
+	}
+	return 0
+}
+
+func (x *PeerLink) GetCuts() uint64 {
+	if x != nil {
+		return x.Cuts
+	}
+	return 0
+}
+
+func (x *PeerLink) GetLastMs() int64 {
+	if x != nil {
+		return x.LastMs
+	}
+	return 0
+}
+
+func (x *PeerLink) GetBackMs() int64 {
+	if x != nil {
+		return x.BackMs
+	}
+	return 0
+}
+
+func (x *PeerLink) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // What devices of a worker stand at: an operation that they have yet to begin, a collective of one, or a function of
 // their client that it has called.
 type Standing struct {
@@ -1803,7 +1913,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1925,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1938,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Standing) GetDevices() []uint32 {
@@ -1939,7 +2049,7 @@ type HostMemory struct {
 
 func (x *HostMemory) Reset() {
 	*x = HostMemory{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2061,7 @@ func (x *HostMemory) String() string {
 func (*HostMemory) ProtoMessage() {}
 
 func (x *HostMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2074,7 @@ func (x *HostMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostMemory.ProtoReflect.Descriptor instead.
 func (*HostMemory) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HostMemory) GetBlocks() int64 {
@@ -2033,7 +2143,7 @@ type HostShare struct {
 
 func (x *HostShare) Reset() {
 	*x = HostShare{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2155,7 @@ func (x *HostShare) String() string {
 func (*HostShare) ProtoMessage() {}
 
 func (x *HostShare) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2168,7 @@ func (x *HostShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostShare.ProtoReflect.Descriptor instead.
 func (*HostShare) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HostShare) GetSession() uint32 {
@@ -2088,7 +2198,7 @@ type Apart struct {
 
 func (x *Apart) Reset() {
 	*x = Apart{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2210,7 @@ func (x *Apart) String() string {
 func (*Apart) ProtoMessage() {}
 
 func (x *Apart) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2223,7 @@ func (x *Apart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apart.ProtoReflect.Descriptor instead.
 func (*Apart) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Apart) GetProcess() uint64 {
@@ -2165,7 +2275,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2287,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2300,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Running) GetDevices() []uint32 {
@@ -2288,7 +2398,7 @@ type MemberOffer struct {
 
 func (x *MemberOffer) Reset() {
 	*x = MemberOffer{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2410,7 @@ func (x *MemberOffer) String() string {
 func (*MemberOffer) ProtoMessage() {}
 
 func (x *MemberOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2423,7 @@ func (x *MemberOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOffer.ProtoReflect.Descriptor instead.
 func (*MemberOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MemberOffer) GetIsland() string {
@@ -2343,7 +2453,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2465,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2478,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Epoch) GetNumber() uint64 {
@@ -2413,7 +2523,7 @@ type KeyRequest struct {
 
 func (x *KeyRequest) Reset() {
 	*x = KeyRequest{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2535,7 @@ func (x *KeyRequest) String() string {
 func (*KeyRequest) ProtoMessage() {}
 
 func (x *KeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2548,7 @@ func (x *KeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRequest.ProtoReflect.Descriptor instead.
 func (*KeyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KeyRequest) GetId() uint64 {
@@ -2480,7 +2590,7 @@ type KeyAnswer struct {
 
 func (x *KeyAnswer) Reset() {
 	*x = KeyAnswer{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2602,7 @@ func (x *KeyAnswer) String() string {
 func (*KeyAnswer) ProtoMessage() {}
 
 func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2615,7 @@ func (x *KeyAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAnswer.ProtoReflect.Descriptor instead.
 func (*KeyAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *KeyAnswer) GetId() uint64 {
@@ -2551,7 +2661,7 @@ type Compile struct {
 
 func (x *Compile) Reset() {
 	*x = Compile{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2673,7 @@ func (x *Compile) String() string {
 func (*Compile) ProtoMessage() {}
 
 func (x *Compile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2686,7 @@ func (x *Compile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compile.ProtoReflect.Descriptor instead.
 func (*Compile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Compile) GetOp() uint64 {
@@ -2663,7 +2773,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2785,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2798,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Content) GetSize() uint64 {
@@ -2734,7 +2844,7 @@ type Give struct {
 
 func (x *Give) Reset() {
 	*x = Give{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2856,7 @@ func (x *Give) String() string {
 func (*Give) ProtoMessage() {}
 
 func (x *Give) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2869,7 @@ func (x *Give) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Give.ProtoReflect.Descriptor instead.
 func (*Give) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Give) GetOp() uint64 {
@@ -2801,7 +2911,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2923,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2936,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Want) GetArtifact() uint64 {
@@ -2848,7 +2958,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +2970,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +2983,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Source) GetArtifact() uint64 {
@@ -2909,7 +3019,7 @@ type Have struct {
 
 func (x *Have) Reset() {
 	*x = Have{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3031,7 @@ func (x *Have) String() string {
 func (*Have) ProtoMessage() {}
 
 func (x *Have) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3044,7 @@ func (x *Have) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Have.ProtoReflect.Descriptor instead.
 func (*Have) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Have) GetArtifact() uint64 {
@@ -2966,7 +3076,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3088,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3101,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Handler) GetTarget() string {
@@ -3040,7 +3150,7 @@ type HandlerType struct {
 
 func (x *HandlerType) Reset() {
 	*x = HandlerType{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3052,7 +3162,7 @@ func (x *HandlerType) String() string {
 func (*HandlerType) ProtoMessage() {}
 
 func (x *HandlerType) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3065,7 +3175,7 @@ func (x *HandlerType) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandlerType.ProtoReflect.Descriptor instead.
 func (*HandlerType) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HandlerType) GetName() string {
@@ -3101,7 +3211,7 @@ type Symbol struct {
 
 func (x *Symbol) Reset() {
 	*x = Symbol{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3223,7 @@ func (x *Symbol) String() string {
 func (*Symbol) ProtoMessage() {}
 
 func (x *Symbol) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3236,7 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
 func (*Symbol) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Symbol) GetLibrary() string {
@@ -3160,7 +3270,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3172,7 +3282,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3185,7 +3295,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Place) GetWorker() uint64 {
@@ -3217,7 +3327,7 @@ type Compiled struct {
 
 func (x *Compiled) Reset() {
 	*x = Compiled{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3229,7 +3339,7 @@ func (x *Compiled) String() string {
 func (*Compiled) ProtoMessage() {}
 
 func (x *Compiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3352,7 @@ func (x *Compiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiled.ProtoReflect.Descriptor instead.
 func (*Compiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Compiled) GetOp() uint64 {
@@ -3307,7 +3417,7 @@ type Compiling struct {
 
 func (x *Compiling) Reset() {
 	*x = Compiling{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3429,7 @@ func (x *Compiling) String() string {
 func (*Compiling) ProtoMessage() {}
 
 func (x *Compiling) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3442,7 @@ func (x *Compiling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compiling.ProtoReflect.Descriptor instead.
 func (*Compiling) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Compiling) GetOp() uint64 {
@@ -3369,7 +3479,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3491,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3504,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Held) GetHeld() *Report_Held {
@@ -3438,7 +3548,7 @@ type ProgramInfo struct {
 
 func (x *ProgramInfo) Reset() {
 	*x = ProgramInfo{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3450,7 +3560,7 @@ func (x *ProgramInfo) String() string {
 func (*ProgramInfo) ProtoMessage() {}
 
 func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3463,7 +3573,7 @@ func (x *ProgramInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramInfo.ProtoReflect.Descriptor instead.
 func (*ProgramInfo) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ProgramInfo) GetName() string {
@@ -3555,7 +3665,7 @@ type Array struct {
 
 func (x *Array) Reset() {
 	*x = Array{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3677,7 @@ func (x *Array) String() string {
 func (*Array) ProtoMessage() {}
 
 func (x *Array) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3690,7 @@ func (x *Array) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Array.ProtoReflect.Descriptor instead.
 func (*Array) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Array) GetDtype() uint32 {
@@ -3624,7 +3734,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3636,7 +3746,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3649,7 +3759,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Cost) GetArgumentBytes() int64 {
@@ -3709,7 +3819,7 @@ type Loadable struct {
 
 func (x *Loadable) Reset() {
 	*x = Loadable{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3721,7 +3831,7 @@ func (x *Loadable) String() string {
 func (*Loadable) ProtoMessage() {}
 
 func (x *Loadable) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3734,7 +3844,7 @@ func (x *Loadable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loadable.ProtoReflect.Descriptor instead.
 func (*Loadable) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Loadable) GetForm() Loadable_Form {
@@ -3845,7 +3955,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +3967,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +3980,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Load) GetSession() uint32 {
@@ -3940,7 +4050,7 @@ type Loaded struct {
 
 func (x *Loaded) Reset() {
 	*x = Loaded{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4062,7 @@ func (x *Loaded) String() string {
 func (*Loaded) ProtoMessage() {}
 
 func (x *Loaded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4075,7 @@ func (x *Loaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loaded.ProtoReflect.Descriptor instead.
 func (*Loaded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Loaded) GetSession() uint32 {
@@ -3995,7 +4105,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4117,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4130,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -4076,7 +4186,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4088,7 +4198,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4101,7 +4211,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -4174,7 +4284,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4296,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4309,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -4246,7 +4356,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4258,7 +4368,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4381,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -4297,7 +4407,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4309,7 +4419,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4322,7 +4432,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -4392,7 +4502,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4404,7 +4514,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4417,7 +4527,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -4444,7 +4554,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4456,7 +4566,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4469,7 +4579,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -4499,7 +4609,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4511,7 +4621,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4524,7 +4634,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -4568,7 +4678,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +4690,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +4703,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4646,7 +4756,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4658,7 +4768,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4671,7 +4781,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -4750,7 +4860,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4762,7 +4872,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4775,7 +4885,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -4811,7 +4921,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4823,7 +4933,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4836,7 +4946,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -4864,7 +4974,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4876,7 +4986,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4889,7 +4999,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -4920,7 +5030,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4932,7 +5042,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4945,7 +5055,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -4993,7 +5103,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5005,7 +5115,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5018,7 +5128,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -5077,7 +5187,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5199,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5212,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Node) GetRun() *Run {
@@ -5148,7 +5258,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5160,7 +5270,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5173,7 +5283,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -5230,7 +5340,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5242,7 +5352,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5255,7 +5365,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5345,7 +5455,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5357,7 +5467,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5370,7 +5480,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5438,7 +5548,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5450,7 +5560,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5463,7 +5573,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5506,7 +5616,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5518,7 +5628,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5531,7 +5641,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -5582,7 +5692,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5594,7 +5704,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5607,7 +5717,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5670,7 +5780,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5682,7 +5792,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5695,7 +5805,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5732,7 +5842,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5744,7 +5854,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5757,7 +5867,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5790,7 +5900,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5802,7 +5912,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5815,7 +5925,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -5861,7 +5971,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +5983,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +5996,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -5931,7 +6041,7 @@ type Rebind struct {
 
 func (x *Rebind) Reset() {
 	*x = Rebind{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5943,7 +6053,7 @@ func (x *Rebind) String() string {
 func (*Rebind) ProtoMessage() {}
 
 func (x *Rebind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5956,7 +6066,7 @@ func (x *Rebind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
 func (*Rebind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Rebind) GetEpoch() uint64 {
@@ -5990,7 +6100,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6002,7 +6112,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6015,7 +6125,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Wait) GetWhy() string {
@@ -6047,7 +6157,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6059,7 +6169,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6072,7 +6182,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6158,7 +6268,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6170,7 +6280,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6183,7 +6293,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6229,7 +6339,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6241,7 +6351,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6254,7 +6364,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6313,7 +6423,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6325,7 +6435,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6338,7 +6448,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6396,7 +6506,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6408,7 +6518,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6421,7 +6531,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6463,7 +6573,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6475,7 +6585,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6488,7 +6598,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -6570,7 +6680,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6582,7 +6692,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6595,7 +6705,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -6663,7 +6773,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6675,7 +6785,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6688,7 +6798,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -6744,7 +6854,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6756,7 +6866,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6769,7 +6879,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -6797,7 +6907,7 @@ type KeptBoard struct {
 
 func (x *KeptBoard) Reset() {
 	*x = KeptBoard{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6809,7 +6919,7 @@ func (x *KeptBoard) String() string {
 func (*KeptBoard) ProtoMessage() {}
 
 func (x *KeptBoard) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6822,7 +6932,7 @@ func (x *KeptBoard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
 func (*KeptBoard) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptBoard) GetHost() string {
@@ -6853,7 +6963,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6865,7 +6975,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6878,7 +6988,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -6931,7 +7041,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6943,7 +7053,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6956,7 +7066,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -7020,7 +7130,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7032,7 +7142,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7045,7 +7155,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7130,7 +7240,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7142,7 +7252,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7155,7 +7265,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7190,7 +7300,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7202,7 +7312,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7215,7 +7325,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7244,7 +7354,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7256,7 +7366,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7269,7 +7379,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7301,7 +7411,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7313,7 +7423,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7326,7 +7436,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7374,7 +7484,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7386,7 +7496,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7399,7 +7509,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7463,7 +7573,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7475,7 +7585,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7488,7 +7598,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7537,7 +7647,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7549,7 +7659,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7562,7 +7672,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7645,7 +7755,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7657,7 +7767,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7670,7 +7780,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7734,7 +7844,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7746,7 +7856,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7759,7 +7869,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7798,7 +7908,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7810,7 +7920,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7823,7 +7933,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -7876,7 +7986,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7888,7 +7998,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7901,7 +8011,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Look) GetIsland() string {
@@ -7954,7 +8064,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7966,7 +8076,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7979,7 +8089,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -8038,7 +8148,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8050,7 +8160,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8063,7 +8173,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8120,7 +8230,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8132,7 +8242,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8145,7 +8255,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Trace) GetName() string {
@@ -8196,7 +8306,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8208,7 +8318,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8221,7 +8331,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99}
+	return file_wire_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Report) GetCluster() string {
@@ -8367,7 +8477,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8379,7 +8489,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[105]
+	mi := &file_wire_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8392,7 +8502,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94, 0}
+	return file_wire_proto_rawDescGZIP(), []int{95, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8457,7 +8567,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8469,7 +8579,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8482,7 +8592,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 0}
+	return file_wire_proto_rawDescGZIP(), []int{97, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8530,7 +8640,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8542,7 +8652,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8555,7 +8665,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 1}
+	return file_wire_proto_rawDescGZIP(), []int{97, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8591,7 +8701,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8603,7 +8713,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8616,7 +8726,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 0}
+	return file_wire_proto_rawDescGZIP(), []int{100, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8700,7 +8810,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8712,7 +8822,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8725,7 +8835,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 1}
+	return file_wire_proto_rawDescGZIP(), []int{100, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8769,7 +8879,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8781,7 +8891,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8794,7 +8904,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 2}
+	return file_wire_proto_rawDescGZIP(), []int{100, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -8889,7 +8999,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8901,7 +9011,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8914,7 +9024,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 3}
+	return file_wire_proto_rawDescGZIP(), []int{100, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -8973,7 +9083,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8985,7 +9095,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8998,7 +9108,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 4}
+	return file_wire_proto_rawDescGZIP(), []int{100, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -9052,7 +9162,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9064,7 +9174,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9077,7 +9187,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 5}
+	return file_wire_proto_rawDescGZIP(), []int{100, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9153,7 +9263,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9165,7 +9275,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9178,7 +9288,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 6}
+	return file_wire_proto_rawDescGZIP(), []int{100, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9321,7 +9431,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9333,7 +9443,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9346,7 +9456,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 7}
+	return file_wire_proto_rawDescGZIP(), []int{100, 7}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9499,7 +9609,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9511,7 +9621,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9524,7 +9634,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 8}
+	return file_wire_proto_rawDescGZIP(), []int{100, 8}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9613,7 +9723,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9625,7 +9735,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9638,7 +9748,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 9}
+	return file_wire_proto_rawDescGZIP(), []int{100, 9}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9701,7 +9811,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9713,7 +9823,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9726,7 +9836,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 10}
+	return file_wire_proto_rawDescGZIP(), []int{100, 10}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9770,7 +9880,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9782,7 +9892,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9795,7 +9905,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 11}
+	return file_wire_proto_rawDescGZIP(), []int{100, 11}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -9892,7 +10002,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9904,7 +10014,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9917,7 +10027,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 12}
+	return file_wire_proto_rawDescGZIP(), []int{100, 12}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -9987,7 +10097,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9999,7 +10109,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10012,7 +10122,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 13}
+	return file_wire_proto_rawDescGZIP(), []int{100, 13}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10042,7 +10152,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10054,7 +10164,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10067,7 +10177,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99, 14}
+	return file_wire_proto_rawDescGZIP(), []int{100, 14}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10260,7 +10370,7 @@ const file_wire_proto_rawDesc = "" +
 	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
-	"hostMemory\"\xe3\x03\n" +
+	"hostMemory\"\xb1\x04\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -10278,7 +10388,18 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"more_apart\x18\v \x01(\rR\tmoreApart\x12!\n" +
 	"\fmore_running\x18\f \x01(\rR\vmoreRunning\x12#\n" +
-	"\rmore_standing\x18\r \x01(\rR\fmoreStanding\"\xd5\x02\n" +
+	"\rmore_standing\x18\r \x01(\rR\fmoreStanding\x12-\n" +
+	"\x05links\x18\x0e \x03(\v2\x17.pathways.wire.PeerLinkR\x05links\x12\x1d\n" +
+	"\n" +
+	"more_links\x18\x0f \x01(\rR\tmoreLinks\"\xa7\x01\n" +
+	"\bPeerLink\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x15\n" +
+	"\x06cut_ms\x18\x03 \x01(\x03R\x05cutMs\x12\x12\n" +
+	"\x04cuts\x18\x04 \x01(\x04R\x04cuts\x12\x17\n" +
+	"\alast_ms\x18\x05 \x01(\x03R\x06lastMs\x12\x17\n" +
+	"\aback_ms\x18\x06 \x01(\x03R\x06backMs\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\xd5\x02\n" +
 	"\bStanding\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -11033,7 +11154,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11054,119 +11175,120 @@ var file_wire_proto_goTypes = []any{
 	(*LocalDevice)(nil),          // 16: pathways.wire.LocalDevice
 	(*Device)(nil),               // 17: pathways.wire.Device
 	(*Heartbeat)(nil),            // 18: pathways.wire.Heartbeat
-	(*Standing)(nil),             // 19: pathways.wire.Standing
-	(*HostMemory)(nil),           // 20: pathways.wire.HostMemory
-	(*HostShare)(nil),            // 21: pathways.wire.HostShare
-	(*Apart)(nil),                // 22: pathways.wire.Apart
-	(*Running)(nil),              // 23: pathways.wire.Running
-	(*MemberOffer)(nil),          // 24: pathways.wire.MemberOffer
-	(*Epoch)(nil),                // 25: pathways.wire.Epoch
-	(*KeyRequest)(nil),           // 26: pathways.wire.KeyRequest
-	(*KeyAnswer)(nil),            // 27: pathways.wire.KeyAnswer
-	(*Compile)(nil),              // 28: pathways.wire.Compile
-	(*Content)(nil),              // 29: pathways.wire.Content
-	(*Give)(nil),                 // 30: pathways.wire.Give
-	(*Want)(nil),                 // 31: pathways.wire.Want
-	(*Source)(nil),               // 32: pathways.wire.Source
-	(*Have)(nil),                 // 33: pathways.wire.Have
-	(*Handler)(nil),              // 34: pathways.wire.Handler
-	(*HandlerType)(nil),          // 35: pathways.wire.HandlerType
-	(*Symbol)(nil),               // 36: pathways.wire.Symbol
-	(*Place)(nil),                // 37: pathways.wire.Place
-	(*Compiled)(nil),             // 38: pathways.wire.Compiled
-	(*Compiling)(nil),            // 39: pathways.wire.Compiling
-	(*Held)(nil),                 // 40: pathways.wire.Held
-	(*ProgramInfo)(nil),          // 41: pathways.wire.ProgramInfo
-	(*Array)(nil),                // 42: pathways.wire.Array
-	(*Cost)(nil),                 // 43: pathways.wire.Cost
-	(*Loadable)(nil),             // 44: pathways.wire.Loadable
-	(*Load)(nil),                 // 45: pathways.wire.Load
-	(*Loaded)(nil),               // 46: pathways.wire.Loaded
-	(*Forget)(nil),               // 47: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 48: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 49: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 50: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 51: pathways.wire.Run
-	(*Mixed)(nil),                // 52: pathways.wire.Mixed
-	(*Piece)(nil),                // 53: pathways.wire.Piece
-	(*Put)(nil),                  // 54: pathways.wire.Put
-	(*Transfer)(nil),             // 55: pathways.wire.Transfer
-	(*Move)(nil),                 // 56: pathways.wire.Move
-	(*Fetch)(nil),                // 57: pathways.wire.Fetch
-	(*Free)(nil),                 // 58: pathways.wire.Free
-	(*Rows)(nil),                 // 59: pathways.wire.Rows
-	(*Assemble)(nil),             // 60: pathways.wire.Assemble
-	(*Graph)(nil),                // 61: pathways.wire.Graph
-	(*Node)(nil),                 // 62: pathways.wire.Node
-	(*Play)(nil),                 // 63: pathways.wire.Play
-	(*Played)(nil),               // 64: pathways.wire.Played
-	(*Dispatch)(nil),             // 65: pathways.wire.Dispatch
-	(*Completed)(nil),            // 66: pathways.wire.Completed
-	(*Failure)(nil),              // 67: pathways.wire.Failure
-	(*HostCall)(nil),             // 68: pathways.wire.HostCall
-	(*HostValue)(nil),            // 69: pathways.wire.HostValue
-	(*Abort)(nil),                // 70: pathways.wire.Abort
-	(*Peers)(nil),                // 71: pathways.wire.Peers
-	(*Session)(nil),              // 72: pathways.wire.Session
-	(*Rebind)(nil),               // 73: pathways.wire.Rebind
-	(*Wait)(nil),                 // 74: pathways.wire.Wait
-	(*Rejoin)(nil),               // 75: pathways.wire.Rejoin
-	(*Holding)(nil),              // 76: pathways.wire.Holding
-	(*HeldArray)(nil),            // 77: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 78: pathways.wire.HeldGang
-	(*Settled)(nil),              // 79: pathways.wire.Settled
-	(*KeptLink)(nil),             // 80: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 81: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 82: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 83: pathways.wire.KeptIsland
-	(*KeptBoard)(nil),            // 84: pathways.wire.KeptBoard
-	(*KeptLoss)(nil),             // 85: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 86: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 87: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 88: pathways.wire.Span
-	(*Drop)(nil),                 // 89: pathways.wire.Drop
-	(*Goodbye)(nil),              // 90: pathways.wire.Goodbye
-	(*Profile)(nil),              // 91: pathways.wire.Profile
-	(*Profiled)(nil),             // 92: pathways.wire.Profiled
-	(*Recorded)(nil),             // 93: pathways.wire.Recorded
-	(*Happened)(nil),             // 94: pathways.wire.Happened
-	(*Executed)(nil),             // 95: pathways.wire.Executed
-	(*Watch)(nil),                // 96: pathways.wire.Watch
-	(*Doing)(nil),                // 97: pathways.wire.Doing
-	(*Look)(nil),                 // 98: pathways.wire.Look
-	(*Timeline)(nil),             // 99: pathways.wire.Timeline
-	(*Ask)(nil),                  // 100: pathways.wire.Ask
-	(*Trace)(nil),                // 101: pathways.wire.Trace
-	(*Report)(nil),               // 102: pathways.wire.Report
-	nil,                          // 103: pathways.wire.Hello.VersionsEntry
-	nil,                          // 104: pathways.wire.Platform.StringsEntry
-	nil,                          // 105: pathways.wire.Platform.IntsEntry
-	nil,                          // 106: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 107: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 108: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 109: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 110: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 111: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 112: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 113: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 114: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 115: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 116: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 117: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 118: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 119: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 120: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 121: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 122: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 123: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 124: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 125: pathways.wire.Report.Supervised
+	(*PeerLink)(nil),             // 19: pathways.wire.PeerLink
+	(*Standing)(nil),             // 20: pathways.wire.Standing
+	(*HostMemory)(nil),           // 21: pathways.wire.HostMemory
+	(*HostShare)(nil),            // 22: pathways.wire.HostShare
+	(*Apart)(nil),                // 23: pathways.wire.Apart
+	(*Running)(nil),              // 24: pathways.wire.Running
+	(*MemberOffer)(nil),          // 25: pathways.wire.MemberOffer
+	(*Epoch)(nil),                // 26: pathways.wire.Epoch
+	(*KeyRequest)(nil),           // 27: pathways.wire.KeyRequest
+	(*KeyAnswer)(nil),            // 28: pathways.wire.KeyAnswer
+	(*Compile)(nil),              // 29: pathways.wire.Compile
+	(*Content)(nil),              // 30: pathways.wire.Content
+	(*Give)(nil),                 // 31: pathways.wire.Give
+	(*Want)(nil),                 // 32: pathways.wire.Want
+	(*Source)(nil),               // 33: pathways.wire.Source
+	(*Have)(nil),                 // 34: pathways.wire.Have
+	(*Handler)(nil),              // 35: pathways.wire.Handler
+	(*HandlerType)(nil),          // 36: pathways.wire.HandlerType
+	(*Symbol)(nil),               // 37: pathways.wire.Symbol
+	(*Place)(nil),                // 38: pathways.wire.Place
+	(*Compiled)(nil),             // 39: pathways.wire.Compiled
+	(*Compiling)(nil),            // 40: pathways.wire.Compiling
+	(*Held)(nil),                 // 41: pathways.wire.Held
+	(*ProgramInfo)(nil),          // 42: pathways.wire.ProgramInfo
+	(*Array)(nil),                // 43: pathways.wire.Array
+	(*Cost)(nil),                 // 44: pathways.wire.Cost
+	(*Loadable)(nil),             // 45: pathways.wire.Loadable
+	(*Load)(nil),                 // 46: pathways.wire.Load
+	(*Loaded)(nil),               // 47: pathways.wire.Loaded
+	(*Forget)(nil),               // 48: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 49: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 50: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 51: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 52: pathways.wire.Run
+	(*Mixed)(nil),                // 53: pathways.wire.Mixed
+	(*Piece)(nil),                // 54: pathways.wire.Piece
+	(*Put)(nil),                  // 55: pathways.wire.Put
+	(*Transfer)(nil),             // 56: pathways.wire.Transfer
+	(*Move)(nil),                 // 57: pathways.wire.Move
+	(*Fetch)(nil),                // 58: pathways.wire.Fetch
+	(*Free)(nil),                 // 59: pathways.wire.Free
+	(*Rows)(nil),                 // 60: pathways.wire.Rows
+	(*Assemble)(nil),             // 61: pathways.wire.Assemble
+	(*Graph)(nil),                // 62: pathways.wire.Graph
+	(*Node)(nil),                 // 63: pathways.wire.Node
+	(*Play)(nil),                 // 64: pathways.wire.Play
+	(*Played)(nil),               // 65: pathways.wire.Played
+	(*Dispatch)(nil),             // 66: pathways.wire.Dispatch
+	(*Completed)(nil),            // 67: pathways.wire.Completed
+	(*Failure)(nil),              // 68: pathways.wire.Failure
+	(*HostCall)(nil),             // 69: pathways.wire.HostCall
+	(*HostValue)(nil),            // 70: pathways.wire.HostValue
+	(*Abort)(nil),                // 71: pathways.wire.Abort
+	(*Peers)(nil),                // 72: pathways.wire.Peers
+	(*Session)(nil),              // 73: pathways.wire.Session
+	(*Rebind)(nil),               // 74: pathways.wire.Rebind
+	(*Wait)(nil),                 // 75: pathways.wire.Wait
+	(*Rejoin)(nil),               // 76: pathways.wire.Rejoin
+	(*Holding)(nil),              // 77: pathways.wire.Holding
+	(*HeldArray)(nil),            // 78: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 79: pathways.wire.HeldGang
+	(*Settled)(nil),              // 80: pathways.wire.Settled
+	(*KeptLink)(nil),             // 81: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 82: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 83: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 84: pathways.wire.KeptIsland
+	(*KeptBoard)(nil),            // 85: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 86: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 87: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 88: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 89: pathways.wire.Span
+	(*Drop)(nil),                 // 90: pathways.wire.Drop
+	(*Goodbye)(nil),              // 91: pathways.wire.Goodbye
+	(*Profile)(nil),              // 92: pathways.wire.Profile
+	(*Profiled)(nil),             // 93: pathways.wire.Profiled
+	(*Recorded)(nil),             // 94: pathways.wire.Recorded
+	(*Happened)(nil),             // 95: pathways.wire.Happened
+	(*Executed)(nil),             // 96: pathways.wire.Executed
+	(*Watch)(nil),                // 97: pathways.wire.Watch
+	(*Doing)(nil),                // 98: pathways.wire.Doing
+	(*Look)(nil),                 // 99: pathways.wire.Look
+	(*Timeline)(nil),             // 100: pathways.wire.Timeline
+	(*Ask)(nil),                  // 101: pathways.wire.Ask
+	(*Trace)(nil),                // 102: pathways.wire.Trace
+	(*Report)(nil),               // 103: pathways.wire.Report
+	nil,                          // 104: pathways.wire.Hello.VersionsEntry
+	nil,                          // 105: pathways.wire.Platform.StringsEntry
+	nil,                          // 106: pathways.wire.Platform.IntsEntry
+	nil,                          // 107: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 108: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 109: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 110: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 111: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 112: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 113: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 114: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 115: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 116: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 117: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 118: pathways.wire.Report.SessionReport
+	(*Report_Tenant)(nil),        // 119: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 120: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 121: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 122: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 123: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 124: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 125: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 126: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	103, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
-	24,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
+	104, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	25,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
 	17,  // 6: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
@@ -11176,122 +11298,123 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	104, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	105, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	105, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	106, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	106, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	107, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	107, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	108, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	22,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	23,  // 23: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	20,  // 24: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	19,  // 25: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
-	21,  // 26: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	9,   // 27: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,   // 28: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	9,   // 29: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	37,  // 30: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	34,  // 31: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	29,  // 32: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	9,   // 33: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	29,  // 34: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	36,  // 35: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	35,  // 36: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	36,  // 37: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	36,  // 38: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	9,   // 39: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	41,  // 40: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 41: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	119, // 42: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
-	42,  // 43: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	42,  // 44: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	43,  // 45: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,   // 46: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	34,  // 47: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	44,  // 48: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	37,  // 49: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	42,  // 50: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	9,   // 51: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	52,  // 52: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	53,  // 53: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	42,  // 54: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	42,  // 55: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	56,  // 56: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	42,  // 57: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	59,  // 58: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	53,  // 59: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	62,  // 60: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	51,  // 61: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	55,  // 62: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	67,  // 63: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 64: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	69,  // 65: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	69,  // 66: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 67: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 68: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 69: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 70: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 71: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	88,  // 72: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 73: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 74: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	76,  // 75: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	9,   // 76: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	77,  // 77: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	78,  // 78: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 79: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 80: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 81: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 82: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	88,  // 83: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	88,  // 84: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	48,  // 85: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 86: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 87: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 88: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	29,  // 89: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	34,  // 90: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	41,  // 91: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	44,  // 92: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	37,  // 93: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 94: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 95: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 96: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	95,  // 97: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	94,  // 98: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	108, // 99: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	109, // 100: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	110, // 101: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	112, // 102: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	117, // 103: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	123, // 104: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	115, // 105: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	118, // 106: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	122, // 107: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	124, // 108: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 109: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	97,  // 110: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	113, // 111: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 112: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 113: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 114: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	116, // 115: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	114, // 116: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	121, // 117: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	119, // 118: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	114, // 119: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	120, // 120: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	88,  // 121: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	120, // 122: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	125, // 123: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	124, // [124:124] is the sub-list for method output_type
-	124, // [124:124] is the sub-list for method input_type
-	124, // [124:124] is the sub-list for extension type_name
-	124, // [124:124] is the sub-list for extension extendee
-	0,   // [0:124] is the sub-list for field type_name
+	23,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	24,  // 23: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	21,  // 24: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	20,  // 25: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	19,  // 26: pathways.wire.Heartbeat.links:type_name -> pathways.wire.PeerLink
+	22,  // 27: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	9,   // 28: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,   // 29: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	9,   // 30: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	38,  // 31: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	35,  // 32: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	30,  // 33: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	9,   // 34: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	30,  // 35: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	37,  // 36: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	36,  // 37: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	37,  // 38: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	37,  // 39: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	9,   // 40: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	42,  // 41: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 42: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	120, // 43: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	43,  // 44: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	43,  // 45: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	44,  // 46: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,   // 47: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	35,  // 48: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	45,  // 49: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	38,  // 50: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	43,  // 51: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	9,   // 52: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	53,  // 53: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	54,  // 54: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	43,  // 55: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	43,  // 56: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	57,  // 57: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 58: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	60,  // 59: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	54,  // 60: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	63,  // 61: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	52,  // 62: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	56,  // 63: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	68,  // 64: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 65: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	70,  // 66: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	70,  // 67: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 68: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 69: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 70: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 71: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 72: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	89,  // 73: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 74: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 75: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	77,  // 76: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	9,   // 77: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
+	78,  // 78: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	79,  // 79: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 80: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 81: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 82: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 83: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	89,  // 84: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	89,  // 85: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 86: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 87: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 88: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 89: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 90: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 91: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 92: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 93: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 94: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 95: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 96: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 97: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	96,  // 98: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	95,  // 99: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	109, // 100: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	110, // 101: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	111, // 102: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	113, // 103: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	118, // 104: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	124, // 105: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	116, // 106: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	119, // 107: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	123, // 108: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	125, // 109: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 110: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	98,  // 111: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	114, // 112: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 113: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 114: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 115: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	117, // 116: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	115, // 117: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	122, // 118: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	120, // 119: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	115, // 120: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	121, // 121: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	89,  // 122: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	121, // 123: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	126, // 124: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	125, // [125:125] is the sub-list for method output_type
+	125, // [125:125] is the sub-list for method input_type
+	125, // [125:125] is the sub-list for extension type_name
+	125, // [125:125] is the sub-list for extension extendee
+	0,   // [0:125] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11305,7 +11428,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   123,
+			NumMessages:   124,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

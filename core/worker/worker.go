@@ -118,6 +118,8 @@ type Config struct {
 	// Apart lists the processes that the exchange cannot reach, for reports. nil: it is
 	// not known.
 	Apart func() []transport.Apart
+	// Breaks lists the processes whose connections to the exchange have broken, for reports. nil: it is not known.
+	Breaks func() []transport.Breaks
 	// Moved returns how many bytes have come so far for a gang's collectives, of blocks that are on their way. nil: it is
 	// not known.
 	Moved func(gang uint64) int64
@@ -535,6 +537,7 @@ func (w *Worker) heartbeats() {
 		}
 		m.MoreWaits = more
 		m.Apart, m.MoreApart = w.apart()
+		m.Links, m.MoreLinks = w.links()
 		running := w.running(seen, time.Now())
 		m.Running, m.MoreRunning = tell(running)
 		payload, err := proto.Marshal(m)
@@ -582,6 +585,28 @@ func (w *Worker) apart() (apart []*wire.Apart, more uint32) {
 		}
 	}
 	return apart, more
+}
+
+// links tells of those links to other processes that have lost their connection, and counts those that are too many.
+func (w *Worker) links() (told []*wire.PeerLink, more uint32) {
+	if w.config.Breaks == nil {
+		return nil, 0
+	}
+	all := w.config.Breaks()
+	if len(all) > maxApart {
+		all, more = all[:maxApart], uint32(len(all)-maxApart)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, b := range all {
+		l := &wire.PeerLink{Process: b.Peer, Name: w.names[b.Peer], Cuts: b.Count, Why: b.Why.Error(),
+			LastMs: time.Since(b.Last).Milliseconds(), BackMs: b.Lasted.Milliseconds()}
+		if b.Lasted == 0 {
+			l.CutMs = max(l.LastMs, 1)
+		}
+		told = append(told, l)
+	}
+	return told, more
 }
 
 // background is for reading the errors of events that have fired.

@@ -100,6 +100,17 @@ def test_tcp_links_are_made_again(tmp_path):
                 break_tcp(workers[i % 2].pid, workers[1 - i % 2].pid)
                 break_tcp(workers[i % 2].pid, client.process.pid)
                 client.end()
+
+            def told() -> bool:
+                """Whether status says of a link between the workers, and of one to the client, that they broke."""
+                report = json.loads(command("status", "--json", "--address", address, env=env).stdout)
+                workers = [w["last"].get("links", []) for island in report["islands"] for w in island["workers"]]
+                names = [link["name"] for links in workers for link in links if int(link["cuts"]) > 0]
+                return bool({"w0", "w1"} & set(names)) and any("session" in name for name in names)
+
+            until("status tells of the breaks", told)
+            text = there(address, env=env)
+            assert "CONNECTION TO" in text and "there, after" in text, text
         with Rounds(address, env=env) as client:
             client.begin()
             client.end()

@@ -239,6 +239,11 @@ func TestPairApartHeals(t *testing.T) {
 					time.Since(apart[0].Since) > time.Minute {
 					t.Errorf("who is cut off from %s says %v", name, apart)
 				}
+				breaks := x.Breaks()
+				if before != (len(breaks) == 1) || before && (breaks[0].Peer != 3-x.Self() || breaks[0].Count == 0 ||
+					breaks[0].Lasted != 0 || breaks[0].Why == nil) {
+					t.Errorf("who is cut off from %s says of its breaks %v; there was a link: %v", name, breaks, before)
+				}
 			}
 			f.Heal()
 			for end := time.Now().Add(20 * time.Second); len(one.Apart())+
@@ -255,6 +260,9 @@ func TestPairApartHeals(t *testing.T) {
 				if err := exchanged(two, one, ids, size); err != nil {
 					t.Error(err)
 				}
+			}
+			if breaks := one.Breaks(); before && (len(breaks) != 1 || breaks[0].Lasted < 200*time.Millisecond) {
+				t.Errorf("the network has healed, and the breaks are %v; they lasted for longer than the patience", breaks)
 			}
 			late := make(chan error, 1)
 			two.Expect(1, key(1000, 1), 10, nil, func(_ transport.Block, err error) { late <- err })

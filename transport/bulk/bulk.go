@@ -339,6 +339,19 @@ func (x *Exchange) Apart() (apart []transport.Apart) {
 	return apart
 }
 
+// Breaks lists the peers that are there and whose connections have broken, the last ones first.
+func (x *Exchange) Breaks() (all []transport.Breaks) {
+	for _, p := range x.all() {
+		p.mu.Lock()
+		if p.breaks.Count > 0 && p.lost == nil {
+			all = append(all, p.breaks)
+		}
+		p.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b transport.Breaks) int { return b.Last.Compare(a.Last) })
+	return all
+}
+
 // Moved returns how many bytes have come of blocks of a space and ID that are on their way. It is less with each
 // block that has come, and bytes that the peer writes into shared memory do not count. It looks at all blocks on
 // their way, so it is for callers that ask seldom.

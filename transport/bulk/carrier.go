@@ -84,6 +84,7 @@ func (l *link) breaks(c *carrier, err error) {
 	}
 	l.carrier = nil
 	l.since, l.broken = time.Now(), err
+	p.broke(err)
 	l.detach(c)
 	for _, t := range l.outgoing {
 		t.stale = t.granted && !t.taken && !l.shared

@@ -63,6 +63,7 @@ type peer struct {
 	away    error     // it cannot be reached for now: what is under way with it fails
 	lost    error     // why it has gone; nil while it is there
 	gone    bool      // as Peers says
+	breaks  transport.Breaks
 }
 
 // name is what people call it.
@@ -196,12 +197,20 @@ func (p *peer) markAway(why error) {
 	p.fail(func(transport.Key) bool { return true }, p.away)
 }
 
-// back ends what markAway began when all links have connections. The caller has mu.
+// broke records that a connection broke. The caller has mu.
+func (p *peer) broke(why error) {
+	p.breaks = transport.Breaks{Peer: p.number, Count: p.breaks.Count + 1, Last: time.Now(), Why: why}
+}
+
+// back ends what broke and markAway began when all links have connections. The caller has mu.
 func (p *peer) back() {
 	for l := range p.links {
 		if l.carrier == nil {
 			return
 		}
+	}
+	if b := &p.breaks; b.Count > 0 && b.Lasted == 0 {
+		b.Lasted = max(time.Since(b.Last), 1)
 	}
 	if p.away != nil {
 		p.away = nil
