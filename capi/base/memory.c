@@ -1,3 +1,4 @@
+// The memories of both frontends' devices: what JAX asks of them, and what clients attach to them.
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+// A place is used 2^32 times before it repeats a number.
 #include "numbers.h"
 
 #include "base.h"

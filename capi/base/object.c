@@ -1,5 +1,9 @@
 #include "object.h"
 
+// The stack of objects that have gone needs no tags: a thread pushes single objects, and only the whole stack is taken,
+// so that nobody compares its head with what it was while others pop.
+
+// A count that has reached 0 stays there: the object may be on the stack already.
 bool pw_object_hold(pw_object* o) {
   int32_t live = atomic_load_explicit(&o->live, memory_order_relaxed);
   do

@@ -1,3 +1,5 @@
+// Buffers on a cluster: how bytes leave this process, come to it, and move between devices. The slot that begins a
+// transfer enters Go once and returns; the rest happens in callbacks of Go, and a future says when it has ended.
 #include <stdlib.h>
 
 #include "_cgo_export.h"

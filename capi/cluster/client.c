@@ -1,3 +1,5 @@
+// Clients of a cluster. Go makes one from what the controller says of the session's devices (pr_client_new to
+// pr_client_done); from then on it does not change, and the slots that read it do not enter Go.
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>

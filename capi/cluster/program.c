@@ -1,3 +1,5 @@
+// Executables of a cluster. Go makes one from what the controller says of a program (pr_program_new to
+// pr_program_done). From then on it does not change, and slots read it here; to serialize it they ask Go.
 #include <stdlib.h>
 
 #include "_cgo_export.h"

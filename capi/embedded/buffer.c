@@ -1,3 +1,5 @@
+// Buffers: each is the plugin's, with its object in the core where memory is counted. What a buffer needs is allocated
+// before core or plugin are called, so that what has been made can always be handed out, or undone.
 #include <stdio.h>
 #include <stdlib.h>
 

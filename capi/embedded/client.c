@@ -1,3 +1,5 @@
+// Clients, and the devices and memories of one, each beside the plugin's own. They are made with the client and live as
+// long, so handles of both kinds lead to each other by a look at the client's lists.
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,3 +1,6 @@
+// Executables: what is learned of one when it is compiled or loaded, so that a run only looks it up. Whether its shards
+// wait for each other decides whether it takes places on all its devices at once; whether it may fail, whether its line
+// is looked up before it runs; and its memory, what the core makes room for.
 #define _GNU_SOURCE
 #include <stdlib.h>
 
