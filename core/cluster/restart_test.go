@@ -21,25 +21,67 @@ import (
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
+// lasting is a cluster of two workers whose controller dies and starts again on the same directory.
+type lasting struct {
+	*cluster.Local
+	t    *testing.T
+	dir  string
+	last *durable.Store
+	dead []*controller.Server
+}
+
+// lastingIn starts one, with processes that wait for the controller for so long, and messages that are so long on their
+// way.
+func lastingIn(t *testing.T, dir string, lease, way time.Duration) *lasting {
+	l := &lasting{t: t, dir: dir}
+	var err error
+	l.Local, err = cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: l.store(),
+		Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
+		Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
+			Silence: silence}}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *lasting) store() *durable.Store {
+	s, err := durable.Open(l.dir)
+	if err != nil {
+		l.t.Error(err)
+	}
+	l.last = s
+	return s
+}
+
+// restart ends the controller as if its process had died, and starts it again.
+func (l *lasting) restart() {
+	dead, err := l.Restart(l.store)
+	if err != nil {
+		l.t.Error(err)
+	}
+	l.dead = append(l.dead, dead)
+}
+
+// end closes sessions, the cluster, and what has died.
+func (l *lasting) end(sessions ...client.Cluster) {
+	for _, s := range sessions {
+		if err := s.Close(); err != nil {
+			l.t.Error(err)
+		}
+	}
+	l.Close()
+	for _, server := range l.dead {
+		server.Close()
+	}
+	l.last.Close()
+}
+
 // The controller dies and starts again, again and again under load, and each operation ends well, once.
 func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 	dir := t.TempDir()
-	store := func() *durable.Store {
-		s, err := durable.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	synctest.Test(t, func(t *testing.T) {
-		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
-		last := store()
-		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second, Store: last,
-			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
-				Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := lastingIn(t, dir, 10*time.Second, time.Millisecond)
 		const (
 			restarts = 8
 			kept     = 10 // rounds whose arrays are there; all of them would make each start, and each check, longer
@@ -54,28 +96,19 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second) // all have heard of one another
-		var dead []*controller.Server
-		restarted := make(chan error)
+		restarted := make(chan struct{})
 		go func() {
 			for range restarts {
 				time.Sleep(300 * time.Millisecond)
-				server, err := l.Restart(func() *durable.Store { last = store(); return last })
-				if err != nil {
-					restarted <- err
-					return
-				}
-				dead = append(dead, server)
+				l.restart()
 			}
-			restarted <- nil
+			close(restarted)
 		}()
 		rounds, longest := uint64(0), time.Duration(0)
 		for over := false; !over; rounds++ {
 			i := rounds
 			select {
-			case err := <-restarted:
-				if err != nil {
-					t.Fatal(err)
-				}
+			case <-restarted:
 				over = true
 			default:
 			}
@@ -102,14 +135,7 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 		if err := l.Check(); err != nil {
 			t.Error(err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		l.Close()
-		for _, server := range dead {
-			server.Close()
-		}
-		last.Close()
+		l.end(s)
 	})
 }
 
@@ -117,21 +143,8 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 // one that asked first gets the devices when they are released, also where the other one comes back before it.
 func TestSlicesOutliveTheirController(t *testing.T) {
 	dir := t.TempDir()
-	store := func() *durable.Store {
-		s, err := durable.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	synctest.Test(t, func(t *testing.T) {
-		last := store()
-		l, err := cluster.InProcess{Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
-			Heartbeat: silence / 4, Lease: 10 * time.Second, Store: last, Network: &inproc.Conditions{
-				Delay: func(string, string) time.Duration { return time.Millisecond }, Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := lastingIn(t, dir, 10*time.Second, time.Millisecond)
 		var sessions []client.Cluster
 		var requests []*grant.Request
 		ask := func(name string) {
@@ -149,13 +162,8 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		for _, name := range []string{"owner", "first", "second"} {
 			ask(name)
 		}
-		var dead []*controller.Server
 		restart := func() {
-			server, err := l.Restart(func() *durable.Store { last = store(); return last })
-			if err != nil {
-				t.Fatal(err)
-			}
-			dead = append(dead, server)
+			l.restart()
 			time.Sleep(5 * time.Second) // all are back
 		}
 		places := func(when string, want ...int) {
@@ -185,16 +193,7 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		if err := l.Check(); err != nil {
 			t.Error(err)
 		}
-		for _, s := range sessions {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		l.Close()
-		for _, server := range dead {
-			server.Close()
-		}
-		last.Close()
+		l.end(sessions...)
 	})
 }
 
@@ -212,35 +211,16 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.when, c.stop), func(t *testing.T) {
 			dir := t.TempDir()
-			store := func() *durable.Store {
-				s, err := durable.Open(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			}
 			synctest.Test(t, func(t *testing.T) {
-				last := store()
-				l, err := cluster.InProcess{Heartbeat: silence / 4, Lease: 10 * time.Second, Store: last,
-					Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
-					Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
-						Silence: silence}}.Start(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := lastingIn(t, dir, 10*time.Second, way)
 				s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * time.Second) // all have heard of one another
-				var dead *controller.Server
 				restart := func() {
 					time.Sleep(c.when)
-					server, err := l.Restart(func() *durable.Store { last = store(); return last })
-					if err != nil {
-						t.Error(err)
-					}
-					dead = server
+					l.restart()
 				}
 				var restarted sync.WaitGroup
 				if !c.stop {
@@ -279,12 +259,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 				if err := s.Lost(); err != nil {
 					t.Error(err)
 				}
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-				l.Close()
-				dead.Close()
-				last.Close()
+				l.end(s)
 			})
 		})
 	}
@@ -294,28 +269,11 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 // waits for an answer otherwise.
 func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 	dir := t.TempDir()
-	store := func() *durable.Store {
-		s, err := durable.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	synctest.Test(t, func(t *testing.T) {
 		const lease = 3 * transport.HelloTime
-		last := store()
-		l, err := cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: last,
-			Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
-			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
-				Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := lastingIn(t, dir, lease, time.Millisecond)
 		l.Cut("worker-1")
-		dead, err := l.Restart(func() *durable.Store { last = store(); return last })
-		if err != nil {
-			t.Fatal(err)
-		}
+		l.restart()
 		begun := time.Now()
 		s, err := l.Connect(t.Context(), "new", nil)
 		if err != nil {
@@ -324,11 +282,6 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 		if took := time.Since(begun); took < lease/2 || len(s.Devices()) != 1 {
 			t.Errorf("it was let in after %v, and has %d devices; the lost worker had until %v", took, len(s.Devices()), lease)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		l.Close()
-		dead.Close()
-		last.Close()
+		l.end(s)
 	})
 }
