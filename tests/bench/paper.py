@@ -402,7 +402,7 @@ def pipeline_page(data):
     text += paragraph(
         "Training steps of a small decoder, cut into as many stages as there are devices, beside the same model with"
         " its matrices split over them, and beside GPipe as a loop in plain JAX with a call for each stage and"
-        f" microbatch; in this process. All devices share {os.cpu_count()} processors, so stages beyond as many do not"
+        f" microbatch; in this process. All devices share {os.cpu_count()} processors, so more stages than these do not"
         " run at the same time. The *bubble* is the share of time in which a stage computes nothing, as a trace shows,"
         " beside the formula (S-1)/(M+S-1)."
     )

@@ -190,9 +190,9 @@ def bubble(step, tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rows", type=int, default=32, help="sequences a step (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=64, help="sequences a step (default %(default)s)")
     parser.add_argument("--context", type=int, default=64, help="tokens a sequence (default %(default)s)")
-    parser.add_argument("--microbatches", type=int, default=8, help="(default %(default)s)")
+    parser.add_argument("--microbatches", type=int, default=16, help="(default %(default)s)")
     parser.add_argument("--schedule", default="1f1b", help="of one stage a device, such as zb-h1 (default %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"), help="(default out)")
     a = parser.parse_args()
