@@ -19,7 +19,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
-from pathways.mpmd import _fragments
+from pathways.mpmd import _fragments, _timetable
 
 WIDTH, ROWS = 8, 4
 HUGE = (1 << 20, 1 << 19)  # float32: 2 TiB, which no machine has
@@ -210,6 +210,15 @@ def test_tensors_reductions_and_a_tied_weight(devices):
     (there, here), gradient = compiled.output_shardings
     assert (there["a"].mesh, here.mesh, gradient.mesh) == (on["m1"], on["m0"], on["m0"])
     assert compiled.input_shardings[0].mesh == on["m0"]
+
+
+@EMBEDDED
+def test_fragments_are_submitted_in_the_order_in_which_they_begin():
+    first, last = [[f"p0_stage{i}_{way}_calls0to1" for way in ("fwd", "bwd")] for i in range(2)]
+    ops = [(first[0], "a", [0], [1]), (first[0], "a", [0], [2]), (last[0], "b", [11], [3]), (last[1], "b", [3], [4])]
+    ops += [(last[0], "b", [12], [5]), (last[1], "b", [5], [6]), (first[1], "a", [14], []), (first[1], "a", [16], [])]
+    # a: forwards at 0 and 1, backwards of twice that length at 4 and 7. b: a forward at 1 and 4, a backward at 2 and 5.
+    assert _timetable.by_begin(ops, {11: 1, 12: 2, 14: 4, 16: 6}) == [0, 1, 2, 3, 4, 6, 5, 7]
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", pytest.param("ZeroBubbleH1", marks=EMBEDDED)])

@@ -22,6 +22,13 @@ import (
 // An entry waits for earlier ones of its session alone. The first one of those that have not gone is a run which waits
 // for its place; it was admitted, so it needs nothing but that, and the schedule has it start or fail.
 //
+// # What it costs
+//
+// A transfer has the devices at both ends, so what comes behind it on the receiving one waits until what makes its
+// array has a place, whether it reads that array or not. Places are given ahead for a window of device time only: a
+// session that submits operations earlier than in the order in which they begin keeps other devices idle. Pipelines and
+// MPMD programs are submitted in that order (python/pathways/_schedule.py, mpmd/_timetable.py).
+//
 // # What is looked at twice
 //
 // When an operation is performed, those before it may not have started yet, and may fail before they do. Workers then

@@ -36,9 +36,10 @@ class Step(NamedTuple):
 class Steps:
     """The operations of a partitioned function, in the order in which they are submitted.
 
-    Operations of one mesh stay in the order of the plan, which is the schedule. Control dependencies are between
-    operations of one mesh, and each device runs what it is given in the order of submission, so that they hold by
-    themselves. A copy comes right after what makes its array: it does not wait for others that the plan copies with it.
+    Operations of one mesh stay in the order of the plan, which is the schedule; among meshes, they are in the order in
+    which they begin. Control dependencies are between operations of one mesh, and each device runs what it is given in
+    the order of submission, so that they hold by themselves. A copy comes right after what makes its array: it does not
+    wait for others that the plan copies with it.
     """
 
     def __init__(
@@ -71,13 +72,12 @@ class Steps:
                     add(None, [value], [target])
 
         copy(self.inputs)
-        for op in plan["ops"]:
-            if (name := op["fragment"]) is None:
-                continue
+        for op in self._by_begin([op for op in plan["ops"] if op["fragment"] is not None], copies):
+            name = op["fragment"]
             if name not in fragments:
                 text = plan["fragments"][name]
                 fragments[name] = _fragments.compile_fragment(
-                    name.rpartition(".")[0] or name,
+                    _called(name),
                     text,
                     [self.arrays[i] for i in op["reads"]],
                     [self.arrays[i] for i in op["makes"]],
@@ -88,6 +88,15 @@ class Steps:
             add(fragments[name], op["reads"], op["makes"])
         self.fragments = list(fragments.values())
         self.steps = self._with_last_reads(steps)
+
+    def _by_begin(self, ops: list[Mapping[str, Any]], copies: Mapping[int, list[int]]) -> list[Mapping[str, Any]]:
+        sources = {made: read for read, targets in copies.items() for made in targets}
+        found = []
+        for op in ops:
+            reads, makes = op["reads"], op["makes"]
+            mesh = frozenset(self.arrays[[*makes, *reads][0]].sharding.device_set)
+            found.append((_called(op["fragment"]), mesh, reads, makes))
+        return [ops[i] for i in _timetable.by_begin(found, sources)]
 
     def run(self, *arrays: jax.Array) -> list[jax.Array]:
         """Runs the operations one by one. A program captures it."""
@@ -115,6 +124,11 @@ class Steps:
         """Returns a function that moves an array. Its line is that of what makes the array, or else reads it."""
         target = self.arrays[made].sharding
         return _fragments.calling(lambda x: [_reshard.reshard(x, target)], line)
+
+
+def _called(name: str) -> str:
+    """Returns what a trace shows of a fragment's name in the plan."""
+    return name.rpartition(".")[0] or name
 
 
 def _line(text: str, lines: Mapping[str, str]) -> str:

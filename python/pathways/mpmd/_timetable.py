@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -92,7 +92,39 @@ class Timetable:
         return f"<Timetable of {count(len(self), 'fragment')} on {meshes}: {slots}, bubble {self.bubble:.1%}>"
 
 
-def _role(name: str, mesh: str, run: int, seen: set[tuple[str, str, int]]) -> tuple[Kind, int | None]:
+def by_begin(
+    ops: Sequence[tuple[str, Hashable, Sequence[int], Sequence[int]]], sources: Mapping[int, int]
+) -> list[int]:
+    """Returns the numbers of fragments in the order in which they begin, if a backward that is not split is as long as
+    two others. The order of each mesh stays.
+
+    A cluster gives places ahead only for some device time, so what is submitted too early keeps others back.
+
+    ops: for each fragment its name, its mesh, what it reads and what it makes, in an order in which each can run.
+    sources: of what each copy is one.
+    """
+    runs, seen = {}, set()
+    kinds = []
+    for name, mesh, _, _ in ops:
+        runs[name] = runs.get(name, -1) + 1
+        kinds.append(_role(name, mesh, runs[name], seen)[0])
+    whole = "weights" not in kinds
+    free, ready, begins = {}, {}, []
+    for (_, mesh, reads, makes), kind in zip(ops, kinds, strict=True):
+        begins.append(max(free.get(mesh, 0), *(ready.get(_made(i, sources), 0) for i in reads), 0))
+        free[mesh] = begins[-1] + (2 if kind == "backward" and whole else 1)
+        ready.update(dict.fromkeys(makes, free[mesh]))
+    return sorted(range(len(ops)), key=begins.__getitem__)
+
+
+def _made(value: int, sources: Mapping[int, int]) -> int:
+    """Returns the value of which this one is a copy, or a copy of one, or itself."""
+    while value in sources:
+        value = sources[value]
+    return value
+
+
+def _role(name: str, mesh: Hashable, run: int, seen: set[tuple[Hashable, str, int]]) -> tuple[Kind, int | None]:
     """Returns what a fragment is in its given run, from 0; seen has the backwards before it."""
     found = NAME.fullmatch(name)
     if found is None or found["stage"] is None and found["way"] is None:
