@@ -28,6 +28,7 @@ import (
 //	2 compile 1 text [on=0,1] [bytes=9]
 //	1 compiled 1 [cancelled|kept|notext] [donated=0 [alias=bytes]] [temp=bytes] [form=joined] [error=…]
 //	1 want 1 | 1 have 1 [no] | 1 loaded 1 session=1
+//	2 accepts 2
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 assemble 3 program=1 of=1:2,2:1
 //	2 transfer 3 makes=2 moves=1:0>1 | 2 free 1,2 | 2 forget 1 | 2 abort 1 [error=…]
@@ -195,6 +196,8 @@ func (tr *tracer) parse(line string) (Event, error) {
 			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "no session waits"}}
 		}
 		ev.Wire, ev.Message = wire.KindCompiled, m
+	case "accepts":
+		ev.Wire, ev.Message = wire.KindRebind, &wire.Rebind{Epoch: number(words[2])}
 	case "want":
 		ev.Wire, ev.Message = wire.KindWant, &wire.Want{Artifact: number(words[2])}
 	case "have":

@@ -115,7 +115,8 @@ def test_script_goes_on_after_a_worker_was_killed():
         assert fresh.run(STOCK, "plugin").stdout.strip() == bits
         assert said == "lost" and heard == "['lost', 'came', 'rebound']", out
         assert float(took.split()[1]) < 10, took  # usually some tenths of a second
-        assert "rebound" in command("events", "--dir", str(cluster.dir)).stdout
+        before, _, after = command("events", "--dir", str(cluster.dir)).stdout.partition(" rebound ")
+        assert "compiled" in before and after and "compiled" not in after, "the new worker gets programs from the other"
         until("all to be freed", cluster.idle)
 
 
