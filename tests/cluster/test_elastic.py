@@ -2,9 +2,9 @@
 
 import signal
 
+from hosts import serving
 from processes import Cluster, command, until
 from test_faults import lines
-from test_tcp import serving
 
 SCRIPT = """
 import numpy as np

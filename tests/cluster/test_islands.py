@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import fresh
 import test_models
+from hosts import free_port, serving, there
 from processes import until
-from test_tcp import free_port, serving, there
 
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np

@@ -12,8 +12,8 @@ from contextlib import ExitStack, suppress
 import fresh
 import pytest
 from cuts import break_tcp, break_unix
+from hosts import free_port, may_make_networks, serving, there, two_hosts
 from processes import HANG_SECONDS, Cluster, command, until
-from test_tcp import free_port, may_make_networks, serving, there, two_hosts
 
 # Each round has a collective between the workers and moves arrays between them, and says when it is through.
 ROUNDS = """

@@ -1,23 +1,16 @@
-"""A cluster over TCP: on loopback, under TLS, and between two hosts that the kernel keeps apart.
-
-The hosts are network namespaces joined by a pair of virtual interfaces, with delay and loss where the kernel has netem;
-that needs root, and is left out elsewhere.
-"""
+"""A cluster over TCP: on loopback, under TLS, and between two hosts, with delay and loss where the kernel has netem."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import fresh
 import pytest
-from processes import COMMAND, HANG_SECONDS, command, until
+from hosts import NoDiscipline, free_port, may_make_networks, serving, there, two_hosts
+from processes import HANG_SECONDS, command, until
 
 ROLES = ("operator", "worker", "tenant")
 SCRIPT = """
@@ -37,48 +30,6 @@ assert np.array_equal(np.asarray(turned), x.T)
 assert memoryview(a.addressable_shards[-1].data).tobytes() == x[-1:].tobytes()
 print(len(devices), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-@contextmanager
-def serving(name: str, *arguments: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None):
-    """Runs a command of pathways that serves, and sees to it that it ends well when it is told to."""
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [*inside, *COMMAND, name, *arguments],
-            env=fresh.environment(env={"PATHWAYS_DEVICES": "", **(env or {})}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield process
-            process.terminate()
-            assert process.wait(HANG_SECONDS) == 0, f"{name} did not end well"
-        except BaseException:
-            log.seek(0)
-            print(f"--- {name} {arguments}\n{log.read()[-4000:]}")
-            raise
-        finally:
-            process.kill()
-            process.wait()
-
-
-def there(address: str, inside: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
-    """What `pathways status` says, or "" as long as there is no answer."""
-    done = subprocess.run(
-        [*inside, *COMMAND, "status", "--address", address],
-        env=fresh.environment(env=env),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
-    return done.stdout if done.returncode == 0 else ""
 
 
 def test_loopback(tmp_path):
@@ -218,50 +169,19 @@ def test_open_address_needs_secrets(tmp_path):
     assert done.returncode == 1 and "TLS" in done.stderr
 
 
-def may_make_networks() -> bool:
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        return False
-    name = f"pwtry{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
-    if made:
-        subprocess.run(["ip", "netns", "del", name], check=True)
-    return made
-
-
-@contextmanager
-def two_hosts(*trouble: str):
-    """Two hosts, 10.77.0.1 and 10.77.0.2, with a line between them that has trouble; yields how to run inside each."""
-    names = [f"pw{os.getpid()}{side}" for side in "ab"]
-    try:
-        for name in names:
-            subprocess.run(["ip", "netns", "add", name], check=True)
-        ends = [f"v{os.getpid() % 100000}{side}" for side in "ab"]
-        subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
-        for i, (name, end) in enumerate(zip(names, ends, strict=True), 1):
-            inside = ["ip", "netns", "exec", name]
-            subprocess.run(["ip", "link", "set", end, "netns", name], check=True)
-            subprocess.run([*inside, "ip", "addr", "add", f"10.77.0.{i}/24", "dev", end], check=True)
-            for device in (end, "lo"):
-                subprocess.run([*inside, "ip", "link", "set", device, "up"], check=True)
-            if trouble:
-                shaped = subprocess.run([*inside, "tc", "qdisc", "add", "dev", end, "root", "netem", *trouble])
-                if shaped.returncode != 0:
-                    pytest.skip("the kernel has no netem")
-        yield [("ip", "netns", "exec", name) for name in names]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
 @pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")
-@pytest.mark.parametrize("trouble", [(), ("delay", "3ms", "1ms", "loss", "1%")], ids=["plain", "delay and loss"])
-def test_two_hosts(tmp_path, trouble):
+@pytest.mark.parametrize("shape", [(), ("netem", "delay", "3ms", "1ms", "loss", "1%")], ids=["plain", "delay and loss"])
+def test_two_hosts(tmp_path, shape):
     """A controller and a worker on one host, a worker and the client on the other, with TLS between them."""
     certs = tmp_path / "certs"
     command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
     env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
     address = "tcp:10.77.0.1:8476"
-    with two_hosts(*trouble) as hosts, ExitStack() as running:
+    with ExitStack() as running:
+        try:
+            hosts = running.enter_context(two_hosts(*shape))
+        except NoDiscipline as error:
+            pytest.skip(str(error))
         directory = ("--dir", str(tmp_path))
         running.enter_context(serving("controller", "--listen", address, *directory, inside=hosts[0], env=env))
         for i, host in enumerate(hosts, 1):
