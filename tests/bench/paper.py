@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,slow,table1,table2,pipeline,costs,weights] [--out DIR]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,slow,…] [--out DIR]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are

@@ -1,8 +1,8 @@
 """Training over two islands of this machine, with a line between them whose rate the kernel limits.
 
 The islands are workers in two network namespaces, joined by a pair of virtual interfaces with tc's token bucket at both
-ends; that needs root. examples/models/two_islands.py trains on them, with gradients on the line during the backward, and
-for a whole step (--late).
+ends; that needs root. examples/models/two_islands.py trains on them, with gradients on the line during the backward,
+and for a whole step (--late).
 """
 
 import os
