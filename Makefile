@@ -96,7 +96,7 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 	$(VENV)/bin/python -m pytest tests/gpu
 
 # As tests/conftest.py says of the tests' own process.
-unoptimized := $(if $(PATHWAYS_TEST_THOROUGH),,XLA_FLAGS=--xla_backend_optimization_level=0)
+unoptimized = $(if $(PATHWAYS_TEST_THOROUGH),,XLA_FLAGS="$$(PYTHONPATH=tests $(1)/bin/python -c 'import fresh; print(fresh.UNOPTIMIZED)')")
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 of_newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")

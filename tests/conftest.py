@@ -45,8 +45,8 @@ if GPU:  # all that are there; some of their memory, since tests start processes
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", "0.3")
 if ADDRESS:
     os.environ["PATHWAYS_ADDRESS"] = ADDRESS
-if not GPU and not THOROUGH:  # optimizing is a third of what XLA takes to compile, and no test is about what it does
-    fresh.flags = os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+if not GPU and not THOROUGH:
+    fresh.flags = os.environ["XLA_FLAGS"] = fresh.UNOPTIMIZED
 
 import pathways  # isort: skip
 import jax  # isort: skip

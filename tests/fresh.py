@@ -22,6 +22,12 @@ from pathlib import Path
 DEVICES = 8
 # A guard against hanging processes: much longer than any script here takes, so that only a hang reaches it.
 HANG_SECONDS = 600
+# XLA compiles several times as fast without its optimizations, by its older emitter of fusions, and all of a program as
+# one piece; no test is about what these do.
+UNOPTIMIZED = (
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 "
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+)
 # XLA_FLAGS of scripts, and of the workers that tests start: those of the tests' own process.
 flags = ""
 
