@@ -12,6 +12,10 @@ from test_gallery import EXAMPLES, started
 
 SHARED = {"islands", "training"}  # what scripts import
 MODELS = sorted(path.stem for path in (EXAMPLES / "models").glob("*.py") if path.stem not in SHARED)
+# Each runs once: those here on the devices of one process, the others on clusters, so that each kind of model and each
+# library is tried in both. Functions of two_islands are below.
+HERE = {"decoder", "t5_flax"}
+AGAIN = pytest.mark.again("tests/cluster: test_scripts.py and test_islands.py run it on clusters")
 STEPS = 3
 SMALL = ("--steps", "12", "--batch", "8", "--length", "32", "--layers", "1", "--width", "16", "--heads", "2")
 
@@ -27,7 +31,7 @@ def run_model(name, **said):
 
 @pytest.mark.embedded("tests/cluster/test_scripts.py runs the models on a cluster")
 @pytest.mark.newest
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in HERE else AGAIN) for name in MODELS])
 def test_loss_falls(name):
     run_model(name)
 
