@@ -490,9 +490,11 @@ def test_more_nodes_than_a_message_has(devices):
         bad.block_until_ready()
 
 
-# On workers they are compiled again for each number of them, so that each tries few.
+MORE = pytest.mark.again("three seeds here; tests/test_program_random.py has more kinds of steps in each")
+
+
 @pytest.mark.sizes
-@pytest.mark.parametrize("seed", range(3 if os.environ.get("PATHWAYS_TEST_ADDRESS") else 8))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=MORE) for seed in range(3, 8))])
 def test_random_programs(devices, seed):
     """Random graphs of computations on random shardings, with donation, against the function as it is."""
     r = random.Random(seed)
