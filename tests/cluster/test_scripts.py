@@ -1,10 +1,22 @@
-"""Every script of the README, the pages and the examples runs on a cluster as it runs on the devices of one machine."""
+"""Every script of the README, the pages and the examples runs on a cluster as it runs on the devices of one machine.
+
+`make test` runs here those of the README, the one about lost workers, one of the gallery, and a model of each
+kind; and the others on one machine alone.
+"""
 
 import pytest
 import test_docs
 import test_gallery
 import test_models
 from processes import Cluster
+
+AGAIN = pytest.mark.again("one machine runs it: tests/test_docs.py, tests/test_gallery.py; two workers what it calls")
+ABOUT_CLUSTERS = ("README.md", "docs/guides/recovery.md")
+
+
+def some(names, chosen):
+    """Returns parameters, of which make test takes those that begin with one of the chosen names."""
+    return [pytest.param(name, marks=() if name.startswith(chosen) else AGAIN) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -13,13 +25,13 @@ def address():
         yield cluster.address
 
 
-@pytest.mark.parametrize("place", test_docs.SCRIPTS)
+@pytest.mark.parametrize("place", some(test_docs.SCRIPTS, ABOUT_CLUSTERS))
 def test_script_of_a_page(place, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pictures go
     test_docs.run_script(place, address)
 
 
-@pytest.mark.parametrize("name", test_gallery.SCRIPTS)
+@pytest.mark.parametrize("name", some(test_gallery.SCRIPTS, "grpo"))
 def test_gallery_script(name, address, tmp_path):
     test_gallery.run_script(name, tmp_path / "out", PATHWAYS_ADDRESS=address)
 
