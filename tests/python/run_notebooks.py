@@ -13,14 +13,19 @@ NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 HANG_SECONDS = 300  # a cell that takes so long hangs
 
 
-def run(name: str, folder: Path) -> nbformat.NotebookNode:
+def run(name: str, folder: Path, instead: dict[str, str] | None = None) -> nbformat.NotebookNode:
     """Runs a notebook in a folder and returns it with what its cells put out, each stream in one piece.
 
     The environment is the caller's, but that devices are the notebook's own business and its shell commands are those
-    of this installation.
+    of this installation. What runs has other texts instead of some; the result has the notebook's own.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     metadata = dict(notebook.metadata)  # a kernel adds its version
+    sources = [cell.source for cell in notebook.cells]
+    for old, new in (instead or {}).items():
+        assert any(old in source for source in sources), f"no cell of {name} has {old}"
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
@@ -37,7 +42,8 @@ def run(name: str, folder: Path) -> nbformat.NotebookNode:
     finally:
         os.environ.update(kept)
     notebook.metadata.update(metadata)
-    for cell in notebook.cells:
+    for cell, source in zip(notebook.cells, sources, strict=True):
+        cell.source = source
         cell.metadata.pop("execution", None)  # when each cell ran
         if cell.cell_type == "code":
             cell.outputs = _in_one_piece(cell.outputs)

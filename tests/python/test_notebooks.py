@@ -4,6 +4,7 @@ import re
 import tempfile
 
 import pytest
+from conftest import THOROUGH
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
@@ -14,6 +15,9 @@ pytestmark = pytest.mark.filterwarnings("default")  # of the packages that drive
 
 # How many pictures each shows.
 PICTURES = {"first_steps": 4, "cluster": 5, "programs": 7, "mpmd": 4, "sharing": 1}
+
+# Phases in which clients keep all processors busy are shorter here than a reader's, whose picture they make.
+SHORTER = {"sharing": {"work(8)": "work(3)", "both(8, 8)": "both(3, 3)", "both(0, 8)": "both(0, 3)"}}
 
 # What differs from run to run in what cells print, and what stands for it here.
 VARIES = [
@@ -91,7 +95,7 @@ def ran(request, tmp_path_factory):
         patch.setenv("XDG_RUNTIME_DIR", directory.name)
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # with it a kernel does not show what C code prints
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        notebook = run(request.param, folder)
+        notebook = run(request.param, folder, {} if THOROUGH else SHORTER.get(request.param))
     return request.param, notebook
 
 
