@@ -1,5 +1,5 @@
-// XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py and tests/cluster/test_handlers.py: built with the
-// headers that jaxlib ships.
+// XLA FFI handlers of a user, for tests/test_ffi.py, tests/gate.py, tests/cluster/test_handlers.py and
+// tests/bench/sleeping.py: built with the headers that jaxlib ships.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -59,6 +59,13 @@ XLA_FFI_Error* tells(XLA_FFI_CallFrame* frame) {
 }
 
 // One that the library does not name.
+// Takes 20 ms, and no processor.
+XLA_FFI_Error* sleeps(XLA_FFI_CallFrame* frame) {
+  if (answer(frame, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR, 0)) return NULL;
+  nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+  return add(frame, 0);
+}
+
 static XLA_FFI_Error* nameless(XLA_FFI_CallFrame* frame) {
   if (answer(frame, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR, 0)) return NULL;
   return add(frame, 3);

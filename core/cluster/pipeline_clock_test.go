@@ -28,7 +28,7 @@ import (
 // schedule's, and what the order adds in which the controller and the workers do its ops.
 var (
 	pipelineSchedules = flag.String("pipeline-schedules", "testdata/schedules.json",
-		"a file of schedules that tests/bench/stages.py has written")
+		"a file of schedules, as PYTHONPATH=tests python tests/bench/stages.py FILE writes it")
 	pipelineOp = flag.Duration("pipeline-op", 20*time.Millisecond, "how long a forward, or half a backward, takes")
 )
 

@@ -1,16 +1,19 @@
 """The paper's table 2: pipelines of 4 to 16 places, in each schedule, as the control plane plays them.
 
-    python tests/bench/stages.py FILE         writes the small schedules of core/cluster's tests
+    PYTHONPATH=tests python tests/bench/stages.py FILE        writes the small schedules of core/cluster's tests
 
 Devices are simulated and have a clock of their own: forwards, input halves and weight halves of backwards take equally
 long, a move takes a hundredth of that. Orders are those of `pathways.pipeline`.
 """
 
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
+import fresh
 import gobench
 from page import paragraph, table, verdict
 from pathways import _plan
@@ -50,7 +53,8 @@ def write(path, sizes, names=NAMES):
 
 
 def table2(quick):
-    """The idle part of a step in a row of steps: {places: {microbatches: {schedule: {way: share}}}}."""
+    """The idle part of a step in a row of steps: {places: {microbatches: {schedule: {way: share}}}}; and what
+    sleeping.py says."""
     sizes = [(4, 16), (8, 32)] if quick else [(p, m) for p in PLACES for m in MICROBATCHES]
     found = {}
     with tempfile.TemporaryDirectory(prefix="paper-") as folder:
@@ -63,11 +67,21 @@ def table2(quick):
             _, order, places, microbatches, way = name.split("/")
             at = found[places.partition("=")[2]][microbatches.partition("=")[2]]
             at[order][way] = got["steady"]
-    return found
+    return {"simulated": found, "real": slept()}
+
+
+def slept():
+    """What sleeping.py says of the smallest pipeline, on a cluster of a worker for each place."""
+    up = [sys.executable, "-m", "pathways", "up", "--workers", str(PLACES[0]), "--devices", "1", "--"]
+    script = [sys.executable, pathlib.Path(__file__).with_name("sleeping.py"), str(MICROBATCHES[0])]
+    done = subprocess.run(
+        [*up, *script], check=True, stdout=subprocess.PIPE, text=True, env=fresh.environment("pathways")
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def rows(data):
-    return [(int(p), int(m), at) for p, of in data.items() for m, at in of.items()]
+    return [(int(p), int(m), at) for p, of in data["simulated"].items() for m, at in of.items()]
 
 
 def page2(data):
@@ -93,8 +107,24 @@ def page2(data):
         most = max(at[name]["program"] for p, m, at in rows(data) if m >= 2 * p)
         said = f"{name}: at most {most:.2%} idle with twice as many microbatches as places or more (target 1 %)"
         text.append(verdict(said, most < 0.01))
-    text += ["", *against_spmd(data)]
-    return text
+    return [*text, "", *real(data["real"]), *against_spmd(data)]
+
+
+def real(data):
+    text = paragraph(
+        f"The same on this machine's clock: {PLACES[0]} places, {MICROBATCHES[0]} microbatches,"
+        f" `pathways.pipeline` in a script, and stages that sleep instead of computing, so that {os.cpu_count()}"
+        " processors are enough; the client, the controller and the workers are processes beside them."
+    )
+    titles = {
+        "steady": f"a row of {STEPS} steps",
+        "recorded": "one step, as `pipe.recorded()` says",
+        "planned": "one step, planned",
+    }
+    cells = [[title, *(f"{data[name][key]:.1%}" for name in NAMES)] for key, title in titles.items()]
+    plans = [planned(schedule(name, PLACES[0], MICROBATCHES[0])) for name in NAMES]
+    cells.insert(1, ["a row of steps, planned", *(f"{plan:.1%}" for plan in plans)])
+    return [*text, table(["", *NAMES], cells), ""]
 
 
 def against_spmd(data):
