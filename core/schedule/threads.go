@@ -16,8 +16,14 @@ import "slices"
 //
 // A gang whose shards do not wait for each other needs no threads of its own either:
 // it is placed at once, or in its turn if it comes after a gang that is still queued.
+//
+// With Apart, other work than gangs may keep a thread of each device that has no gang in
+// flight: on a worker, collectives with other workers, which know no turn. Then all chains
+// in flight have no device in common. So there is at most one thread for each device that
+// waits, and the pool has as many.
 type Threads struct {
-	Pool int // threads; at least as many as a gang has devices
+	Pool  int // threads; at least as many as a gang has devices
+	Apart bool
 
 	free   []*Gang // can be placed at once
 	queue  []*Gang // wait for their turn, in the order of submission
@@ -29,6 +35,7 @@ type Threads struct {
 // chain is a sequence of gangs in flight, each of which reads the one before.
 type chain struct {
 	tail  uint64 // the last gang placed
+	on    mask   // devices of all gangs placed
 	width int    // threads
 	gangs int    // not ended
 }
@@ -67,6 +74,10 @@ func (t *Threads) Pop() *Gang {
 	at := slices.IndexFunc(t.chains, func(c *chain) bool { return slices.Contains(g.Reads, c.tail) })
 	var c *chain
 	switch {
+	case t.Apart && slices.ContainsFunc(t.chains, func(o *chain) bool {
+		return (at < 0 || o != t.chains[at]) && o.on.overlaps(&g.Devices.mask)
+	}):
+		return nil
 	case at >= 0:
 		c = t.chains[at]
 		if more := width - c.width; more > 0 {
@@ -87,6 +98,7 @@ func (t *Threads) Pop() *Gang {
 		t.of = map[uint64]*chain{}
 	}
 	t.of[g.ID] = c
+	c.on.add(&g.Devices.mask)
 	c.tail = g.ID
 	c.gangs++
 	t.queue = slices.Delete(t.queue, 0, 1)

@@ -40,6 +40,7 @@ func TestThreads(t *testing.T) {
 		name  string
 		pool  int
 		steps []step
+		apart bool
 	}{
 		{"a chain is under way as a whole", 8, []step{
 			{waits(1, "0-7"), "1"},
@@ -53,20 +54,20 @@ func TestThreads(t *testing.T) {
 			{done(3), ""},
 			{done(4), ""},
 			{done(5), "6"},
-		}},
+		}, false},
 		{"a gang of its own waits until threads are free", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7"), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}},
+		}, false},
 		{"a gang waits for as many threads as it has devices", 8, []step{
 			{waits(1, "0-2"), "1"},
 			{waits(2, "3-5"), "2"},
 			{waits(3, "0-2"), ""},
 			{done(2), "3"},
-		}},
+		}, false},
 		{"two chains of four fit eight", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "4-7"), "2"},
@@ -76,27 +77,27 @@ func TestThreads(t *testing.T) {
 			{waits(6, "0-1"), ""},
 			{done(2), ""},
 			{done(4), "6"},
-		}},
+		}, false},
 		{"two chains of four on the same devices fit eight", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-3"), "2"},
 			{waits(3, "0-3", 1), "3"},
 			{waits(4, "0-3", 2), "4"},
-		}},
+		}, false},
 		{"a gang that reads one in the middle of a chain waits", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7", 1), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}},
+		}, false},
 		{"a gang that reads two chains is of one and waits for the other by what it reads", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-3"), "2"},
 			{waits(3, "0-3", 1, 2), "3"},
 			{waits(4, "0-3"), ""},
 			{done(2), "4"},
-		}},
+		}, false},
 		{"gangs that wait for no other pass", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
@@ -109,7 +110,7 @@ func TestThreads(t *testing.T) {
 			{done(5), ""},
 			{done(6), ""},
 			{done(1), "2"},
-		}},
+		}, false},
 		{"a gang that comes after one that waits does not pass it", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
@@ -121,7 +122,7 @@ func TestThreads(t *testing.T) {
 			{done(2), ""},
 			{done(6), ""},
 			{waits(7, "0-7"), "7"}, // and have no threads
-		}},
+		}, false},
 		{"a gang fails with the one that waits and that it comes after", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
@@ -129,7 +130,7 @@ func TestThreads(t *testing.T) {
 			{waits(4, "0-7"), ""},
 			{cancel(2), "fail 2, fail 3"},
 			{done(1), "4"},
-		}},
+		}, false},
 		{"those that wait keep their order", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-3"), ""},
@@ -140,14 +141,14 @@ func TestThreads(t *testing.T) {
 			{waits(5, "0-7", 3), ""},
 			{done(3), "4"},
 			{done(4), "5"},
-		}},
+		}, false},
 		{"a narrow gang does not pass a wide one", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
 			{waits(3, "4-7"), ""},
 			{done(1), "2"},
 			{done(2), "3"},
-		}},
+		}, false},
 		{"one that is cancelled while it waits makes room", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
@@ -157,7 +158,7 @@ func TestThreads(t *testing.T) {
 			{cancel(2), "fail 2, 3"},
 			{cancel(3), ""}, // started
 			{waits(5, "4-7", 3), "5"},
-		}},
+		}, false},
 		{"a session that closes makes room", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
@@ -165,7 +166,7 @@ func TestThreads(t *testing.T) {
 			{waits(4, "0-7"), ""},
 			{Event{Kind: SessionClosed, Session: 0}, "fail 2, fail 4"},
 			{done(1), "3"},
-		}},
+		}, false},
 		{"members that fail give their threads back", 8, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
@@ -176,7 +177,7 @@ func TestThreads(t *testing.T) {
 			{failed(3), "4"},
 			{failed(4), ""},
 			{waits(5, "0-7"), "5"},
-		}},
+		}, false},
 		{"a chain that has ended is not gone on with", 8, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "4-7"), "2"},
@@ -184,17 +185,29 @@ func TestThreads(t *testing.T) {
 			{waits(3, "0-3"), "3"},
 			{waits(4, "0-3", 1), ""},
 			{done(2), "4"},
-		}},
+		}, false},
 		{"a pool too small still runs one chain", 4, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-1"), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}},
+		}, false},
+		{"chains that are to be apart share no device", 8, []step{
+			{waits(1, "0-1"), "1"},
+			{waits(2, "0-1", 1), "2"},
+			{waits(3, "2-3"), "3"},
+			{waits(4, "1-3", 2), ""}, // 3 is on two of its devices, and not of its chain
+			{waits(5, "6-7"), ""},    // in the order of submission
+			{done(3), "4, 5"},
+			{waits(6, "0"), ""},
+			{done(1), ""},
+			{done(2), ""},
+			{done(4), "6"},
+		}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(Config{Policy: &Threads{Pool: test.pool}})
+			s := New(Config{Policy: &Threads{Pool: test.pool, Apart: test.apart}})
 			var reads [4]uint64 // as the caller's, which Step does not keep
 			for i, step := range test.steps {
 				if step.ev.Kind == Submit {
@@ -366,7 +379,7 @@ func TestThreadsFinish(t *testing.T) {
 	hangs := 0
 	for seed := range uint64(200) {
 		threads := 4 + int(seed%4)
-		policy := &Threads{Pool: threads}
+		policy := &Threads{Pool: threads, Apart: seed%3 == 0}
 		if hung := runPool(t, seed, threads, policy); hung > 0 {
 			t.Fatalf("seed %d: %d gangs hang", seed, hung)
 		}

@@ -116,6 +116,7 @@ func (w *Worker) load(m *wire.Load) {
 	// Where devices are threads of one pool, a collective takes one of them until the other
 	// workers are there, and all devices together may take them all.
 	p.Alone = p.collective && !p.Together && w.config.Threads > 0
+	p.Pooled = p.collective && p.Together && w.config.Threads > 0
 	p.refs.Store(2)
 	w.programs[key] = p
 	w.beside.Go(func() {

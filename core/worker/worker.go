@@ -238,7 +238,8 @@ func New(c Config) (*Worker, error) {
 		for i := range cells {
 			free[i] = &cells[i]
 		}
-		w.island = executor.NewIsland(free, schedule.Config{Policy: &schedule.Threads{Pool: c.Threads}})
+		w.island = executor.NewIsland(free, schedule.Config{Policy: &schedule.Threads{Pool: c.Threads,
+			Apart: c.Engine != nil}})
 		w.island.Bound(threadWindow)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())

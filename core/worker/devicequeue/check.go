@@ -54,8 +54,8 @@ func (q *Queue) check() {
 	case q.flying != q.flights-len(q.spareFlights) || q.flying > q.config.Window:
 		panic(fmt.Sprintf("devicequeue: %d computations are counted, %d flights are in use, of a window of %d",
 			q.flying, q.flights-len(q.spareFlights), q.config.Window))
-	case q.begun < 0:
-		panic(fmt.Sprintf("devicequeue: %d things have begun", q.begun))
+	case q.begun < 0 || q.alone < 0 || q.alone > q.begun:
+		panic(fmt.Sprintf("devicequeue: %d things have begun, %d of them alone", q.begun, q.alone))
 	case q.head > len(q.parts) || q.head == len(q.parts) && q.head > 0:
 		panic(fmt.Sprintf("devicequeue: %d of %d parts have gone", q.head, len(q.parts)))
 	}

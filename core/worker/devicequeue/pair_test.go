@@ -291,6 +291,7 @@ func (s *pair) submit() {
 		r.Kind, r.Announced = Transfer, flag("announced")
 	} else {
 		r.Alone, r.Together, r.Calls = flag("alone"), flag("together"), flag("calls")
+		r.Pooled = r.Together && !r.Alone && flag("pooled")
 		r.Donates = rapid.SampledFrom([][]int{nil, nil, {0}, {0, 1}}).Draw(t, "donates")
 	}
 	s.gangs++

@@ -31,6 +31,9 @@ type Recipe struct {
 	Alone bool
 	// Together: the gang's devices are launched by one call, once all have begun.
 	Together bool
+	// Pooled: these devices wait for each other, each with a thread of the pool that they share.
+	// So no computation of the device that is Alone may be under way.
+	Pooled bool
 	// Calls: the computation calls its client, which may submit what stands behind the next
 	// computation. So no other part waits for its end.
 	Calls bool
@@ -128,15 +131,25 @@ func (q *Queue) unpin(f *Flight) {
 	f.Inputs = f.Inputs[:0]
 }
 
+// count adds n to what is counted of a computation that is under way. Nothing waits for the
+// end of one that calls its client.
+func (q *Queue) count(r *Recipe, n int) {
+	q.flying += n
+	if r.Calls {
+		return
+	}
+	q.begun += n
+	if r.Alone {
+		q.alone += n
+	}
+}
+
 // land takes back the flight of a computation that is over.
 func (q *Queue) land(f *Flight) {
 	for _, c := range f.busy {
 		c.done()
 	}
-	q.flying--
-	if !f.Part.Gang.Recipe.Calls {
-		q.begun--
-	}
+	q.count(f.Part.Gang.Recipe, -1)
 	clear(f.busy)
 	clear(f.Made)
 	f.Part = Part{}

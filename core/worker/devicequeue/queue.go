@@ -24,6 +24,8 @@
 //	an array that it donates is still being read    it waits
 //	the window of computations is full              it waits, if it is one
 //	it must be alone, and another is under way      it waits
+//	one that must be is, and its devices take
+//	threads that the other may need                 it waits
 //	there is no room for what it makes              it fails
 //	another device of the gang has yet to come      it waits
 //
@@ -78,6 +80,7 @@ type Queue struct {
 	flying int // computations that have begun and not ended; at most config.Window
 	// begun counts what another worker may wait for: computations, and copies to it.
 	begun int
+	alone int // of these, computations that are Alone
 
 	tables  map[uint32]*table // by session
 	last    *table            // that was looked at last: mostly the next one, too
@@ -242,6 +245,10 @@ func (q *Queue) crowded(r *Recipe) Wait {
 		// device has at most one thread that waits, and none while anything else of it is
 		// under way.
 		return Wait{For: Before}
+	case r.Pooled && q.alone > 0:
+		// That one may need a thread to end, and this one takes one for each of its devices at
+		// once, and keeps them until all have one.
+		return Wait{For: Before}
 	}
 	return Wait{}
 }
@@ -288,10 +295,7 @@ func (q *Queue) begin(p Part) *Flight {
 	f := &q.brief
 	if g.Recipe.Kind == Run {
 		f = q.flight()
-		q.flying++
-		if !g.Recipe.Calls {
-			q.begun++
-		}
+		q.count(g.Recipe, 1)
 	}
 	f.Part = p
 	f.Inputs, q.inputs = q.inputs, f.Inputs[:0]

@@ -21,7 +21,7 @@ import (
 //
 // Parts, by the number of their gang; they may say "session 2":
 //
-//	run 1 [reads 5,6] [donates 5] [makes 7,8] [bytes 16] [alone] [together] [calls]
+//	run 1 [reads 5,6] [donates 5] [makes 7,8] [bytes 16] [alone] [together] [pooled] [calls]
 //	put 2 [makes 5] [bytes 16] [announced]
 //	fetch 3 reads 5
 //	free 5,6
@@ -212,6 +212,9 @@ func parseGang(words []string) (g *Gang, err error) {
 			continue
 		case "together":
 			r.Together = true
+			continue
+		case "pooled":
+			r.Pooled = true
 			continue
 		case "calls":
 			r.Calls = true

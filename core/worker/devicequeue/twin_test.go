@@ -112,16 +112,19 @@ func (w *twin) used() (used, leaving int64) {
 	return used, leaving
 }
 
-func (w *twin) flying() (n, waited int) {
+func (w *twin) flying() (n, waited, alone int) {
 	for _, p := range w.begun {
 		if r := p.part.Gang.Recipe; r.Kind == Run {
 			n++
 			if !r.Calls {
 				waited++
 			}
+			if r.Alone && !r.Calls {
+				alone++
+			}
 		}
 	}
-	return n, waited
+	return n, waited, alone
 }
 
 func (w *twin) first() (Part, bool) {
@@ -191,11 +194,11 @@ func (w *twin) next(f Facts) Action {
 		}
 		in.reads = append(in.reads, a)
 	}
-	flying, waited := w.flying()
+	flying, waited, alone := w.flying()
 	if r.Kind == Run && flying >= w.config.Window {
 		return wait(Wait{For: Window, N: uint64(flying)})
 	}
-	if r.Kind == Run && r.Alone && waited+w.copies > 0 {
+	if r.Kind == Run && (r.Alone && waited+w.copies > 0 || r.Pooled && alone > 0) {
 		return wait(Wait{For: Before})
 	}
 	if limit := w.config.MemoryLimit; limit > 0 && g.makes(p.Index) && r.Bytes > 0 && w.told != p {
