@@ -198,17 +198,22 @@ class Program:
                 more["out_shardings"] = (pinned, *rest) if rest else pinned
             self.calls.append((step, jax.jit(named(step.name, function), **more)))
 
-    def inputs(self):
+    def values(self):
+        """Returns what is in the inputs."""
         r = np.random.default_rng(self.steps.seed)
         return [
-            jax.device_put(
-                r.integers(-99, 99, shape).astype(dtype)
-                if dtype == "int32"
-                else jnp.asarray(r.normal(size=shape), dtype),
-                place.sharding(self.devices),
-            )
-            for shape, dtype, place in self.steps.inputs
+            r.integers(-99, 99, shape).astype(dtype)
+            if dtype == "int32"
+            else np.asarray(jnp.asarray(r.normal(size=shape), dtype))
+            for shape, dtype, _ in self.steps.inputs
         ]
+
+    def put(self, i, value):
+        """Makes an input of its value."""
+        return jax.device_put(value, self.steps.inputs[i][2].sharding(self.devices))
+
+    def inputs(self):
+        return [self.put(i, value) for i, value in enumerate(self.values())]
 
     def __call__(self, *inputs, inner=None):
         first, last = self.steps.inner
@@ -245,9 +250,16 @@ def bits(arrays):
 
 def save(path, seeds):
     """Runs programs on stock JAX and writes their bits."""
-    results = {}
-    for seed in seeds:
-        program = Program(draw(seed), jax.device_put)
-        for i, (shape, dtype, data) in enumerate(bits(program(*program.inputs()))):
-            results[f"{seed}.{i}.{dtype}.{'x'.join(map(str, shape))}"] = np.frombuffer(data, np.uint8)
-    np.savez(path, **results)
+    write(path, {seed: bits((program := Program(draw(seed), jax.device_put))(*program.inputs())) for seed in seeds})
+
+
+def write(path, results):
+    """Writes the bits of seeds' results, so that numpy.load reads the same of the same."""
+    np.savez(
+        path,
+        **{
+            f"{seed}.{i}.{dtype}.{'x'.join(map(str, shape))}": np.frombuffer(data, np.uint8)
+            for seed, arrays in results.items()
+            for i, (shape, dtype, data) in enumerate(arrays)
+        },
+    )

@@ -77,18 +77,21 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         logs = {path.name: path.read_text() for path in (self.dir / "default").glob("*.log")}
+        failed = kind is not None
         try:
             command("down", "--dir", str(self.dir))
             left = [name for name in self.processes if self.alive(name)]
             assert not left, f"these processes are still there: {left}"
             assert [path.name for path in self.dir.iterdir()] in ([], [".logs"]), "down left more than logs behind"
         except BaseException:
-            for name, log in logs.items():
-                print(f"--- {name}\n{log[-4000:]}")
+            failed = True
             raise
         finally:
+            if failed:
+                for name, log in logs.items():
+                    print(f"--- {name}\n{log[-4000:]}")
             shutil.rmtree(self.dir, ignore_errors=True)
 
     def environment(self, **more: str) -> dict[str, str]:
