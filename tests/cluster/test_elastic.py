@@ -1,7 +1,13 @@
 """A script may begin with more devices than its cluster has; workers that join serve the others."""
 
+import shutil
 import signal
+import subprocess
+from pathlib import Path
 
+import fresh
+import pathways
+import pytest
 from hosts import serving
 from processes import Cluster, command, until
 from test_faults import lines
@@ -71,3 +77,25 @@ def test_workers_that_join_serve_devices_of_a_running_script():
             with serving("worker", *at, "--name", "late", "--devices", "2"):
                 out, err = client.communicate(timeout=120)
                 assert client.returncode == 0 and out == "done\n", out + err
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
+def test_workers_that_join_serve_devices_of_a_program_in_c(tmp_path):
+    """By openpathways.h: the device is not found before, and used after."""
+    library, clients = Path(pathways._native.library_path()), Path(fresh.__file__).parent / "clients"
+    link = (f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,{library.parent}", "-lpthread")
+    include = f"-I{Path(pathways.__file__).parent / 'include'}"
+    program = tmp_path / "elastic"
+    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", include)
+    subprocess.run(["gcc", *flags, clients / "elastic.c", "-o", program, *link], check=True)
+    with Cluster(1, 1) as cluster:
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        client = subprocess.Popen([program, cluster.address], env=fresh.environment(), text=True, **pipes)
+        try:
+            assert lines(client, 1) == ["ready"]
+            at = ("--address", cluster.address, "--dir", str(cluster.dir))
+            with serving("worker", *at, "--name", "late", "--devices", "1"):
+                done = fresh.finish(client)
+                assert done.returncode == 0 and done.stdout == "ok\n", done.stdout + done.stderr
+        finally:
+            fresh.end([client])

@@ -315,9 +315,12 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 		if err != nil {
 			continue
 		}
-		if why != nil { // which names it
+		switch {
+		case status.CodeOf(why) == status.NotFound: // it was never there
+			err = why
+		case why != nil: // which names it
 			err = status.New(status.Unavailable, "%w", why)
-		} else {
+		default:
 			err = status.New(status.Unavailable, "%s has gone", p.name())
 		}
 		p.lose(err)

@@ -119,3 +119,15 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is for a process that was never there is not found; the controller says why.
+func TestProcessThatWasNeverThere(t *testing.T) {
+	x, _ := seeker(t, time.Hour)
+	why := status.New(status.NotFound, "no worker has come yet")
+	x.Peers(nil, []uint64{2}, why)
+	failed := make(chan error, 1)
+	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { failed <- err })
+	if err := <-failed; status.CodeOf(err) != status.NotFound || err.Error() != why.Error() {
+		t.Errorf("a block for it ends with %v (%v), want %v", err, status.CodeOf(err), why)
+	}
+}

@@ -525,6 +525,9 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 		if why != nil {
 			err = status.New(status.Unavailable, "%w", why) // which names it
 		}
+		if status.CodeOf(why) == status.NotFound { // it was never there
+			err = why
+		}
 		x.lose(peer, err)
 	}
 }
