@@ -1,12 +1,15 @@
 package cluster
 
 import (
+	"context"
 	"maps"
 	"slices"
 
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
+	"github.com/openpathways/pathways/transport/link"
 )
 
 // What simulations do to a cluster, and ask of it.
@@ -42,6 +45,17 @@ func (l *Local) Meet(one, other string) { l.hub.Meet(l.process(one), l.process(o
 
 // Break breaks the connection between a worker or client and the controller.
 func (l *Local) Break(name string) { l.network.Break(name) }
+
+// Enter has a worker enter the cluster, which does nothing there.
+func (l *Local) Enter(ctx context.Context, name string, identity []byte) (transport.Conn, error) {
+	conn, welcome, err := link.Dial(ctx, l.network, "inproc:"+inProcessName, &wire.Hello{Role: wire.Role_ROLE_WORKER,
+		Name: name, Worker: &wire.WorkerOffer{Island: "another", Platform: &wire.Platform{Name: "sim"},
+			Devices: []*wire.LocalDevice{{}}, Identity: identity}})
+	if err == nil {
+		l.part(name, welcome.Process)
+	}
+	return conn, err
+}
 
 // Restart ends the controller as if its process had died, and starts it again with what store returns: the same
 // directory, opened again once the store that the controller had is closed. It returns the controller that has died,

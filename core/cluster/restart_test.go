@@ -285,3 +285,30 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 		l.end(s)
 	})
 }
+
+// A worker that the controller let in just before it died, and that has not heard of it, enters anew: nobody waits for
+// what it would have been.
+func TestNobodyWaitsForAWorkerThatEntersAnew(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 3 * transport.HelloTime
+		l := lastingIn(t, dir, lease, time.Millisecond)
+		never, err := l.Enter(t.Context(), "first try", []byte("me"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Cut("first try") // so it does not come back
+		l.restart()
+		begun := time.Now()
+		conn, err := l.Enter(t.Context(), "second try", []byte("me"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took > lease/3 {
+			t.Errorf("it was let in after %v, of a lease of %v", took, lease)
+		}
+		conn.Close()
+		never.Close()
+		l.end()
+	})
+}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"sync"
@@ -280,6 +281,24 @@ func (s *Server) cameBack() {
 	if s.away != nil && !s.state.IsComingBack() {
 		close(s.away)
 		s.away = nil
+	}
+}
+
+// supersede ends the link of an earlier start that a worker had which comes anew. It is on disk before the worker hears
+// of it: where the controller ended in between, the worker knows no link, and would wait for the others to come back,
+// itself among them, until the lease is over.
+func (s *Server) supersede(newcomer *link) {
+	who := newcomer.in.Hello.GetWorker().GetIdentity()
+	if len(who) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		if c != newcomer && c.restored && !s.state.HasComeBack(c.number) &&
+			bytes.Equal(c.in.Hello.GetWorker().GetIdentity(), who) {
+			s.running.Go(func() { c.in.Close() }) // its reader tells State
+		}
 	}
 }
 

@@ -264,6 +264,7 @@ func (s *Server) lose(c *link, err error) {
 // join brings a new connection to State. It reports whether that let it in.
 func (s *Server) join(c *link, lease time.Duration) bool {
 	if c.in.Hello.Role != wire.Role_ROLE_ADMIN {
+		s.supersede(c)
 		s.awaitOthers(c)
 	}
 	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
