@@ -434,11 +434,20 @@ func TestFairStarvesNoSession(t *testing.T) {
 			}
 		}
 		b.until(60 * second)
-		// A session may be one of eight that share a twentieth of a device, and owe for times when it had more.
-		bound := 4 * 20 * 8 * longest
+		// At worst a session has its part of what its tenant has of the floor, beside all others, and owes for times when it
+		// had more.
+		weights, sessions := 0.0, map[*Tenant]float64{}
+		for _, of := range all {
+			weights += of.Weight
+		}
 		for _, l := range b.loads {
+			sessions[l.tenant]++
+		}
+		for _, l := range b.loads {
+			share := Floor * l.tenant.Weight / weights / sessions[l.tenant]
+			bound := int64(4 * float64(longest) / share)
 			if waits := max(l.waited, b.now-l.since); l.waited > bound || l.pending > 0 && waits > bound {
-				t.Errorf("session %d of tenant %+v waited %d ms", l.session, *l.tenant, waits/1e6)
+				t.Errorf("session %d of tenant %+v waited %d ms, expected at most %d", l.session, *l.tenant, waits/1e6, bound/1e6)
 			}
 		}
 	})
