@@ -44,7 +44,9 @@ func (h *happenings) add(m client.Moment) {
 		h.changed = nil
 	}
 	h.mu.Unlock()
-	heldLines.add(momentLine(m))
+	if line := momentLine(m); line != "" {
+		heldLines.add(line)
+	}
 }
 
 // after returns the moments behind a number that are kept. If there are none, it waits for one until the timeout.
@@ -81,7 +83,7 @@ func Moments(number uint64, timeout time.Duration) (list []Numbered, last uint64
 	return moments.after(number, timeout)
 }
 
-// momentLine is what users are told.
+// momentLine is what users are told; "" for a kind that this does not know.
 func momentLine(m client.Moment) string {
 	devices := status.Count(len(m.Devices), "device")
 	switch m.Kind {
@@ -96,6 +98,10 @@ func momentLine(m client.Moment) string {
 		return "there is no connection to the controller; it is made again if possible"
 	case client.MomentResumed:
 		return "there is a connection to the controller again, and nothing was lost"
+	case client.MomentRestarted:
+		return "the controller was started again, and has the session as it was"
+	case client.MomentEnded:
+		return "the session is lost: " + m.Reason
 	}
-	return "the session is lost: " + m.Reason
+	return ""
 }

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,4 +31,23 @@ func TestMomentsAreKeptAndAwaited(t *testing.T) {
 			t.Fatalf("%d are kept, up to %d", n, last)
 		}
 	})
+}
+
+// The kinds are read from the source, so that a new one cannot be forgotten here.
+func TestEachKindOfMomentHasALine(t *testing.T) {
+	source, err := os.ReadFile("../../core/client/moment.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := regexp.MustCompile(`(?m)^\tMoment\w+ += "(\w+)"`).FindAllSubmatch(source, -1)
+	if len(kinds) < 7 {
+		t.Fatalf("%d kinds were found", len(kinds))
+	}
+	for _, k := range kinds {
+		kind := string(k[1])
+		line := momentLine(client.Moment{Kind: kind, Worker: "w", Devices: []uint32{1}, Reason: "UNAVAILABLE: x"})
+		if line == "" || strings.Contains(line, "the session is lost") != (kind == client.MomentEnded) {
+			t.Errorf("%s: %q", kind, line)
+		}
+	}
 }
