@@ -30,5 +30,6 @@ func ByName(err error) error {
 	return err
 }
 
-// Ended is what Lost says of a peer that has closed its end without a goodbye.
-const Ended = "closed the connection without a goodbye: it was killed, or has crashed"
+// Ended is what Lost says of a connection that has ended without a goodbye. More is not known: the peer's process has
+// ended, or it lives and has given the connection up, or something between them has cut it.
+const Ended = "closed the connection without a goodbye: it has died, was cut off, or had heard nothing for too long"

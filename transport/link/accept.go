@@ -160,7 +160,7 @@ func (a *Acceptor) Restore(s Saved) transport.Conn {
 // noLine is the line of a link that was restored and not resumed yet: it has broken.
 type noLine struct{ peer string }
 
-var errNoLine = status.New(status.Unavailable, "the controller has started again, and it has not connected since")
+var errNoLine = status.New(status.Unavailable, "the controller has ended, and has started again")
 
 func (n noLine) Peer() string                   { return n.peer }
 func (noLine) Send(wire.Kind, []byte) error     { return errNoLine }

@@ -50,7 +50,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		if err := <-come; err != nil {
 			t.Error(err)
 		}
-		if why := <-broke; !strings.Contains(why.Error(), "has not connected since") {
+		if why := <-broke; !strings.Contains(why.Error(), "has started again") {
 			t.Errorf("the reason why the link has no connection is %v", why)
 		}
 		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Resume: &wire.Resume{Link: welcome.Link.Id,
