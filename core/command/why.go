@@ -73,6 +73,10 @@ type reasons struct{ chain.Chain }
 // Errors: NOT_FOUND.
 func (w *reasons) all(only uint32) ([]string, error) {
 	found := false
+	if w.Report.Waits != "" {
+		w.Say(0, "%s", w.Report.Waits) // it does not know what sessions have under way
+		return w.Lines, nil
+	}
 	for _, s := range w.Report.Sessions {
 		if only != 0 && s.Session != only {
 			continue

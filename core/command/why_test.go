@@ -26,6 +26,13 @@ func working(number uint64, name string, last *wire.Heartbeat) *wire.Report_Work
 	return &wire.Report_Worker{Process: &wire.Process{Number: number, Name: name}, Last: last}
 }
 
+func TestWhySaysForWhomAControllerWaits(t *testing.T) {
+	r := &wire.Report{Waits: "the controller waits", Sessions: []*wire.Report_SessionReport{{Session: 4}}}
+	if said := chains(t, r, 0); said != "the controller waits\n" {
+		t.Error(said)
+	}
+}
+
 func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 	sessions := []*wire.Report_SessionReport{{Session: 4, Name: "node1:4711", User: "ada", Host: "node1", UnderWay: 3},
 		{Session: 5, UnderWay: 1}, {Session: 6}}

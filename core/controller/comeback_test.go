@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -176,6 +177,45 @@ func newBedThatKeeps(t *testing.T) *bed {
 	b := newBed(t, Config{Keeps: true}, 2, 1)
 	b.program(2)
 	return b
+}
+
+// While a controller that has started again waits, its report and its events say for whom, and for how long. A client
+// that does not come back is gone for all workers, since it is not known which of them knew it.
+func TestWhoIsAwaitedIsSaid(t *testing.T) {
+	const second = int64(1e9)
+	b := newBedThatKeeps(t)
+	kept := b.facts()
+	for i := range kept.Links {
+		kept.Links[i].Lease = 30 * second
+	}
+	b.now, b.st = 0, New(Config{Keeps: true, Starts: 2})
+	refused, actions := b.st.Restore(kept)
+	if len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	const all = "the controller has started again, and waits for those that were there to come back, for 30 s more " +
+		"at most: worker w0, worker w1, session 1, client"
+	if said := actions[len(actions)-1]; said.Kind != Log || said.Event.Text != all || b.st.Report().Waits != all {
+		t.Errorf("its event is %v, and its report says %q; want %q", said.Event, b.st.Report().Waits, all)
+	}
+	b.check(b.step(Event{Kind: Cut, Conn: b.client, Err: errLeft}))
+	for _, w := range b.workers {
+		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{}))
+	}
+	b.now += 10 * second
+	b.check(b.step(Event{Kind: Tick}))
+	if said := b.st.Report().Waits; !strings.HasSuffix(said, "for 20 s more at most: session 1, client") {
+		t.Errorf("when its workers are there, it says %q", said)
+	}
+	told := 0
+	for _, a := range b.check(b.step(Event{Kind: Lost, Conn: b.client, Err: errLeft})) {
+		if a.Kind == Send && a.Wire == wire.KindPeers {
+			told += len(a.To)
+		}
+	}
+	if said := b.st.Report().Waits; told != 2 || said != "" {
+		t.Errorf("%d workers are told that the client is gone, want 2; the controller still says %q", told, said)
+	}
 }
 
 func frames(t *testing.T, kind wire.Kind, messages ...proto.Message) (all []byte) {

@@ -28,6 +28,14 @@ type cuts struct {
 // isCut reports whether there is no connection now.
 func (c *cuts) isCut() bool { return c.count > 0 && c.ended == 0 }
 
+// left returns for how long the place of who has no connection is kept. A restored connection may not be Cut yet.
+func (c *cuts) left(now int64) int64 {
+	if c.isCut() {
+		return max(c.lease-(now-c.since), 0)
+	}
+	return c.lease
+}
+
 // report returns what Report says; nil if the connection does not outlive a break.
 func (c *cuts) report(now int64) *wire.Report_Link {
 	if c.lease == 0 {
@@ -93,15 +101,15 @@ func (st *State) AwayText() string {
 		return ""
 	}
 	var names []string
-	lease := int64(0)
+	left := int64(0)
 	for _, number := range slices.Sorted(maps.Keys(st.comeback.away)) {
 		c := st.conns[number]
 		who, _ := c.named("")
-		names, lease = append(names, who), max(lease, c.cuts.lease)
+		names, left = append(names, who), max(left, c.cuts.left(st.now))
 	}
 	if n := len(names); n > 3 {
 		names = append(names[:2], fmt.Sprintf("%d others", n-2))
 	}
-	return fmt.Sprintf("the controller has started again, and waits for those that were there to come back, for %.4g s "+
-		"at most: %s", float64(lease)/1e9, strings.Join(names, ", "))
+	return fmt.Sprintf("the controller has started again, and waits for those that were there to come back, for %.3g s "+
+		"more at most: %s", float64(left)/1e9, strings.Join(names, ", "))
 }

@@ -161,6 +161,7 @@ func (st *State) Begin(ask *wire.Ask) *Answer {
 	if ask.OnlyEvents {
 		return a
 	}
+	a.report.Waits = st.AwayText()
 	a.report.Tenants, a.report.SliceWaits = st.tenantReports(), st.sliceWaits()
 	a.report.Compiled = uint64(len(st.made))
 	a.report.CompiledBytes, a.report.ArtifactBytes = st.kept-st.keptAway, st.keptAway

@@ -370,6 +370,9 @@ func (st *State) drop(s *session, why error) {
 // gone tells workers that a session and its process are no more.
 func (st *State) gone(s *session, why error) {
 	to := st.connsOf(s.told)
+	if st.comeback != nil { // it is not known who was told of it
+		to = slices.Clone(st.present)
+	}
 	st.send(to, wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
 	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number},
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})

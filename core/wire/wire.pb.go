@@ -8295,9 +8295,12 @@ type Report struct {
 	Programs      []*Report_Program       `protobuf:"bytes,12,rep,name=programs,proto3" json:"programs,omitempty"`                                // those that have taken most device time, the most first; at most 64
 	MorePrograms  uint32                  `protobuf:"varint,16,opt,name=more_programs,json=morePrograms,proto3" json:"more_programs,omitempty"`   // that have run, too
 	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
-	HeartbeatMs   int64                   `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often workers are to be heard of
-	Tenants       []*Report_Tenant        `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                                  // by name; none where the controller has no file of tenants
-	SliceWaits    []*Report_SliceWait     `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`          // in the order of their turns
+	// For people: for whom a controller waits that has started again, and for how long. Until then the numbers of
+	// sessions and workers are not known. "": it waits for nobody.
+	Waits       string              `protobuf:"bytes,17,opt,name=waits,proto3" json:"waits,omitempty"`
+	HeartbeatMs int64               `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often workers are to be heard of
+	Tenants     []*Report_Tenant    `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                             // by name; none where the controller has no file of tenants
+	SliceWaits  []*Report_SliceWait `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`     // in the order of their turns
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -8430,6 +8433,13 @@ func (x *Report) GetDevices() uint64 {
 		return x.Devices
 	}
 	return 0
+}
+
+func (x *Report) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
 }
 
 func (x *Report) GetHeartbeatMs() int64 {
@@ -10952,7 +10962,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x87\"\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x9d\"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -10968,7 +10978,8 @@ const file_wire_proto_rawDesc = "" +
 	"\tdevice_ns\x18\v \x01(\x03R\bdeviceNs\x129\n" +
 	"\bprograms\x18\f \x03(\v2\x1d.pathways.wire.Report.ProgramR\bprograms\x12#\n" +
 	"\rmore_programs\x18\x10 \x01(\rR\fmorePrograms\x12\x18\n" +
-	"\adevices\x18\r \x01(\x04R\adevices\x12!\n" +
+	"\adevices\x18\r \x01(\x04R\adevices\x12\x14\n" +
+	"\x05waits\x18\x11 \x01(\tR\x05waits\x12!\n" +
 	"\fheartbeat_ms\x18\x0f \x01(\x03R\vheartbeatMs\x126\n" +
 	"\atenants\x18\x14 \x03(\v2\x1c.pathways.wire.Report.TenantR\atenants\x12@\n" +
 	"\vslice_waits\x18\x0e \x03(\v2\x1f.pathways.wire.Report.SliceWaitR\n" +
