@@ -3,8 +3,10 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -136,6 +138,59 @@ func (c place) running() (alive []process, err error) {
 		}
 	}
 	return alive, err
+}
+
+// missing returns an error if the controller of a cluster that `pathways up` started has ended, while other processes
+// of the cluster are alive and wait for it; the error says how it is started again.
+//
+// Errors: UNAVAILABLE.
+func (c place) missing() error {
+	all, err := c.listed()
+	i := slices.IndexFunc(all, func(q process) bool { return q.Name == controllerName })
+	if err != nil || i < 0 || all[i].isAlive() {
+		return nil
+	}
+	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
+		conn.Close()
+		return nil // somebody has started it again
+	}
+	isSupervised, others := false, 0
+	for _, q := range all {
+		switch {
+		case !q.isAlive():
+		case q.Name == supervisorName:
+			isSupervised = true
+		default:
+			others++
+		}
+	}
+	switch {
+	case isSupervised:
+		return status.New(status.Unavailable, "the controller of cluster %q has ended, and its supervisor starts it again; "+
+			"try again in a few seconds, or see %s", c.cluster, c.path(supervisorName+".log"))
+	case others > 0:
+		return status.New(status.Unavailable, "the controller of cluster %q has ended, and left %s behind; "+
+			"start it again with `pathways %s`, or end what is left with `pathways down --dir %s --cluster %s`", c.cluster,
+			status.Count(others, "process"), commandLine(all[i].Args), filepath.Dir(c.dir), c.cluster)
+	}
+	return nil
+}
+
+// commandLine returns arguments as a shell takes them, without options whose value is empty.
+func commandLine(args []string) string {
+	var words []string
+	for i := 0; i < len(args); i++ {
+		if strings.HasPrefix(args[i], "--") && i+1 < len(args) && args[i+1] == "" {
+			i++
+			continue
+		}
+		word := args[i]
+		if strings.ContainsAny(word, " \t\n'\"\\$`*?[](){}<>|&;#~!") {
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
 }
 
 // listFile is the list of a cluster's processes in its directory.

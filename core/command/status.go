@@ -79,6 +79,11 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	if address == "" {
 		address = c.address()
 	}
+	if at, ok := placeAt(address); ok {
+		if err := at.missing(); err != nil {
+			return "", cluster.Secret{}, err
+		}
+	}
 	secret, err := p.secret(s, c)
 	return address, secret, err
 }

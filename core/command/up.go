@@ -104,12 +104,15 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 
 // isDown returns an error if processes of the cluster are there.
 //
-// Errors: ALREADY_EXISTS; those of running.
+// Errors: ALREADY_EXISTS; UNAVAILABLE if the controller alone has ended; those of running.
 func (c place) isDown() error {
 	switch alive, err := c.running(); {
 	case err != nil:
 		return err
 	case len(alive) > 0:
+		if err := c.missing(); err != nil {
+			return err
+		}
 		return status.New(status.AlreadyExists,
 			"cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster,
 			status.Count(len(alive), "process"))

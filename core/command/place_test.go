@@ -1,0 +1,65 @@
+package command
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+)
+
+// Where the controller alone has ended, commands say how it is started again, or who does that.
+func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
+	dir := t.TempDir()
+	c := at(dir)
+	if err := c.directory().Make(); err != nil {
+		t.Fatal(err)
+	}
+	me := process{Name: "worker-0", PID: os.Getpid(), Start: started(os.Getpid())}
+	dead := process{Name: controllerName, PID: me.PID, Start: "0",
+		Args: []string{"controller", "--listen", c.address(), "--lease", "30s", "--tenants", "", "--log", "a b"}}
+	supervisor := me
+	supervisor.Name = supervisorName
+	keep := func(all ...process) {
+		t.Helper()
+		if err := c.keep(all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range []struct {
+		all  []process
+		says string
+	}{
+		{[]process{dead, me}, "left 1 process behind; start it again with `pathways controller --listen " +
+			c.address() + " --lease 30s --log 'a b'`, or end what is left with `pathways down --dir " + dir +
+			" --cluster default`"},
+		{[]process{dead, me, supervisor}, "its supervisor starts it again"},
+	} {
+		keep(k.all...)
+		_, _, asked := call(t, nil, "status", "--dir", dir)
+		_, _, upped := call(t, nil, "up", "--dir", dir)
+		for _, said := range []string{asked, upped} {
+			if !strings.Contains(said, k.says) || !strings.Contains(said, "UNAVAILABLE") {
+				t.Errorf("%q, expected UNAVAILABLE and %q", said, k.says)
+			}
+		}
+	}
+	keep(dead)
+	if err := c.missing(); err != nil {
+		t.Errorf("of a cluster of which nothing is left: %v", err)
+	}
+	keep(dead, me)
+	l, err := net.Listen("unix", c.path(cluster.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := c.missing(); err != nil {
+		t.Errorf("of a controller that was started by hand: %v", err)
+	}
+	if err := c.isDown(); status.CodeOf(err) != status.AlreadyExists {
+		t.Errorf("of a cluster that is up: %v", err)
+	}
+}
