@@ -65,7 +65,7 @@ func (s *session) has(id uint64, argument int, devices set, at *place) error {
 	o := s.objects[id]
 	switch {
 	case o == nil && s.restored:
-		return errForgottenArray(id)
+		return s.forgottenArray(id)
 	case o == nil:
 		return unusable(argument, id, "is not there; it was freed, or never made")
 	case o.err != nil:

@@ -2,8 +2,10 @@ package controller
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/status"
@@ -115,6 +117,7 @@ func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
 		pending: map[opName]bool{}, made: map[opName]bool{}, numbers: map[uint64]bool{}}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		st.noteMissing(st.sessions[id]) // before another worker takes the place of one that is lost
 		r.takesOffer(st.sessions[id])
 	}
 	st.comeback = nil
@@ -459,7 +462,7 @@ func (r *rebuilding) makeArrays() {
 			if s.lost == nil {
 				s.lost = map[uint64]error{}
 			}
-			s.lost[number] = errForgottenShard(number) // that is not among these
+			s.lost[number] = s.forgottenShard(number) // that is not among these
 		}
 	}
 }
@@ -570,16 +573,28 @@ func (st *State) readmit(g *gang, k *known) {
 	}
 }
 
-// errForgottenShard is the error of what reads a shard that no worker has, of an array of which workers had others when
-// the controller started again.
-func errForgottenShard(id uint64) error {
-	return status.New(status.DataLoss, "a part of array %d is not there: it was freed, moved, lost with a worker, or "+
-		"failed before the controller started again; make it again", id)
+// forgottenShard returns the error of what reads a shard that no worker has, of an array of which workers had others
+// when the controller started again.
+func (s *session) forgottenShard(id uint64) error {
+	return status.New(status.DataLoss, "a part of array %d is not there: %s", id, s.forgotten)
 }
 
-// errForgottenArray is the error of what reads an array of which no worker has a shard, in a session that began before
-// the controller started again.
-func errForgottenArray(id uint64) error {
-	return status.New(status.DataLoss, "array %d is not there: it was freed, lost with a worker, or failed before the "+
-		"controller started again; make it again", id)
+// forgottenArray returns the error of what reads an array of which no worker has a shard, in a session that began
+// before the controller started again.
+func (s *session) forgottenArray(id uint64) error {
+	return status.New(status.DataLoss, "array %d is not there: %s", id, s.forgotten)
+}
+
+// noteMissing sets what is known of those of a session's arrays that no worker has told of: with which workers they may
+// have been lost.
+func (st *State) noteMissing(s *session) {
+	var where []string
+	s.workers.each(func(slot int) {
+		if w := st.workers[slot]; w.gone != nil && w.name != vacant {
+			where = append(where, fmt.Sprintf("on worker %s, which was lost%s: %v", w.name, st.clock(" by"), w.why))
+		}
+	})
+	if s.forgotten = "it was freed, moved or failed before the controller started again; make it again"; where != nil {
+		s.forgotten = "it was " + strings.Join(where, "; or ") + "; or " + strings.TrimPrefix(s.forgotten, "it ")
+	}
 }

@@ -380,6 +380,10 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 			if n := b.offers(b.check(actions)); n != c.offers || b.st.IsComingBack() {
 				t.Fatalf("the client is offered %d workers, want %d; the controller waits: %v", n, c.offers, b.st.IsComingBack())
 			}
+			const want = "on worker w1, which was lost: it burnt; or was freed"
+			if why := b.st.sessions[1].lost[1]; !strings.Contains(why.Error(), want) {
+				t.Errorf("a shard on the lost device is lost because of %v, want its worker and why that was lost", why)
+			}
 			for op, device := range []uint32{0, 1} { // of array 1
 				sent := b.work(b.say(b.client, wire.KindFetch, &wire.Fetch{Op: uint64(2 + op), Object: 1, Device: device}))
 				if there := len(sent[0]) > 0; there != (device == 0) || len(sent[1]) > 0 {

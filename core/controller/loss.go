@@ -18,10 +18,7 @@ func (st *State) errShards(w *worker) error {
 	if status.CodeOf(w.why) == status.DataLoss { // it has said itself what is lost and what to do
 		return w.why
 	}
-	at := ""
-	if st.config.Unix != 0 {
-		at = time.Unix(0, st.config.Unix+st.now).UTC().Format(" at 15:04:05 UTC")
-	}
+	at := st.clock(" at")
 	const next = "pathways.events() tells when another worker takes its place, and the array can then be made again"
 	if errors.Is(w.why, errStopped) {
 		return status.New(status.DataLoss, "a part of this array was on worker %s, which was stopped%s; %s", w.name, at,
@@ -29,6 +26,14 @@ func (st *State) errShards(w *worker) error {
 	}
 	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; %s", w.name, at,
 		w.why, next)
+}
+
+// clock returns the time of day behind a word, "" where it is not known.
+func (st *State) clock(word string) string {
+	if st.config.Unix == 0 {
+		return ""
+	}
+	return word + time.Unix(0, st.config.Unix+st.now).UTC().Format(" 15:04:05 UTC")
 }
 
 // lossOf returns why an operation fails that was under way when a worker was lost.

@@ -52,6 +52,7 @@ type session struct {
 	// For a controller that starts again.
 	settles     bool     // its client tells which operations it has heard the end of
 	restored    bool     // it began before the controller started again
+	forgotten   string   // then: where arrays may have gone that no worker has
 	tellsSlices bool     // its client says then which slices it has
 	sliced      bool     // it has, or had, slices, and its client does not
 	unkept      []uint64 // programs that are gone and that stay on disk until no gang is under way

@@ -121,7 +121,7 @@ func (st *State) transferable(g *gang, m *wire.Transfer) error {
 func (st *State) movable(s *session, m *wire.Transfer, from *source) error {
 	switch o := s.objects[from.object]; {
 	case o == nil && s.restored:
-		return errForgottenArray(from.object)
+		return s.forgottenArray(from.object)
 	case o == nil:
 		return invalid("move %d: array %d is not there; it was freed, or never made", from.move, from.object)
 	case o.err != nil:
@@ -166,7 +166,7 @@ func (st *State) fetch(s *session, m *wire.Fetch, q *queued) {
 func (st *State) fetchable(s *session, m *wire.Fetch, at *place) error {
 	switch o := s.objects[m.Object]; {
 	case o == nil && s.restored:
-		return errForgottenArray(m.Object)
+		return s.forgottenArray(m.Object)
 	case o == nil:
 		return invalid("array %d is not there; it was freed, or never made", m.Object)
 	case o.err != nil:
