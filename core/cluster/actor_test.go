@@ -135,6 +135,10 @@ func (a *actor) gone(token uint64, err error) bool {
 
 // blame checks an error that a client sees.
 func (a *actor) blame(what string, err error, risk bool) {
+	if text := err.Error(); a.x.memory > 0 && status.CodeOf(err) == status.ResourceExhausted &&
+		strings.Contains(text, "--memory-limit") {
+		return // it waited for room in vain, or what it uses did
+	}
 	if len(a.x.doomed)+len(a.x.apart) > 0 && strings.Contains(err.Error(), "the compiled program") {
 		return // it was to come from a worker that compiled it for another session, whose devices are others
 	}
@@ -198,6 +202,9 @@ func (a *actor) work() {
 		}
 		if a.r.IntN(20) == 0 {
 			a.wait()
+		}
+		for a.x.memory > 0 && len(a.arrays) > 3 && a.r.IntN(3) > 0 { // so that others get room
+			a.free(a.r.IntN(len(a.arrays)))
 		}
 	}
 	if a.r.IntN(4) == 0 { // it goes in the middle of its work
@@ -293,9 +300,6 @@ func (a *actor) step() bool {
 
 // slice asks for a slice, remaps one, or releases one.
 func (a *actor) slice() bool {
-	if a.x.restarts {
-		return true // a session with slices ends with the controller
-	}
 	var number uint64
 	var devices []int
 	var err error

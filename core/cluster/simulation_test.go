@@ -136,6 +136,8 @@ const (
 	// In which a connection to the controller is made again, where there is a lease: longer than any is cut off. A worker
 	// that joins while the controller waits for one that does not come back waits, too: for less than it would.
 	lease = transport.HelloTime - 2*time.Second
+	// In which an operation gets room or fails: all that a client has submitted may have to wait, one after the other.
+	memoryWait = 100 * time.Millisecond
 )
 
 // trial is one simulation.
@@ -166,6 +168,9 @@ type trial struct {
 	apart map[[2]string]bool
 	// flaky devices fail a computation or an allocation, at some time.
 	flaky map[int]bool
+	// memory is the limit of each device, which is so low that clients wait for room, some in vain; 0 of one that is never
+	// reached.
+	memory int64
 
 	mu     sync.Mutex // guards the rest
 	delays *rand.Rand
@@ -247,7 +252,8 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v", workers, x.each, x.islands, clients, x.lease)
+		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v, memory %d", workers, x.each, x.islands,
+			clients, x.lease, x.memory)
 	}
 }
 
@@ -260,10 +266,13 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if x.restarts {
 		x.store = x.open()
 	}
+	if r.IntN(3) == 0 {
+		x.memory = 16 * (3 + r.Int64N(16))
+	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
 		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
-		Latency: time.Duration(r.Int64N(int64(time.Millisecond)))}
+		Latency: time.Duration(r.Int64N(int64(time.Millisecond))), Memory: x.memory}
 	drivers := simulatedOn(x.t, workers+spares, o)
 	for _, d := range drivers {
 		x.drivers = append(x.drivers, d.(*sim.Driver))
@@ -272,7 +281,7 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	var err error
 	x.local, err = cluster.InProcess{Drivers: drivers[:workers], Islands: x.islands[:workers],
 		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
-		Lease: x.lease, Store: x.store,
+		Lease: x.lease, Store: x.store, Memory: x.memory, MemoryWait: memoryWait,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
@@ -457,6 +466,10 @@ func (x *trial) check(workers, clients int) {
 		for _, is := range report.Islands {
 			for _, w := range is.Workers {
 				there[w.Process.Name] = true
+				if w.Refused > 0 {
+					return fmt.Errorf("%s refused %d operations that were admitted, such as %v", w.Process.Name, w.Refused,
+						w.LastRefused)
+				}
 				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetWaits()) > 0 || len(w.Last.GetRunning()) > 0 {
 					return fmt.Errorf("%s has %d gangs, %d objects, waits %q and runs %v", w.Process.Name, w.Gangs,
 						w.Last.GetObjects(), w.Last.GetWaits(), w.Last.GetRunning())
