@@ -283,7 +283,7 @@ func (st *State) comesUp(e *entry) {
 	st.goOn(g)
 }
 
-// usable returns why an operation cannot go on whose turn has come.
+// usable returns why an operation cannot go on that has waited.
 func (st *State) usable(g *gang) error {
 	switch m := g.asked.(type) {
 	case *wire.Fetch:
@@ -291,10 +291,13 @@ func (st *State) usable(g *gang) error {
 	case *wire.Transfer:
 		return st.transferable(g, m)
 	}
-	if g.play != nil {
+	switch {
+	case g.play != nil:
 		return st.nodeReadable(g.play, g.node)
+	case g.program != nil:
+		return st.readable(g.s, g.program, g.place, g.run)
 	}
-	return st.readable(g.s, g.program, g.place, g.run)
+	return nil // it reads nothing
 }
 
 // dropLine ends what of a session waits for its turn: it is no more.

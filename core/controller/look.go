@@ -124,6 +124,10 @@ func (st *State) mayGoOn(g *gang, i int) bool {
 // letGoOn admits a gang that was held.
 func (st *State) letGoOn(g *gang) {
 	s := g.s
+	if err := st.usable(g); err != nil { // what it reads has failed meanwhile
+		st.giveUp(g, err)
+		return
+	}
 	if g.held.told {
 		st.tellGoesOn(g)
 	}
