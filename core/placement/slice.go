@@ -492,7 +492,7 @@ func tooFew(view *View, w Want, n int) error {
 	}
 	gone := ""
 	if lost > 0 {
-		gone = fmt.Sprintf("; %d more were lost with their workers", lost)
+		gone = fmt.Sprintf("; %d more have no worker now", lost)
 	}
 	switch {
 	case !known:

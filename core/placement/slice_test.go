@@ -147,7 +147,7 @@ func TestGrantIsRefused(t *testing.T) {
 		{"a kind that is elsewhere", Want{Devices: 1, Kind: "cpu", Island: "far"}, status.InvalidArgument,
 			[]string{`"far"`, `"cpu"`}},
 		{"too many", Want{Devices: 5}, status.ResourceExhausted,
-			[]string{"5 devices", "the session has 4", "2 more were lost with their workers"}},
+			[]string{"5 devices", "the session has 4", "2 more have no worker now"}},
 		{"too many of an island", Want{Devices: 3, Island: DefaultIsland}, status.ResourceExhausted,
 			[]string{"the session has 2", `"default"`}},
 		{"too many of a kind", Want{Devices: 2, Kind: "tpu v4"}, status.ResourceExhausted,

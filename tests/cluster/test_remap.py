@@ -50,7 +50,7 @@ print(s.remap(), flush=True)
 try:
     slices.add_slice(devices=5)
 except pathways.PathwaysError as error:
-    print(error.code, "4" in error.message and "2 more were lost with their workers" in error.message, flush=True)
+    print(error.code, "4" in error.message and "2 more have no worker now" in error.message, flush=True)
 ask()
 """
 )
