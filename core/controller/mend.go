@@ -70,7 +70,8 @@ func (st *State) wasCut(c *conn, why error) {
 	c.cuts.count++
 	c.cuts.since, c.cuts.ended, c.cuts.why = st.now, 0, wire.Of(why).Err() // which bounds its length
 	who, what := c.named(wire.EventCut)
-	st.note(what, who+" has no connection; its place is kept", why)
+	st.note(what, fmt.Sprintf("%s has no connection; its place is kept for %.3g s at most", who,
+		float64(c.cuts.lease)/1e9), why)
 }
 
 // mended records that there is a connection again.
