@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync/atomic"
 	"time"
@@ -93,7 +94,11 @@ func (e *entry) listen() error {
 	}
 	for _, address := range e.Listen {
 		l, err := stream.Listen(address, from, func(peer string, err error) {
-			e.Log.Warn("a connection was refused", "from", peer, "reason", err)
+			level := slog.LevelWarn
+			if e.admitted.Load() == nil { // a worker that has heard of this one before it has read its welcome: it tries again
+				level = slog.LevelDebug
+			}
+			e.Log.Log(context.Background(), level, "a connection was refused", "from", peer, "reason", err)
 		})
 		if err != nil {
 			return err
