@@ -570,3 +570,13 @@ func TestAskEndsWithItsContext(t *testing.T) {
 		t.Error("an answer came from nowhere")
 	}
 }
+
+func TestControllerWarnsOfStateWithoutLease(t *testing.T) {
+	for args, warns := range map[string]bool{"--state x": true, "--state x --lease 30s": false,
+		"--state x --lease 0": false, "--heartbeat 1s": false} {
+		all := append([]string{"controller", "--dir", t.TempDir(), "--order", "neither"}, strings.Fields(args)...)
+		if _, _, errs := call(t, nil, all...); strings.Contains(errs, "no use without --lease") != warns {
+			t.Errorf("%s: warns is to be %v:\n%s", args, warns, errs)
+		}
+	}
+}

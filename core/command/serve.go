@@ -55,6 +55,9 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
+	if s.text("state") != "" && !s.Changed("lease") {
+		p.say("--state is of no use without --lease: nobody waits for a controller that has ended; add, say, --lease 30s")
+	}
 	secret, err := p.secret(s, c)
 	if err != nil {
 		return err
