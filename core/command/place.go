@@ -108,6 +108,7 @@ type process struct {
 	Restarts  int      `json:"restarts,omitempty"`  // how often it was restarted
 	Restarted int64    `json:"restarted,omitempty"` // when it was last restarted, in Unix milliseconds
 	Failed    string   `json:"failed,omitempty"`    // why it is no longer restarted
+	LogBegins int64    `json:"logBegins,omitempty"` // where in its log file what it says begins
 }
 
 // isSame reports whether p and q are the same process.
@@ -290,12 +291,13 @@ func (p process) signal(s syscall.Signal) {
 	}
 }
 
-// tail returns the last lines of a log.
-func tail(path string, lines int) string {
+// tail returns the last lines of a log behind its first bytes.
+func tail(path string, first int64, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
+	b = b[min(first, int64(len(b))):]
 	if len(b) > 1<<16 {
 		b = b[len(b)-1<<16:]
 	}

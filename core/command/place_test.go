@@ -3,6 +3,7 @@ package command
 import (
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,5 +62,18 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	}
 	if err := c.isDown(); status.CodeOf(err) != status.AlreadyExists {
 		t.Errorf("of a cluster that is up: %v", err)
+	}
+}
+
+// What a process says after its restart is read without what it said before.
+func TestTailIsOfOneLife(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.log")
+	if err := os.WriteFile(path, []byte("before\none\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for first, want := range map[int64]string{0: "before\none\ntwo", 7: "one\ntwo", 11: "two", 15: "", 99: ""} {
+		if got := tail(path, first, 3); got != want {
+			t.Errorf("behind byte %d: %q, want %q", first, got, want)
+		}
 	}
 }

@@ -159,7 +159,7 @@ func (w *vigil) findDead() (changed, over bool) {
 			continue
 		}
 		path := w.place.path(q.Name + ".log")
-		words := slog.String("last words", tail(path, lastWords))
+		words := slog.String("last words", tail(path, q.LogBegins, lastWords))
 		switch v, in := w.rules.died(q.Name, w.clock()); {
 		case q.Name == controllerName && (v == givenUp || w.hasStopped()):
 			w.log.Warn("the controller has ended; ending the cluster", words)

@@ -139,7 +139,7 @@ func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
 	s := newSupervised(t, "--log", "info")
 	all := s.list()
 	waitFor(t, "the supervisor to know the others", func() bool {
-		return strings.Contains(tail(at(s.dir).path(supervisorName+".log"), 9), "the supervisor watches")
+		return strings.Contains(tail(at(s.dir).path(supervisorName+".log"), 0, 9), "the supervisor watches")
 	})
 	if err := os.RemoveAll(s.dir); err != nil {
 		t.Fatal(err)

@@ -209,7 +209,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 		for _, q := range all {
 			if !q.isAlive() {
 				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name,
-					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 12))
+					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 0, 12))
 			}
 		}
 		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, nil)
@@ -284,13 +284,18 @@ func (p *program) launch(c place, name string, args []string, first bool) (proce
 		return process{}, system.Error(err, "cannot write the log of %s", name)
 	}
 	defer log.Close()
+	info, err := log.Stat()
+	if err != nil {
+		return process{}, system.Error(err, "cannot read the log of %s", name)
+	}
 	cmd := exec.Command(p.Self[0], append(p.Self[1:len(p.Self):len(p.Self)], args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return process{}, status.New(status.Unavailable, "cannot start %s: %w", name, err)
 	}
-	q := process{Name: name, PID: cmd.Process.Pid, Start: started(cmd.Process.Pid), Args: args}
+	q := process{Name: name, PID: cmd.Process.Pid, Start: started(cmd.Process.Pid), Args: args,
+		LogBegins: info.Size()}
 	go func() { _ = cmd.Wait() }() // so that alive sees its end while this process lives
 	return q, nil
 }
