@@ -46,6 +46,21 @@ def tokens_of(directory: Path, *tenants: str) -> dict[str, Path]:
     return tokens
 
 
+def opened(pid: int) -> int:
+    """How many sockets and files of shared memory a process has open."""
+    count = 0
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            count += file.readlink().name.startswith(("socket:", "memfd:"))
+    return count
+
+
+def resident(pid: int) -> int:
+    """How many MiB of memory a process has of its own, and shared with others."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(lines[key].split()[0]) for key in ("RssAnon", "RssShmem")) >> 10
+
+
 def until(what: str, yes) -> None:
     """Waits until yes() is true; the bound is there for a hang alone."""
     # What is asked is often `pathways status`: a process each time, which takes what it waits for off its processor.
@@ -137,11 +152,7 @@ class Cluster:
 
     def opened(self, name: str) -> int:
         """How many sockets and files of shared memory a process has open."""
-        count = 0
-        for file in Path(f"/proc/{self.processes[name]}/fd").iterdir():
-            with suppress(FileNotFoundError):  # it was closed meanwhile
-                count += file.readlink().name.startswith(("socket:", "memfd:"))
-        return count
+        return opened(self.processes[name])
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Sends a process a signal, and waits until one that is to stop has: it goes on until a thread sees that."""
