@@ -49,13 +49,34 @@ which may name lines of code.`,
 // followEvery is how often a command that follows a cluster asks the controller.
 const followEvery = time.Second
 
-// follow prints the newest events, and with --follow those that come, until the context ends or the controller does.
+// followPatience is how long a command that follows a cluster waits for a controller that has gone: as long as leases
+// mostly are.
+const followPatience = 30 * time.Second
+
+// follow prints the newest events, and with --follow those that come, until the context ends or the controller does for
+// good. A controller that starts again numbers its events anew.
 func (p *program) follow(ctx context.Context, s settings, address string, secret cluster.Secret, last int) error {
 	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
+	up, gone := int64(-1), time.Time{} // the controller's age, and since when there is none
 	for tick := time.NewTicker(followEvery); ; {
 		r, err := cluster.Ask(ctx, address, secret, ask)
-		if err != nil {
+		switch {
+		case err == nil && r.UptimeMs < up:
+			fmt.Fprintln(p.err, "pathways: the controller has started again, and its events begin anew")
+			ask.After, up = 0, r.UptimeMs
+			continue
+		case err == nil:
+			up, gone = r.UptimeMs, time.Time{}
+		case up < 0 || !s.flag("follow") || status.CodeOf(err) != status.Unavailable || ctx.Err() != nil:
 			return err
+		case gone.IsZero():
+			gone = time.Now()
+			fmt.Fprintf(p.err, "pathways: %v; waiting for it for %v at most\n", err, followPatience)
+		case time.Since(gone) > followPatience:
+			return err
+		}
+		if err != nil {
+			r = &wire.Report{NewestEvent: ask.After}
 		}
 		for _, e := range r.Events {
 			if missed := e.Number - ask.After - 1; ask.Events == maxEvents && missed > 0 {

@@ -2,6 +2,8 @@ package command
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,16 +108,40 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	s.end(now)
 }
 
-// A controller that dies under up is started again, and workers are in its cluster.
+// A controller that dies under up is started again, and workers are in its cluster. Who follows its events goes on.
 func TestControllerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t, "--lease", "20s")
 	before := s.list()
+	shown, err := os.Create(filepath.Join(s.dir, "shown"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shown.Close()
+	shows := func(what string) {
+		t.Helper()
+		waitFor(t, "events to show "+what, func() bool {
+			b, _ := os.ReadFile(shown.Name())
+			return strings.Contains(string(b), what)
+		})
+	}
+	follower := exec.Command(os.Args[0], "events", "--follow", "--dir", s.dir)
+	follower.Stdout = shown
+	if err := follower.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = follower.Process.Kill()
+		_ = follower.Wait()
+	}()
+	shows("joined")
 	before[controllerName].signal(syscall.SIGKILL)
 	waitFor(t, "another process", func() bool {
 		q := s.list()[controllerName]
 		return q.isAlive() && !q.isSame(before[controllerName])
 	})
 	s.says("(sim)  worker-0", "(sim)  worker-1", "once, ")
+	shows("waits for those that were there")
+	shows("has its cluster back")
 	now := s.list()
 	for _, name := range []string{"worker-0", "worker-1", supervisorName} {
 		if !now[name].isSame(before[name]) {
