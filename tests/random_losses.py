@@ -158,6 +158,11 @@ class Run:
         self.want: dict[int, np.ndarray] = {}
         self.seen: Counter[str] = Counter()
 
+    def touched(self, step: random_programs.Step) -> set[int]:
+        """The devices that a call uses: what it has of its own is made on the default one."""
+        places = [self.places[n] for n in (*step.arguments, *step.results)]
+        return set().union(*places, [0] if step.own else [])
+
     def fails_well(self, touched: set[int], sources: list[Held], call):
         """Returns what a call returns, None if it fails; then it was about devices that may be lost."""
         try:
@@ -193,7 +198,7 @@ class Run:
         sources = [self.held[n] for n in step.arguments]
         if step.donated:
             del self.held[step.arguments[0]]
-        touched = self.places[step.results[0]].union(*(self.places[n] for n in step.arguments))
+        touched = self.touched(step)
         arrays = [x.array for x in sources]
         reshard = step.name == "reshard"
         results = self.fails_well(
@@ -210,13 +215,13 @@ class Run:
         sources = {n: self.held[n] for n in captured.needs}
         given = {n: self.held.pop(n).array for n in captured.gives}
         kept = {n: x.array for n, x in sources.items() if n not in given}
-        touched = set().union(*(self.places[n] for step in captured.steps for n in (*step.arguments, *step.results)))
+        touched = set().union(*map(self.touched, captured.steps))
         results = self.fails_well(touched, list(sources.values()), lambda: captured.call(given, kept))
         if results is None:
             return
         sound = {n: x.sound() for n, x in sources.items()}
         for step in captured.steps:
-            touched = self.places[step.results[0]].union(*(self.places[n] for n in step.arguments))
+            touched = self.touched(step)
             for n in step.results:
                 sound[n] = not touched & self.losses.window and all(sound[a] for a in step.arguments)
                 if n in results:

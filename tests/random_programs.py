@@ -45,6 +45,16 @@ class Step:
     place: Place
     donated: bool = False  # the first argument
     pin: bool = False  # whether the first result has the place's spec, or whatever comes of it
+    own: str = ""  # one of OWN: what is added to the first result outside of the jitted function
+
+
+# What a captured function has of its own, made of a NumPy array.
+OWN = {
+    "number": lambda table, everywhere: table[0].item(),
+    "numpy": lambda table, everywhere: table,
+    "jnp": lambda table, everywhere: jnp.asarray(table) * 2,
+    "placed": jax.device_put,
+}
 
 
 @dataclass
@@ -108,7 +118,7 @@ FLAT = {"affine", "wave", "softmax", "add", "gate", "cast", "all_reduce"}  # tho
 
 def draw(seed: int, length: int = 8) -> Steps:
     """Draws a program with the given number of computations, with moves in between, for eight devices."""
-    r = random.Random(seed)
+    r, also = random.Random(seed), random.Random(f"own {seed}")
     out = Steps(seed)
     made = set()  # those that a computation may have for its results
     live: dict[int, tuple[tuple[int, ...], str, Place]] = {}  # number of an array → shape, dtype, where it is
@@ -169,7 +179,8 @@ def draw(seed: int, length: int = 8) -> Steps:
         place = spec(place, len(results[0].shape))
         donated = first in made and first not in arguments[1:] and r.random() < 0.4
         new = tuple(next(numbers) for _ in results)
-        out.steps.append(Step(name, tuple(arguments), new, place, donated, r.random() < 0.5))
+        own = also.choice(["", "", *OWN])
+        out.steps.append(Step(name, tuple(arguments), new, place, donated, r.random() < 0.5, own))
         if donated:
             del live[first]
         for number, result in zip(new, results, strict=True):
@@ -196,7 +207,19 @@ class Program:
                 rest = (None,) * (len(step.results) - 1)
                 pinned = step.place.sharding(self.devices)
                 more["out_shardings"] = (pinned, *rest) if rest else pinned
-            self.calls.append((step, jax.jit(named(step.name, function), **more)))
+            call = jax.jit(named(step.name, function), **more)
+            self.calls.append((step, self.with_own(step, call) if step.own else call))
+
+    def with_own(self, step, call):
+        """Returns a call that adds to the first result what the step has of its own."""
+        everywhere = NamedSharding(step.place.grid(self.devices), P())
+
+        def then(*arguments):
+            first, *others = jax.tree.leaves(call(*arguments))
+            table = np.arange(3, 3 + first.shape[-1]).astype(first.dtype)
+            return first + OWN[step.own](table, everywhere), *others
+
+        return then
 
     def values(self):
         """Returns what is in the inputs."""

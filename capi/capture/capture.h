@@ -84,6 +84,9 @@ typedef struct {
   // what play prepared for a program. Both may be NULL.
   bool (*play)(pp_program* program, PJRT_Buffer** shards, PJRT_Error** error);
   void (*unplay)(pp_program* program);
+  // lost reports whether a constant of a program was lost with its device, or may have been; it costs a comparison
+  // while nothing was lost since it last said no. NULL where devices are not lost.
+  bool (*lost)(pp_program* program);
 } pp_frontend;
 
 // What the calling thread captures, or NULL.

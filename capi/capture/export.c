@@ -222,6 +222,19 @@ PJRT_Error* pp_import(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute
   return err;
 }
 
+// keep_returned has the program know an array that it returns as it is, if it may be lost.
+static PJRT_Error* keep_returned(pw_export* exported) {
+  pp_program* p = pp_capturing->program;
+  if (p->frontend == NULL || p->frontend->lost == NULL || exported->base.client != p->base.client) return NULL;
+  size_t n = p->frontend->shards(exported);
+  PJRT_Buffer** all = pw_resize(p->returned, (p->num_returned + n) * sizeof *all);
+  if (all == NULL) return pp_no_memory((p->num_returned + n) * sizeof *all);
+  p->returned = all;
+  memset(all + p->num_returned, 0, n * sizeof *all);
+  p->num_returned += n;
+  return p->frontend->open(exported, false, all + p->num_returned - n);
+}
+
 // pp_result writes what a result of the program refers to, and nothing for an array that is not a symbol. *symbolic
 // says which it was.
 PJRT_Error* pp_result(uint64_t array, pp_output* o, bool* symbolic) {
@@ -237,6 +250,8 @@ PJRT_Error* pp_result(uint64_t array, pp_output* o, bool* symbolic) {
     o->n = h->n;
     o->refs = pw_copy(h->refs, h->n * sizeof *o->refs);
     if (o->refs == NULL) err = pp_no_memory(h->n * sizeof *o->refs);
+  } else {
+    err = keep_returned(exported);
   }
   pw_export_drop(exported);
   return err;

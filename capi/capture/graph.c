@@ -89,10 +89,13 @@ static void program_free(pp_program* p) {
   for (size_t i = 0; i < p->num_nodes; i++) pp_node_free(p, &p->nodes[i]);
   for (size_t i = 0; i < p->num_values; i++) looks_free(p->values[i].looks, (size_t)p->values[i].n);
   for (size_t i = 0; i < p->num_constants; i++) pp_buffer_free(p->frontend, p->constants[i]);
+  for (size_t i = 0; i < p->num_returned; i++)
+    if (p->returned[i]) pp_buffer_free(p->frontend, p->returned[i]);
   for (size_t i = 0; i < p->num_outputs; i++) free(p->outputs[i].refs);
   free(p->nodes);
   free(p->values);
   free(p->constants);
+  free(p->returned);
   free(p->inputs);
   free(p->outputs);
   free(p);

@@ -66,6 +66,8 @@ struct pp_program {
   size_t num_values, room_values, num_shards;
   PJRT_Buffer** constants;
   size_t num_constants, room_constants;
+  PJRT_Buffer** returned;  // shards of results that are no values: the caller has them; NULL where one had gone
+  size_t num_returned;
   int32_t* inputs;  // values
   size_t num_inputs;
   pp_output* outputs;
@@ -73,6 +75,8 @@ struct pp_program {
   int64_t capture_ns, compile_ns;
   bool functions;      // some node calls functions
   _Atomic uintptr_t lowered;  // what the frontend's play has prepared
+  _Atomic uint64_t sound;     // the frontend's: when its constants were there
+  _Atomic bool lacking;        // captured with something that was lost already, and not played yet
 };
 
 // These return -1, false or NULL if memory is short, and then change nothing; pp_no_memory is the error for that.

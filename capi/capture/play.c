@@ -279,11 +279,15 @@ static PJRT_Error* results(const play* r, PJRT_Buffer** out) {
 }
 
 // usable returns an error if a program can no longer be played.
-static PJRT_Error* usable(const pp_program* p) {
+static PJRT_Error* usable(pp_program* p) {
   for (size_t i = 0; i < p->num_nodes; i++)
     if (p->nodes[i].functions && p->frontend->closed(p->nodes[i].executable))
       return pw_error(PJRT_Error_Code_ABORTED,
                       "%s calls Python functions that no longer exist; capture the program again", p->nodes[i].name);
+  // A program that was captured with a lost array fails as any call with it does, once: then there may be another.
+  if (p->frontend && p->frontend->lost && p->frontend->lost(p) && !atomic_exchange(&p->lacking, false))
+    return pw_error(PJRT_Error_Code_DATA_LOSS,
+                    "an array that the program captured was lost with its worker; capture the program again");
   return NULL;
 }
 

@@ -352,6 +352,7 @@ static PJRT_Error* finish(pp_output* outputs, size_t n, pp_program** out) {
   }
   p->outputs = outputs;
   p->num_outputs = n;
+  p->lacking = p->frontend && p->frontend->lost && p->frontend->lost(p);
   *out = leave();
   return NULL;
 }

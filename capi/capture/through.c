@@ -2,7 +2,7 @@
 // both frontends share, in terms of pp_frontend.
 #include <stdlib.h>
 
-#include "capture.h"
+#include "graph.h"
 
 static PJRT_Error* export_arrays(const pp_frontend* frontend, PJRT_LoadedExecutable_Execute_Args* args) {
   if (pp_capturing && pp_any_symbol(frontend, args)) return pp_export(frontend, args);
@@ -14,6 +14,7 @@ static PJRT_Error* export_arrays(const pp_frontend* frontend, PJRT_LoadedExecuta
   pw_export** all = pw_zeros(m, sizeof *all);
   if (all == NULL) return pw_short("exported arrays", m * sizeof *all);
   PJRT_Error* err = NULL;
+  if (pp_capturing && pp_capturing->program->base.client == NULL) err = pp_join(frontend, x.client);  // a result
   for (size_t i = 0; i < m && err == NULL; i++) err = frontend->export_argument(args, i, &all[i]);
   if (err == NULL) err = frontend->made(args, all[0]);
   if (err == NULL && !pw_exported(all, m)) err = pw_short("exported arrays", m * sizeof(uint64_t));

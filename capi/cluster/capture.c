@@ -223,6 +223,44 @@ static bool play(pp_program* p, PJRT_Buffer** shards, PJRT_Error** error) {
 
 static void unplay(pp_program* p) { prGoUnplay(p->lowered); }
 
+_Atomic uint64_t pr_losses;
+
+// losses is what a client's devices have lost: of each, the objects up to a number; last is the highest of these.
+typedef struct {
+  const uint64_t* up_to;
+  uint64_t last;
+} losses;
+
+// any_lost reports whether a shard was lost. What was asked for before the last loss and is not there, or not yet, may
+// have been made of something that was lost elsewhere, and counts as well.
+static bool any_lost(const losses* l, PJRT_Buffer* const* shards, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const pr_buffer* b = shards[i] ? pr_buffer_of(shards[i]) : NULL;
+    if (b == NULL) continue;
+    uint64_t number = b->object->base.name.number;
+    if (number <= l->up_to[b->device->description.id]) return true;
+    if (number <= l->last && pr_future_state(b->object->made) != PR_READY) return true;
+  }
+  return false;
+}
+
+static bool lost(pp_program* p) {
+  uint64_t now = atomic_load_explicit(&pr_losses, memory_order_acquire);
+  if (atomic_load_explicit(&p->sound, memory_order_relaxed) == now) return false;
+  const PJRT_Client* c = p->base.client;
+  uint64_t* up_to = pw_zeros(c->num_devices, sizeof *up_to);
+  if (up_to == NULL) return false;  // the next play looks again
+  PR_COUNT(go_entries, 1);
+  prGoLosses(c->session, up_to, c->num_devices);
+  losses l = {up_to, 0};
+  for (size_t d = 0; d < c->num_devices; d++)
+    if (up_to[d] > l.last) l.last = up_to[d];
+  bool any = any_lost(&l, p->constants, p->num_constants) || any_lost(&l, p->returned, p->num_returned);
+  free(up_to);
+  if (!any) atomic_store_explicit(&p->sound, now, memory_order_relaxed);
+  return any;
+}
+
 const pp_frontend pr_frontend = {
     .execute = pr_PJRT_LoadedExecutable_Execute,
     .copy = pr_PJRT_Buffer_CopyToMemory,
@@ -255,4 +293,5 @@ const pp_frontend pr_frontend = {
     .memory = memory,
     .play = play,
     .unplay = unplay,
+    .lost = lost,
 };

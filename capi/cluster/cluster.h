@@ -26,6 +26,11 @@ extern pr_counters pr_count;
 static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }
 #define PR_COUNT(field, n) atomic_fetch_add_explicit(&pr_count.field, (n), memory_order_relaxed)
 
+// How often devices of this process's sessions were lost, or had another worker behind them: while it stays, programs
+// have what they have captured.
+extern _Atomic uint64_t pr_losses;
+static inline uint64_t pr_lose(void) { return atomic_fetch_add_explicit(&pr_losses, 1, memory_order_release); }
+
 // GIVE returns a text and its size.
 #define GIVE(field, text) (args->field = (text), args->field##_size = strlen(args->field))
 

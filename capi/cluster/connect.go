@@ -123,7 +123,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
 		Elastic:   want.Elastic,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
-		Hurry: interrupted, Held: tellHeld, Moment: moments.add,
+		Hurry: interrupted, Held: tellHeld, Moment: happened,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
 	if err != nil {

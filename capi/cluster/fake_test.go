@@ -50,6 +50,8 @@ func newSingle(d device.Driver, notify client.Notify) *single {
 
 func (c *single) WorkerName(uint64) string { return "alone" }
 
+func (c *single) Losses() []uint64 { return nil }
+
 func (c *single) Devices() []*wire.Device {
 	var out []*wire.Device
 	for i, d := range c.driver.Devices() {

@@ -1,5 +1,10 @@
 package cluster
 
+/*
+#include "cluster.h"
+*/
+import "C"
+
 import (
 	"fmt"
 	"slices"
@@ -29,6 +34,14 @@ type happenings struct {
 	last    uint64
 	kept    []Numbered
 	changed chan struct{} // closed with the next moment; nil if it is not awaited
+}
+
+// happened is told of a moment. Programs look for what they have lost before anybody hears of it.
+func happened(m client.Moment) {
+	if m.Kind == client.MomentLost || m.Kind == client.MomentRebound {
+		C.pr_lose()
+	}
+	moments.add(m)
 }
 
 // add keeps a moment, and tells the user.

@@ -119,6 +119,20 @@ func stopped() func() error {
 	}
 }
 
+//export prGoLosses
+func prGoLosses(id C.uint64_t, upTo *C.uint64_t, n C.size_t) {
+	s := get(id)
+	if s == nil {
+		return
+	}
+	out := unsafe.Slice(upTo, n)
+	for d, object := range s.cluster.Losses() {
+		if d < len(out) {
+			out[d] = C.uint64_t(object)
+		}
+	}
+}
+
 //export prGoUnplay
 func prGoUnplay(handle C.uintptr_t) {
 	h := cgo.Handle(handle)

@@ -105,6 +105,7 @@ type remote struct {
 	profile   uint64          // number of the last profile
 	profiles  map[uint64]bool // those that begin, or have begun, and do not end yet
 	gone      map[uint64]bool // workers that are lost
+	losses    []uint64        // see Losses
 	lost      error
 	closing   bool // by Close
 
@@ -170,7 +171,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
 		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
-		profiles: map[uint64]bool{}}
+		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices))}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant)
 	r.batcher, _ = conn.(transport.Batcher)

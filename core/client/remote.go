@@ -37,6 +37,10 @@ type Cluster interface {
 	// WorkerName returns the name of the worker with this process number, or the number
 	// as text if it is not known.
 	WorkerName(process uint64) string
+	// Losses returns, for each device, the last object that may have had a shard there when
+	// its worker was lost, or when another one took its place; 0 if neither has happened.
+	// Shards of later objects are where the device is now. Moment is called after a change.
+	Losses() []uint64
 	// Compile compiles a program and blocks until that is done. If ctx ends, it returns
 	// at once; the compilation continues, because it cannot be interrupted, and its
 	// result is kept for the next request for the same program. Code must not change from

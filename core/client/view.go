@@ -43,6 +43,25 @@ func (r *remote) lostWorkers(processes []uint64) {
 	for _, process := range processes {
 		r.gone[process] = true
 	}
+	for _, d := range r.view.Load().devices {
+		if slices.Contains(processes, d.Worker) {
+			r.losesUpTo(d.Number)
+		}
+	}
+}
+
+// losesUpTo records that a device has lost what was made until now. The caller holds mu.
+func (r *remote) losesUpTo(device uint32) {
+	if int(device) < len(r.losses) {
+		r.losses[device] = r.objects.Load()
+	}
+}
+
+// Losses implements Cluster.
+func (r *remote) Losses() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.losses)
 }
 
 // isLost reports whether a worker is lost.
@@ -76,6 +95,11 @@ func (r *remote) rebind(m *wire.Rebind) {
 		has[d.Worker] = true
 	}
 	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
+	r.mu.Lock()
+	for _, d := range m.Devices {
+		r.losesUpTo(d.GetNumber())
+	}
+	r.mu.Unlock()
 	r.view.Store(next)
 	r.epoch = m.Epoch
 	if r.conn.Send(wire.KindRebind, answer) != nil {

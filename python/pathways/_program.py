@@ -289,10 +289,12 @@ class Program:
             try:
                 result = captured.run(leaves, arrays)
             except PathwaysError as error:
-                if error.code not in ("ABORTED", "NOT_FOUND"):
+                if error.code not in ("ABORTED", "NOT_FOUND", "DATA_LOSS"):
                     raise
-                self._let_go(key)  # what it calls or runs on is gone
+                self._let_go(key)  # what it calls, runs on or has as a constant is gone
                 refused += 1
+                if refused == AGAIN and error.code == "DATA_LOSS":
+                    raise
                 if refused == AGAIN:
                     raise PathwaysError(
                         "FAILED_PRECONDITION",

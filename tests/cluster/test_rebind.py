@@ -37,8 +37,46 @@ def all_of(x):
     return np.asarray(four(step(x)))
 """
 
+# Programs that have arrays of their own on the last device: numbers, bounds, NumPy arrays, results of jnp, an array
+# from outside, a result that depends on nothing, and what a pipeline makes.
+OWN = """
+table = np.arange(8, dtype=np.float32)
+outside = [jax.device_put(table, devices[-1])]
+
+@pathways.program
+def own(y):
+    with jax.default_device(devices[-1]):
+        z = alone(y * 2.0 + table)[1:7] + jnp.ones(6) + outside[0][:6]
+        moved = jax.device_put(jnp.arange(6.0) + 1, devices[0])
+        return z + 1.5, moved * jax.device_put(z, devices[0])
+
+@pathways.program
+def returned():
+    return jax.device_put(table, devices[-1])
+
+def stage(w, x):
+    return jnp.tanh(x @ w)
+
+w = np.eye(4, dtype=np.float32) / 2
+pipe = pathways.pipeline(
+    [(stage, w, devices[0]), (stage, w, devices[-1])], microbatches=2, loss=lambda y, to: jnp.mean((y - to) ** 2)
+)
+
+@pathways.program
+def train(params, rows, to):
+    loss, gradients = pipe.value_and_grad(rows, to, params=params)
+    return loss, [w - 0.5 * g for w, g in zip(params, gradients)]
+
+def all_own():
+    params = [jax.device_put(w, d) for d in (devices[0], devices[-1])]
+    batch = host[:16].reshape(4, 4)
+    given = jax.device_put(table, devices[-1])
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves((own(given), returned(), train(params, batch, batch)))]
+"""
+
 SCRIPT = (
     MADE
+    + OWN
     + """
 events = pathways.events()
 heard = []
@@ -46,7 +84,7 @@ stop = pathways.on_event(lambda event: heard.append(str(event)))
 here = jax.device_put(host[:8], devices[0])
 there = jax.device_put(host[:8], devices[-1])
 x = jax.device_put(host, rows)
-want, want_alone = all_of(x), np.asarray(alone(here))
+want, want_alone, want_own = all_of(x), np.asarray(alone(here)), all_own()
 assert np.array_equal(np.asarray(alone(there)), want_alone)
 sharded = step(x).block_until_ready()
 print("ready", flush=True)
@@ -64,6 +102,7 @@ uses = {
     "read": lambda: np.asarray(there),
     "compute": lambda: np.asarray(alone(there)),
     "compute on all": lambda: all_of(x),
+    "play what has arrays of its own": lambda: np.asarray(own(there)[0]),
     "compute with what was computed": lambda: np.asarray(step(sharded)),
     "read what was computed": lambda: np.asarray(sharded),
 }
@@ -81,6 +120,8 @@ came = events.wait("came", 60)
 rebound = events.wait("rebound", 60)
 x = jax.device_put(host, rows)
 assert np.array_equal(all_of(x), want)
+outside[0] = jax.device_put(table, devices[-1])
+assert all_own() == want_own
 print("took", time.time() - came.time.timestamp(), flush=True)
 print(hashlib.sha256(all_of(x).tobytes()).hexdigest())
 assert np.array_equal(np.asarray(alone(here)), want_alone)  # it never went

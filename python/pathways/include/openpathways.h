@@ -465,7 +465,9 @@ pathways_error pathways_program_info(pathways_program program, pathways_program_
 //
 // Errors: INVALID_ARGUMENT if the number of arrays, or the shape, type, session or devices
 // of one of them, does not match the inputs; FAILED_PRECONDITION on a thread that is
-// capturing.
+// capturing; DATA_LOSS if a constant of the program was lost with its worker, or was
+// being made then: make it again, and capture the program again. A program without
+// such constants goes on when another worker has taken the place.
 pathways_error pathways_program_play(pathways_program program, const pathways_array* inputs, size_t num_inputs,
                                      pathways_array* outputs, size_t num_outputs);
 
