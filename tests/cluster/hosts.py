@@ -72,6 +72,16 @@ def may_make_networks() -> bool:
     return made
 
 
+def _end(side: str) -> str:
+    """The name of one end of the line between two hosts."""
+    return f"v{os.getpid() % 100000}{side}"
+
+
+def set_line(hosts: list[tuple[str, ...]], state: str) -> None:
+    """Has the line between two hosts be "up" or "down"; nothing tells their processes of it."""
+    subprocess.run([*hosts[0], "ip", "link", "set", _end("a"), state], check=True)
+
+
 @contextmanager
 def two_hosts(*shape: str):
     """Two hosts, 10.77.0.1 and 10.77.0.2; yields how to run inside each.
@@ -85,7 +95,7 @@ def two_hosts(*shape: str):
     try:
         for name in names:
             subprocess.run(["ip", "netns", "add", name], check=True)
-        ends = [f"v{os.getpid() % 100000}{side}" for side in "ab"]
+        ends = [_end(side) for side in "ab"]
         subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
         for i, (name, end) in enumerate(zip(names, ends, strict=True), 1):
             inside = ["ip", "netns", "exec", name]

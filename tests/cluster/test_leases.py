@@ -11,14 +11,18 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, suppress
 
+import fresh
 import pytest
 from conftest import SEED, SOAK_SECONDS
 from counting import Counting
 from cuts import between, sockets
-from processes import FREEZES, Cluster, opened, resident, until
+from hosts import may_make_networks, serving, set_line, there, two_hosts
+from processes import FREEZES, Cluster, command, opened, resident, until
 
 
 def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
@@ -137,3 +141,42 @@ def test_scripts_go_on_through_random_faults():
             until("all to be freed", cluster.idle)
     for what, of in pauses.items():
         print(f"{what}: {len(of) // 2} times, {sorted(of)[len(of) // 2]:.2f} s in the middle, {max(of):.2f} s at most")
+
+
+@pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")
+@pytest.mark.soak
+def test_script_goes_on_through_random_partitions(tmp_path):
+    """The line between two hosts drops everything at times, for less or more than --silence: nothing fails."""
+    choose = random.Random(SEED)
+    certs, address = tmp_path / "certs", "tcp:10.77.0.1:8476"
+    command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
+    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
+    silence = ("--silence", "1s", "--heartbeat", "200ms", "--dir", str(tmp_path))
+    with two_hosts() as hosts, ExitStack() as running:
+        controller = ("controller", "--listen", address, "--lease", "60s")
+        running.enter_context(serving(*controller, *silence, inside=hosts[0], env=env))
+        for i, host in enumerate(hosts, 1):
+            listen = ("--listen", f"tcp:10.77.0.{i}:8477", "--name", f"w{i}", "--devices", "2")
+            running.enter_context(serving("worker", "--address", address, *listen, *silence, inside=host, env=env))
+        until("two workers", lambda: there(address, hosts[0], env).count(" × cpu") == 2)
+
+        def start(code: str) -> subprocess.Popen:
+            asked = fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env})
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            return subprocess.Popen([*hosts[1], sys.executable, "-c", fresh.source(code)], env=asked, **pipes)
+
+        script = running.enter_context(Counting(start))
+        pauses, end = [], time.monotonic() + SOAK_SECONDS
+        while not pauses or time.monotonic() < end:
+            time.sleep(choose.uniform(0, 1))
+            begun = time.monotonic()
+            set_line(hosts, "down")
+            time.sleep(choose.choice([0.05, 0.5, 1, 2, 4]) * choose.uniform(0.5, 1.5))
+            set_line(hosts, "up")
+            got = script.after(begun, time.monotonic())
+            pauses.append(got["seconds"])
+            assert not got["errors"] and "ended" not in dict(got["heard"]), got
+        print(
+            f"{len(pauses)} partitions; the next result came after {sorted(pauses)[len(pauses) // 2]:.2f} s in the "
+            f"middle, {max(pauses):.2f} s at most"
+        )
