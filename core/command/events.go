@@ -59,7 +59,7 @@ func (p *program) follow(ctx context.Context, s settings, address string, secret
 	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
 	up, gone := int64(-1), time.Time{} // the controller's age, and since when there is none
 	for tick := time.NewTicker(followEvery); ; {
-		r, err := cluster.Ask(ctx, address, secret, ask)
+		r, err := askAt(ctx, address, secret, ask)
 		switch {
 		case err == nil && r.UptimeMs < up:
 			fmt.Fprintln(p.err, "pathways: the controller has started again, and its events begin anew")

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // place is the directory of a cluster on this machine.
@@ -141,8 +144,27 @@ func (c place) running() (alive []process, err error) {
 	return alive, err
 }
 
-// missing returns an error if the controller of a cluster that `pathways up` started has ended, while other processes
-// of the cluster are alive and wait for it; the error says how it is started again.
+// askAt is cluster.Ask. If the controller of a cluster that `pathways up` started has ended alone, the error says how
+// to start it again.
+func askAt(ctx context.Context, address string, secret cluster.Secret, what *wire.Ask) (*wire.Report, error) {
+	r, err := cluster.Ask(ctx, address, secret, what)
+	if c, ok := placeAt(address); ok && status.CodeOf(err) == status.Unavailable {
+		err = cmp.Or(c.missing(), err)
+	}
+	return r, err
+}
+
+// isServed reports whether a controller listens at the socket in the directory.
+func (c place) isServed() bool {
+	conn, err := net.Dial("unix", c.path(cluster.Socket))
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
+// missing returns an error if the controller that `pathways up` started has ended, while other processes of the cluster
+// are alive and wait for it; the error says how it is started again. Somebody may have done so by hand: see isServed.
 //
 // Errors: UNAVAILABLE.
 func (c place) missing() error {
@@ -150,10 +172,6 @@ func (c place) missing() error {
 	i := slices.IndexFunc(all, func(q process) bool { return q.Name == controllerName })
 	if err != nil || i < 0 || all[i].isAlive() {
 		return nil
-	}
-	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
-		conn.Close()
-		return nil // somebody has started it again
 	}
 	isSupervised, others := false, 0
 	for _, q := range all {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -29,7 +28,7 @@ those that it waits for; the last column names the sessions that do.`,
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Ask(cmd.Context(), address, secret, &wire.Ask{})
+			r, err := askAt(cmd.Context(), address, secret, &wire.Ask{})
 			if err != nil {
 				return err
 			}

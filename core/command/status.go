@@ -31,7 +31,7 @@ func (p *program) status() *cobra.Command {
 					return err
 				}
 			}
-			report, err := cluster.Ask(cmd.Context(), address, secret, nil)
+			report, err := askAt(cmd.Context(), address, secret, nil)
 			if err != nil {
 				return err
 			}
@@ -78,11 +78,6 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	address := s.text("address")
 	if address == "" {
 		address = c.address()
-	}
-	if at, ok := placeAt(address); ok {
-		if err := at.missing(); err != nil {
-			return "", cluster.Secret{}, err
-		}
 	}
 	secret, err := p.secret(s, c)
 	return address, secret, err

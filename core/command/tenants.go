@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -47,11 +46,11 @@ func (p *program) listTenants(ctx context.Context, s settings, apply bool) error
 		return err
 	}
 	if apply {
-		if _, err := cluster.Ask(ctx, address, secret, &wire.Ask{ApplyTenants: true}); err != nil {
+		if _, err := askAt(ctx, address, secret, &wire.Ask{ApplyTenants: true}); err != nil {
 			return err
 		}
 	}
-	r, err := cluster.Ask(ctx, address, secret, nil)
+	r, err := askAt(ctx, address, secret, nil)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 
-	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/watch"
 	"github.com/openpathways/pathways/core/wire"
@@ -42,7 +41,7 @@ code, Esc goes back, s sorts by another column, p pauses, q quits.`,
 			if err != nil {
 				return err
 			}
-			ask := func() (*wire.Report, error) { return cluster.Ask(cmd.Context(), address, secret, watch.Recent()) }
+			ask := func() (*wire.Report, error) { return askAt(cmd.Context(), address, secret, watch.Recent()) }
 			if _, err := ask(); err != nil {
 				return err
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,15 +109,14 @@ func (c place) isDown() error {
 	case err != nil:
 		return err
 	case len(alive) > 0:
-		if err := c.missing(); err != nil {
+		if err := c.missing(); err != nil && !c.isServed() {
 			return err
 		}
 		return status.New(status.AlreadyExists,
 			"cluster %q is already up (%s); end it with `pathways down`, or name another one with --cluster", c.cluster,
 			status.Count(len(alive), "process"))
 	}
-	if conn, err := net.Dial("unix", c.path(cluster.Socket)); err == nil {
-		conn.Close()
+	if c.isServed() {
 		return status.New(status.AlreadyExists,
 			"a controller that was started by hand listens at %s; `pathways down` ends it, or "+
 				"name another cluster with --cluster", c.address())

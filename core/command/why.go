@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/openpathways/pathways/core/chain"
-	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -48,7 +47,7 @@ return is shown, too.`,
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Ask(cmd.Context(), address, secret, &wire.Ask{})
+			r, err := askAt(cmd.Context(), address, secret, &wire.Ask{})
 			if err != nil {
 				return err
 			}
