@@ -198,6 +198,9 @@ func TestWhoIsAwaitedIsSaid(t *testing.T) {
 	if said := actions[len(actions)-1]; said.Kind != Log || said.Event.Text != all || b.st.Report().Waits != all {
 		t.Errorf("its event is %v, and its report says %q; want %q", said.Event, b.st.Report().Waits, all)
 	}
+	if n := b.st.Answer(&wire.Ask{Events: 9}).NewestEvent; n != 1 {
+		t.Errorf("%d events have happened, and nothing but the start has", n)
+	}
 	b.check(b.step(Event{Kind: Cut, Conn: b.client, Err: errLeft}))
 	for _, w := range b.workers {
 		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{}))

@@ -214,7 +214,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	st.session = max(st.session, k.Numbers.GetSession())
 	st.restorePrograms(k)
 	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
-	st.out = nil
+	st.out, st.events, st.happened = nil, nil, 0 // those that are restored have joined before
 	if len(st.comeback.away) == 0 {
 		st.comeback = nil
 	} else {

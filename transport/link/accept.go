@@ -292,7 +292,7 @@ func (r *accepted) next(c *Conn, broken error) error {
 				due = time.Now().Add(lease)
 				continue
 			}
-			return status.New(status.Unavailable, "%w; it has not connected again within the lease of %v (--lease)",
+			return status.New(status.Unavailable, "%w; the process has not connected again within the lease of %v (--lease)",
 				transport.ByName(broken), lease)
 		case <-c.ctx.Done():
 			return broken // finish knows why it has ended
