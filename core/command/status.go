@@ -87,7 +87,7 @@ func (p *program) show(r *wire.Report, address string) error {
 	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, wire.Age(r.UptimeMs),
 		status.Count(r.Gangs, "gang"))
 	if r.Waits != "" {
-		fmt.Fprintf(p.out, "%s. Until then, it does not know what they have.\n\n", r.Waits)
+		fmt.Fprintf(p.out, "%s. Until then, it does not know what they have.\n\n", wire.Clean(r.Waits))
 	}
 	w := p.table()
 	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")

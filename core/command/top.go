@@ -358,6 +358,9 @@ func (m *top) head() []string {
 				m.past.Gangs[n-1]))
 		}
 	}
+	if waits := m.report.GetWaits(); waits != "" {
+		lines = append(lines, alarm.Render(wire.Clean(waits)))
+	}
 	if m.err != nil {
 		lines = append(lines, alarm.Render(wire.Clean(m.err.Error())))
 	}

@@ -36,6 +36,9 @@ func TestTop(t *testing.T) {
 	m, at := newTop(nil), time.Unix(1000, 0)
 	look := func(seconds int64, err error) {
 		r := topReport(seconds)
+		if seconds == 40 {
+			r.Waits = "waits for w\x1b[2J"
+		}
 		if err != nil {
 			r = nil
 		}
@@ -92,7 +95,7 @@ func TestTop(t *testing.T) {
 	press(key('p'))
 	look(40, nil)
 	look(50, errors.New("the controller does not answer"))
-	shows("where the controller is away", "up 40s", "the controller does not answer", "w0")
+	shows("where the controller is away", "up 40s", "waits for w·[2J", "the controller does not answer", "w0")
 	m.Update(tea.WindowSizeMsg{Width: 30, Height: 5})
 	if lines := strings.Split(m.text(), "\n"); len(lines) != 5 {
 		t.Errorf("on a screen of 5 lines it shows %d", len(lines))

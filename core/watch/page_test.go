@@ -23,6 +23,7 @@ const attack = `<img src=x onerror="document.title='taken over'">`
 func (everything) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	r := fixed{2}.Answer(ask, tenant)
 	r.UptimeMs = time.Now().UnixMilli() // so that it is another report each time
+	r.Waits = "waits for " + attack
 	w := r.Islands[0].Workers[0]
 	w.Process.Number = 1
 	w.Last.Running[0].Session, w.Last.Running[0].Devices = 3, []uint32{0, 1}

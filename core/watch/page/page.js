@@ -98,7 +98,8 @@ function showNow(report, past) {
     card.append(make("b", value), make("span", name));
     return card;
   }));
-  byId("cluster").textContent = `cluster ${report.cluster}, up ${time(report.uptime_ms)}`;
+  byId("cluster").textContent = `cluster ${report.cluster}, up ${time(report.uptime_ms)}` +
+    (report.waits ? `: ${report.waits}` : "");
 }
 
 function showTables(report) {
