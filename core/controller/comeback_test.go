@@ -195,7 +195,8 @@ func TestWhoIsAwaitedIsSaid(t *testing.T) {
 	}
 	const all = "the controller has started again, and waits for those that were there to come back, for 30 s more " +
 		"at most: worker w0, worker w1, session 1, client"
-	if said := actions[len(actions)-1]; said.Kind != Log || said.Event.Text != all || b.st.Report().Waits != all {
+	said := actions[len(actions)-1]
+	if said.Kind != Log || !said.Event.Warn || said.Event.Text != all || b.st.Report().Waits != all {
 		t.Errorf("its event is %v, and its report says %q; want %q", said.Event, b.st.Report().Waits, all)
 	}
 	if n := b.st.Answer(&wire.Ask{Events: 9}).NewestEvent; n != 1 {

@@ -218,7 +218,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	if len(st.comeback.away) == 0 {
 		st.comeback = nil
 	} else {
-		st.note(about{kind: wire.EventCut}, st.AwayText(), nil)
+		st.warn(about{kind: wire.EventCut}, st.AwayText(), nil)
 		out, st.out = append(out, st.out...), nil
 	}
 	return refused, out
