@@ -26,16 +26,18 @@ import (
 
 // actor is a client with random work and a memory of what must come of it.
 type actor struct {
-	x      *trial
-	t      *testing.T
-	name   string
-	r      *rand.Rand
-	s      client.Cluster
-	groups [][]int // devices by island
-	arrays []*array
-	slices []uint64 // granted
-	run    map[string]*client.Remote
-	risky  map[string]bool
+	x    *trial
+	t    *testing.T
+	name string
+	r    *rand.Rand
+	s    client.Cluster
+	// elastic: it has asked for more devices than there may be.
+	elastic bool
+	groups  [][]int // devices by island
+	arrays  []*array
+	slices  []uint64 // granted
+	run     map[string]*client.Remote
+	risky   map[string]bool
 
 	mu    sync.Mutex // guards the rest
 	token uint64
@@ -67,6 +69,9 @@ func (a *actor) notify(batch []client.Ended) {
 	a.told.Broadcast()
 }
 
+// missing is the name of what is behind the devices of an elastic session that no worker has come for.
+const missing = "a worker that has yet to come"
+
 // risk says that something may be wrong with these devices, for the client at
 // least.
 func (a *actor) risk(devices ...int) bool {
@@ -75,7 +80,7 @@ func (a *actor) risk(devices ...int) bool {
 	}
 	for i, d := range devices {
 		w := a.worker(d)
-		if a.x.doomed[w] || a.x.flaky[a.local(d)] || a.x.areApart(w, a.name) {
+		if w == missing || a.x.doomed[w] || a.x.flaky[a.local(d)] || a.x.areApart(w, a.name) {
 			return true
 		}
 		for _, other := range devices[:i] {
@@ -150,6 +155,9 @@ func (a *actor) blame(what string, err error, risk bool) {
 		return // whatever its end is
 	}
 	text := err.Error()
+	if a.elastic && strings.Contains(text, "nothing is behind this device yet") {
+		return
+	}
 	if a.x.restarts && strings.Contains(text, "failed before the controller started again") {
 		return // because of a process that was lost then
 	}
@@ -176,7 +184,14 @@ func (a *actor) blame(what string, err error, risk bool) {
 
 func (a *actor) work() {
 	time.Sleep(time.Duration(a.r.Int64N(int64(workTime / 2))))
-	s, err := a.x.local.Connect(a.t.Context(), a.name, a.notify)
+	connect := func() (client.Cluster, error) { return a.x.local.Connect(a.t.Context(), a.name, a.notify) }
+	if a.elastic = a.r.IntN(4) == 0; a.elastic {
+		devices := (len(a.x.drivers)-1)*a.x.each + a.r.IntN(3*a.x.each)
+		connect = func() (client.Cluster, error) {
+			return a.x.local.ConnectElastic(a.t.Context(), a.name, devices, a.notify)
+		}
+	}
+	s, err := connect()
 	if err != nil {
 		if !a.x.doomed[a.name] && len(a.x.doomed) == 0 {
 			a.t.Errorf("%s cannot connect: %v", a.name, err)
@@ -329,7 +344,7 @@ func (a *actor) slice() bool {
 		}
 	case a.s.Lost() != nil:
 		return false
-	case status.CodeOf(err) != status.ResourceExhausted || len(a.x.doomed) == 0:
+	case status.CodeOf(err) != status.ResourceExhausted || len(a.x.doomed) == 0 && !a.elastic:
 		a.t.Errorf("%s: slice %d, of devices that are there: %v", a.name, number, err)
 	}
 	return true

@@ -224,6 +224,12 @@ func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify 
 	return l.connect(ctx, &wire.Hello{Name: name, Devices: uint32(devices)}, notify)
 }
 
+// ConnectElastic begins a session with so many devices, of which those that the cluster lacks have nothing behind them.
+func (l *Local) ConnectElastic(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster,
+	error) {
+	return l.connect(ctx, &wire.Hello{Name: name, Devices: uint32(devices), Elastic: true}, notify)
+}
+
 // ConnectAs begins a session with all devices of the tenant that a token belongs to.
 func (l *Local) ConnectAs(ctx context.Context, name, token string, notify client.Notify) (client.Cluster, error) {
 	return l.connect(ctx, &wire.Hello{Name: name, Token: token}, notify)
