@@ -397,6 +397,25 @@ func TestMembersAreNotFreedAheadOfRunsOfWhatIsAssembled(t *testing.T) {
 	}
 }
 
+// Frees and Forgets that come in turns, as after a new start of the controller, do not fill the queue.
+func TestFreesAndForgetsInTurnsTakeTwoPlaces(t *testing.T) {
+	b := newBed(t, Config{MemoryWait: 60e9}, 1, 1)
+	b.program(1)
+	b.fillsMemory(1, 1)
+	s := b.st.sessions[1]
+	before := len(s.queue) - s.head
+	for range 4 * b.st.limits.Credit {
+		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{1 << 40}})
+		b.say(b.client, wire.KindForget, &wire.Forget{Graphs: []uint64{}})
+	}
+	if after := len(s.queue) - s.head; b.st.sessions[1] == nil || after != before+2 {
+		t.Errorf("there were %d operations in the queue, and there are %d", before, after)
+	}
+	if err := b.st.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // What was freed ahead does not stay in the frees that are queued, which would be as many as the session ever freed.
 func TestFreesThatWentAheadLeaveTheQueue(t *testing.T) {
 	const arrays = sweepsFrom + 10

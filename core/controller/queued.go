@@ -73,23 +73,26 @@ func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
 	if s.freeing += len(m.Objects) + rowsIn(m.Rows); s.freeing > 2*st.limits.Objects {
 		return status.New(status.ResourceExhausted, "more than %d objects wait to be freed", 2*st.limits.Objects)
 	}
-	if tail, ok := s.queuedLast().(*wire.Free); ok {
-		st.stir()
-		tail.Objects, tail.Rows = append(tail.Objects, m.Objects...), append(tail.Rows, m.Rows...)
-		if s.isCounted() {
-			st.count(s, m, s.numbered)
-		}
-		return nil
+	i := s.queuedLast(wire.KindFree)
+	if i < 0 {
+		return st.enqueueUnnumbered(s, ev)
 	}
-	return st.enqueueUnnumbered(s, ev)
+	st.stir()
+	tail := s.queue[i].message.(*wire.Free)
+	tail.Objects, tail.Rows = append(tail.Objects, m.Objects...), append(tail.Rows, m.Rows...)
+	if s.names != nil && i < len(s.queue)-s.names.uncounted {
+		st.count(s, m, s.queue[i].number)
+	}
+	return nil
 }
 
 // forgetLater forgets programs and graphs behind the operations that came before.
 func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
-	tail, ok := s.queuedLast().(*wire.Forget)
-	if !ok {
+	i := s.queuedLast(wire.KindForget)
+	if i < 0 {
 		return st.enqueueUnnumbered(s, ev)
 	}
+	tail := s.queue[i].message.(*wire.Forget)
 	tail.Programs, tail.Graphs = append(tail.Programs, m.Programs...), append(tail.Graphs, m.Graphs...)
 	if len(tail.Programs)+len(tail.Graphs) > 2*st.limits.Programs {
 		return status.New(status.ResourceExhausted, "more than %d programs and graphs wait to be forgotten",
@@ -98,16 +101,23 @@ func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
 	return nil
 }
 
-// queuedLast returns the message at the end of the session's queue, nil where the queue is empty.
-func (s *session) queuedLast() any {
-	if len(s.queue) == s.head {
-		return nil
+// queuedLast returns where in the session's queue the last Free or Forget is, if nothing but these is behind it, and -1
+// otherwise. So a queue has at most one of each between two operations, in whatever turns they come.
+func (s *session) queuedLast(kind wire.Kind) int {
+	for i := len(s.queue) - 1; i >= s.head; i-- {
+		switch s.queue[i].kind {
+		case kind:
+			return i
+		case wire.KindFree, wire.KindForget:
+		default:
+			return -1
+		}
 	}
-	return s.queue[len(s.queue)-1].message
+	return -1
 }
 
 func (st *State) enqueueUnnumbered(s *session, ev *Event) error {
-	if len(s.queue)-s.head-s.unmade > 2*st.limits.Credit+2 {
+	if len(s.queue)-s.head-s.unmade > 3*st.limits.Credit+3 {
 		return status.New(status.ResourceExhausted, "the session's queue of operations is full")
 	}
 	st.enqueue(s, &queued{kind: ev.Wire, message: ev.Message, kept: ev.kept}, ev.Payload)
