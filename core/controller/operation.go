@@ -317,7 +317,7 @@ func (st *State) refused(g *gang, err error) {
 		st.end(s, g.op, err)
 		st.wake(s)
 		if g.play != nil {
-			g.play.miss(g.node)
+			g.play.skipped = true
 			st.played(g)
 		}
 		st.leaveLine(g)

@@ -18,15 +18,8 @@ type play struct {
 	next      int  // node
 	out       int  // nodes that were performed and have no place yet, and frees behind nodes that wait
 	skipped   bool // a node was not dispatched, and what it would have freed is there
-	missed    set  // the nodes that were not
 	past      set  // nodes that were performed before the controller started again
 	cancelled cancelled
-}
-
-// miss records that a node was not dispatched.
-func (p *play) miss(node int) {
-	p.skipped = true
-	p.missed.add(node)
 }
 
 // played records that a node of a play was dispatched, or was not.
@@ -133,7 +126,7 @@ func (st *State) freeBehind(p *play, node int) {
 	s := p.s
 	for _, object := range p.g.nodes[node].frees {
 		if object > uint64(p.g.inputs) {
-			if !p.missed.has(node) { // otherwise they keep it until tidy
+			if !p.skipped { // otherwise one whose own last node with it was not dispatched keeps it until tidy
 				st.remove(s, p.object(object))
 			}
 		} else if o := s.objects[p.object(object)]; o != nil {
@@ -172,7 +165,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		err = status.Wrap(e, "node %d, %s", i, n.name)
 	}
 	if err != nil {
-		p.miss(i)
+		p.skipped = true
 		st.end(s, op, err)
 		return
 	}
