@@ -140,8 +140,9 @@ func (a *actor) gone(token uint64, err error) bool {
 
 // blame checks an error that a client sees.
 func (a *actor) blame(what string, err error, risk bool) {
-	if text := err.Error(); a.x.memory > 0 && status.CodeOf(err) == status.ResourceExhausted &&
-		strings.Contains(text, "--memory-limit") {
+	const before = "failed before the controller started again"
+	if text := err.Error(); a.x.memory > 0 && (status.CodeOf(err) == status.ResourceExhausted &&
+		strings.Contains(text, "--memory-limit") || a.x.restarts && strings.Contains(text, before)) {
 		return // it waited for room in vain, or what it uses did
 	}
 	if len(a.x.doomed)+len(a.x.apart) > 0 && strings.Contains(err.Error(), "the compiled program") {
@@ -158,7 +159,7 @@ func (a *actor) blame(what string, err error, risk bool) {
 	if a.elastic && strings.Contains(text, "nothing is behind this device yet") {
 		return
 	}
-	if a.x.restarts && strings.Contains(text, "failed before the controller started again") {
+	if a.x.restarts && strings.Contains(text, before) {
 		return // because of a process that was lost then
 	}
 	if strings.Contains(text, badLuck) {
