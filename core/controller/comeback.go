@@ -388,7 +388,6 @@ func (r *rebuilding) nodes(one *reminder, m *wire.Play) {
 		n, op := &p.g.nodes[i], m.Op+uint64(i)
 		if !r.pending[opName{one.s.id, op}] { // its client has heard its end
 			p.past.add(i)
-			p.skipped = true // it may not have been dispatched; if it was, workers have freed what they do not name
 			continue
 		}
 		node := &reminder{s: one.s, op: op, ev: one.ev, play: p, node: i}

@@ -62,6 +62,7 @@ func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.input
 func (st *State) play(s *session, m *wire.Play, q *queued) {
 	if q.resumed != nil {
 		s.play = q.resumed
+		s.play.skipped = true // nodes whose ends its client has heard may not have been dispatched
 		st.proceed(s)
 		return
 	}
