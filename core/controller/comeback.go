@@ -388,6 +388,7 @@ func (r *rebuilding) nodes(one *reminder, m *wire.Play) {
 		n, op := &p.g.nodes[i], m.Op+uint64(i)
 		if !r.pending[opName{one.s.id, op}] { // its client has heard its end
 			p.past.add(i)
+			p.heard = true
 			continue
 		}
 		node := &reminder{s: one.s, op: op, ev: one.ev, play: p, node: i}

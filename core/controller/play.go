@@ -18,6 +18,7 @@ type play struct {
 	next      int  // node
 	out       int  // nodes that were performed and have no place yet, and frees behind nodes that wait
 	skipped   bool // a node was not dispatched, and what it would have freed is there
+	heard     bool // its client has heard the end of nodes before the start, and these may not have been dispatched
 	past      set  // nodes that were performed before the controller started again
 	cancelled cancelled
 }
@@ -62,7 +63,7 @@ func (p *play) object(local uint64) uint64 { return graphs.Number(local, p.input
 func (st *State) play(s *session, m *wire.Play, q *queued) {
 	if q.resumed != nil {
 		s.play = q.resumed
-		s.play.skipped = true // nodes whose ends its client has heard may not have been dispatched
+		s.play.skipped = s.play.skipped || s.play.heard
 		st.proceed(s)
 		return
 	}
