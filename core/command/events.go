@@ -57,17 +57,17 @@ const followPatience = 30 * time.Second
 // good. A controller that starts again numbers its events anew.
 func (p *program) follow(ctx context.Context, s settings, address string, secret cluster.Secret, last int) error {
 	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
-	up, gone := int64(-1), time.Time{} // the controller's age, and since when there is none
+	term, gone := uint64(0), time.Time{} // the controller's, and since when there is none
 	for tick := time.NewTicker(followEvery); ; {
 		r, err := askAt(ctx, address, secret, ask)
 		switch {
-		case err == nil && r.UptimeMs < up:
+		case err == nil && term != 0 && r.Term != term:
 			fmt.Fprintln(p.err, "pathways: the controller has started again, and its events begin anew")
-			ask.After, up = 0, r.UptimeMs
+			ask.After, term = 0, r.Term
 			continue
 		case err == nil:
-			up, gone = r.UptimeMs, time.Time{}
-		case up < 0 || !s.flag("follow") || status.CodeOf(err) != status.Unavailable || ctx.Err() != nil:
+			term, gone = r.Term, time.Time{}
+		case term == 0 || !s.flag("follow") || status.CodeOf(err) != status.Unavailable || ctx.Err() != nil:
 			return err
 		case gone.IsZero():
 			gone = time.Now()

@@ -156,7 +156,7 @@ type programFacts struct {
 func (st *State) Begin(ask *wire.Ask) *Answer {
 	a := &Answer{st: st, now: st.now, events: st.eventsAfter(ask.After, int(ask.Events)),
 		report: &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
-			NewestEvent: st.happened, DeviceNs: int64(st.spent), Devices: uint64(st.devices),
+			Term: st.config.Term, NewestEvent: st.happened, DeviceNs: int64(st.spent), Devices: uint64(st.devices),
 			HeartbeatMs: st.config.Heartbeat / 1e6}}
 	if ask.OnlyEvents {
 		return a

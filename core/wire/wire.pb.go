@@ -8286,6 +8286,7 @@ type Report struct {
 	Sessions      []*Report_SessionReport `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
 	Gangs         uint64                  `protobuf:"varint,4,opt,name=gangs,proto3" json:"gangs,omitempty"`
 	UptimeMs      int64                   `protobuf:"varint,5,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	Term          uint64                  `protobuf:"varint,18,opt,name=term,proto3" json:"term,omitempty"`                                       // of this start of the controller, higher than those of all before
 	Compiled      uint64                  `protobuf:"varint,6,opt,name=compiled,proto3" json:"compiled,omitempty"`                                // programs that were compiled and can be used again
 	CompiledBytes int64                   `protobuf:"varint,7,opt,name=compiled_bytes,json=compiledBytes,proto3" json:"compiled_bytes,omitempty"` // what the controller keeps of them
 	ArtifactBytes int64                   `protobuf:"varint,8,opt,name=artifact_bytes,json=artifactBytes,proto3" json:"artifact_bytes,omitempty"` // what the workers that compiled them keep of them
@@ -8368,6 +8369,13 @@ func (x *Report) GetGangs() uint64 {
 func (x *Report) GetUptimeMs() int64 {
 	if x != nil {
 		return x.UptimeMs
+	}
+	return 0
+}
+
+func (x *Report) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
 	}
 	return 0
 }
@@ -10962,13 +10970,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x9d\"\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xb1\"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
 	"\bsessions\x18\x03 \x03(\v2#.pathways.wire.Report.SessionReportR\bsessions\x12\x14\n" +
 	"\x05gangs\x18\x04 \x01(\x04R\x05gangs\x12\x1b\n" +
-	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12\x1a\n" +
+	"\tuptime_ms\x18\x05 \x01(\x03R\buptimeMs\x12\x12\n" +
+	"\x04term\x18\x12 \x01(\x04R\x04term\x12\x1a\n" +
 	"\bcompiled\x18\x06 \x01(\x04R\bcompiled\x12%\n" +
 	"\x0ecompiled_bytes\x18\a \x01(\x03R\rcompiledBytes\x12%\n" +
 	"\x0eartifact_bytes\x18\b \x01(\x03R\rartifactBytes\x123\n" +
