@@ -46,6 +46,8 @@ def _ran(picture: Picture, schedule: Schedule, recorded: Recorded) -> None:
     picture.parts.append(f'<text x="{LEFT}" y="{top - 10}" font-weight="bold">{said}</text>')
     picture.rows(top, schedule.rows)
     for op, begin, end in recorded.ops:
+        if op.kind == "input" and begin == end:  # an input half for which no stage waits is no computation
+            continue
         said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}: {duration(end - begin)}"
         y = top + ROW * schedule.places[op.stage]
         picture.bar(begin / whole, end / whole, y, op.kind, said, op.microbatch, *_look(schedule, op))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import inf, isclose
 from typing import NamedTuple
 
 from pathways._plan import ADDING, Timed, idle
@@ -98,7 +98,8 @@ def _timed(schedule: Schedule, runs: dict[tuple[str, int], list[list[Span]]]) ->
     made = ["back" if op.kind in ("backward", "input") else op.kind for op in schedule]
     results = [(kind, op.stage, op.microbatch) for kind, op in zip(made, schedule, strict=True)]
 
-    # A busy process sees an end late. An op has ended, at the latest, when what reads its result has.
+    # A busy process sees an end late. An op has ended, at the latest, when what reads its result has; and what was seen
+    # to begin right behind it has begun then.
     latest: dict[tuple[str, int, int], float] = defaultdict(lambda: inf)
     for result, reads, run in zip(reversed(results), reversed(needed), reversed(taken), strict=True):
         end = max((span.begin + span.seconds for span in run), default=inf)
@@ -107,8 +108,13 @@ def _timed(schedule: Schedule, runs: dict[tuple[str, int], list[list[Span]]]) ->
             latest[read] = min(end, latest[read])
 
     ops, ended = [], {}
+    seen: dict[int, tuple[float, float]] = {}  # by device: when its last op was seen to end, and had ended
     for op, result, reads, run in zip(schedule, results, needed, taken, strict=True):
-        ready = max((ended[read] for read in reads), default=0.0)
+        begin = ready = max((ended[read] for read in reads), default=0.0)
         ended[result] = end = latest[result] if run else ready
-        ops.append(Timed(op, min(max([ready, *(span.begin for span in run)]), end), end))
+        for span in run:
+            late, before = seen.get(span.device, (-inf, -inf))
+            begin = max(begin, before if isclose(span.begin, late, abs_tol=1e-6) else span.begin)
+            seen[span.device] = span.begin + span.seconds, end
+        ops.append(Timed(op, min(begin, end), end))
     return ops, {run[0].gang for run in taken if run}

@@ -53,9 +53,7 @@ class Picture:
         self, begin: float, end: float, y: float, kind: str, title: str, label: object, fill: str, ink: str
     ) -> None:
         """Draws what took from begin to end, in shares of the width, in the row that begins at y. Its label is left out
-        where it has no room, and all of it where it took no time."""
-        if begin == end:
-            return
+        where it has no room."""
         x, width = self.left + begin * (self.right - self.left), (end - begin) * (self.right - self.left)
         text = ""
         if width >= LETTER * len(str(label)) + 2:
