@@ -331,7 +331,7 @@ func (st *State) install(c *compiled, w waiter) {
 		st.load(w.s, p, p.place)
 		answer.Info = p.describe()
 	}
-	st.send(w.s.to(), wire.KindCompiled, answer)
+	st.sendKept(w.s.to(), wire.KindCompiled, answer) // as tellOffer does
 }
 
 // describe returns what a client is told of a program.

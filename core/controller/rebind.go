@@ -104,7 +104,7 @@ func (st *State) tellOffer(s *session) {
 		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local],
 			onHost[w.process.Host]))
 	}
-	st.send(s.to(), wire.KindRebind, m)
+	st.sendKept(s.to(), wire.KindRebind, m) // who has taken what the next start does not know could not come back
 }
 
 // knowsOldWorkers reports whether a worker was told of a session that cannot be told again.
