@@ -33,3 +33,15 @@ func ByName(err error) error {
 // Ended is what Lost says of a connection that has ended without a goodbye. More is not known: the peer's process has
 // ended, or it lives and has given the connection up, or something between them has cut it.
 const Ended = "closed the connection without a goodbye: it has died, was cut off, or had heard nothing for too long"
+
+// Gone is the error of what is under way with a process that has gone: UNAVAILABLE, or NOT_FOUND if it was never there.
+// why names it, if it is known.
+func Gone(name string, why error) error {
+	switch {
+	case status.CodeOf(why) == status.NotFound:
+		return why
+	case why != nil:
+		return status.New(status.Unavailable, "%w", why)
+	}
+	return status.New(status.Unavailable, "%s has gone", name)
+}

@@ -315,15 +315,7 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 		if err != nil {
 			continue
 		}
-		switch {
-		case status.CodeOf(why) == status.NotFound: // it was never there
-			err = why
-		case why != nil: // which names it
-			err = status.New(status.Unavailable, "%w", why)
-		default:
-			err = status.New(status.Unavailable, "%s has gone", p.name())
-		}
-		p.lose(err)
+		p.lose(transport.Gone(p.name(), why))
 		p.mu.Lock()
 		p.gone = true
 		p.mu.Unlock()

@@ -521,14 +521,7 @@ func (x *Exchange) Peers(come []*wire.Process, gone []uint64, why error) {
 		x.hub.await(p.Number)
 	}
 	for _, peer := range gone {
-		err := status.New(status.Unavailable, "%s has gone", x.name(peer))
-		if why != nil {
-			err = status.New(status.Unavailable, "%w", why) // which names it
-		}
-		if status.CodeOf(why) == status.NotFound { // it was never there
-			err = why
-		}
-		x.lose(peer, err)
+		x.lose(peer, transport.Gone(x.name(peer), why))
 	}
 }
 
