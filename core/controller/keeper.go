@@ -166,6 +166,8 @@ func (s *Server) letLink(c *link) {
 // readKept reads what an earlier start has kept.
 func readKept(store *durable.Store) (*Kept, error) {
 	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
+	var sessions []*wire.KeptSession
+	var programs []*wire.KeptCompiled
 	read := func(table string, m func() proto.Message) error {
 		return store.Read(table, func(key string, value []byte) error {
 			if err := proto.Unmarshal(value, m()); err != nil {
@@ -179,55 +181,18 @@ func readKept(store *durable.Store) (*Kept, error) {
 		k.Links = append(k.Links, KeptLink{KeptLink: m})
 		return m
 	})
-	if err == nil {
-		err = read(tableLosses, func() proto.Message {
-			k.Losses = append(k.Losses, new(wire.KeptLoss))
-			return k.Losses[len(k.Losses)-1]
-		})
-	}
-	var sessions []*wire.KeptSession
-	if err == nil {
-		err = read(tableSessions, func() proto.Message {
-			sessions = append(sessions, new(wire.KeptSession))
-			return sessions[len(sessions)-1]
-		})
-	}
-	if err == nil {
-		err = read(tablePrograms, func() proto.Message {
-			k.Programs = append(k.Programs, new(wire.KeptProgram))
-			return k.Programs[len(k.Programs)-1]
-		})
-	}
-	var programs []*wire.KeptCompiled
-	if err == nil {
-		err = read(tableCompiled, func() proto.Message {
-			programs = append(programs, new(wire.KeptCompiled))
-			return programs[len(programs)-1]
-		})
-	}
-	if err == nil {
-		err = read(tableNumbers, func() proto.Message {
-			k.Numbers = new(wire.KeptLink)
-			return k.Numbers
-		})
-	}
-	if err == nil {
-		err = read(tableIslands, func() proto.Message {
-			k.Islands = append(k.Islands, new(wire.KeptIsland))
-			return k.Islands[len(k.Islands)-1]
-		})
-	}
-	if err == nil {
-		err = read(tableBoards, func() proto.Message {
-			k.Boards = append(k.Boards, new(wire.KeptBoard))
-			return k.Boards[len(k.Boards)-1]
-		})
-	}
-	if err == nil {
-		err = read(tableSlices, func() proto.Message {
-			k.Slices = append(k.Slices, new(wire.KeptSlice))
-			return k.Slices[len(k.Slices)-1]
-		})
+	for _, of := range []struct {
+		table string
+		next  func() proto.Message
+	}{
+		{tableLosses, anotherOf(&k.Losses)}, {tableSessions, anotherOf(&sessions)}, {tablePrograms, anotherOf(&k.Programs)},
+		{tableCompiled, anotherOf(&programs)}, {tableIslands, anotherOf(&k.Islands)}, {tableBoards, anotherOf(&k.Boards)},
+		{tableSlices, anotherOf(&k.Slices)},
+		{tableNumbers, func() proto.Message { k.Numbers = new(wire.KeptLink); return k.Numbers }},
+	} {
+		if err == nil {
+			err = read(of.table, of.next)
+		}
 	}
 	for _, m := range sessions {
 		k.Sessions[m.Session] = m
@@ -236,6 +201,18 @@ func readKept(store *durable.Store) (*Kept, error) {
 		k.Compiled[m.Key] = m
 	}
 	return k, err
+}
+
+// anotherOf returns a function that adds an empty message to a list, and returns it.
+func anotherOf[M any, P interface {
+	*M
+	proto.Message
+}](list *[]P) func() proto.Message {
+	return func() proto.Message {
+		m := P(new(M))
+		*list = append(*list, m)
+		return m
+	}
 }
 
 // restore has the links of an earlier start come back.
