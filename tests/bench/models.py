@@ -7,14 +7,12 @@ process trains alone on its part of the batch.
 
 import math
 import statistics
-import sys
 
 import cluster
-import collectives
+import training
 from page import on, paragraph, ratio, table, verdict
 
-TITLES = {system: collectives.TITLES[system] for system in ("ours", "gloo", "one")}
-TITLES |= {"ddp": "PyTorch DDP", "fsdp": "PyTorch FSDP"}
+TITLES = training.TITLES | {"ddp": "PyTorch DDP", "fsdp": "PyTorch FSDP"}
 MODELS = {"decoder": "decoder-only, 27 million weights", "t5": "encoder–decoder, 25 million weights"}
 SIZES = {
     name: {"width": 512, "heads": 8, "length": 64, "layers": layers} for name, layers in (("decoder", 8), ("t5", 4))
@@ -23,16 +21,12 @@ BATCH = 16  # sequences, of all workers together
 TOKENS = {"decoder": BATCH * 64, "t5": BATCH * 64 // 16 * (13 + 5)}  # a step; of t5 inputs and targets
 WORKERS = (1, 2, 4, 8)
 LEAST, FASTER, SHARE = 0.97, 1.2, 0.2  # of the speed of JAX with gloo; where it sums for that part of a step
-SAME = 1e-3  # how far losses may differ, of themselves: the order of sums does
 
 
 def command(system, workers, directory):
     if system in ("ddp", "fsdp"):
         return [cluster.PEERS_PYTHON, cluster.PEERS / "train_torch.py", system, str(workers)]
-    script = cluster.PEERS / "train.py"
-    if system == "ours":
-        return cluster.in_cluster(workers, directory, script, system, str(workers))
-    return [sys.executable, script, system, str(workers)]
+    return training.command(system, workers, directory)
 
 
 def beside(ours, name, other, model, workers, rounds, seconds):
@@ -41,7 +35,7 @@ def beside(ours, name, other, model, workers, rounds, seconds):
     asked = {"model": model, "batch": BATCH // workers, **SIZES[model]}
     if name in ("gloo", "one"):
         losses = [side.ask(calls=1, **asked)["first"] for side in (ours, other)]
-        if not math.isclose(*losses, rel_tol=SAME):
+        if not math.isclose(*losses, rel_tol=training.SAME):
             raise ValueError(f"the first loss of {model} with {workers} workers differs from that of {name}: {losses}")
     times, _ = cluster.turns({"ours": ours, name: other}, dict.fromkeys(("ours", name), asked), rounds, seconds)
     alone = {}
