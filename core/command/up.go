@@ -207,7 +207,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 		for _, q := range all {
 			if !q.isAlive() {
 				return nil, status.New(status.Unavailable, "%s ended before it was ready; the last lines of %s:\n%s", q.Name,
-					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), 0, 12))
+					c.path(q.Name+".log"), tail(c.path(q.Name+".log"), q.LogBegins, 12))
 			}
 		}
 		report, err := cluster.Ask(ctx, c.address(), cluster.Secret{Token: token}, nil)
