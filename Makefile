@@ -96,7 +96,8 @@ test-gpu: $(VENV)/.installed ## run the tests about GPUs, on a machine with an N
 	$(VENV)/bin/python -m pytest tests/gpu
 
 # As tests/conftest.py says of the tests' own process.
-unoptimized = $(if $(PATHWAYS_TEST_THOROUGH),,XLA_FLAGS="$$(PYTHONPATH=tests $(1)/bin/python -c 'import fresh; print(fresh.UNOPTIMIZED)')")
+unoptimized = $(if $(PATHWAYS_TEST_THOROUGH),,XLA_FLAGS="$$(PYTHONPATH=tests $(1)/bin/python -c \
+	'import fresh; print(fresh.UNOPTIMIZED)')")
 # Which tests run where is said by marks, which tests/conftest.py explains.
 all := $(if $(PATHWAYS_TEST_THOROUGH),,-m "not again")
 of_newest := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest) and not again")
@@ -229,9 +230,9 @@ fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
 		done; \
 	done
 
-# SOAK seconds of random faults on real processes (soak-python), which its checks share, after two thirds of that of Go's
-# random checks (soak-go). One alone: make soak-python ONLY=random_partitions, make soak-go ONLY=TestSimulation. What
-# fails says by which seed it does so again.
+# SOAK seconds of random faults on real processes (soak-python), which its checks share, after two thirds of that of
+# Go's random checks (soak-go). One alone: make soak-python ONLY=random_partitions, make soak-go ONLY=TestSimulation.
+# What fails says by which seed it does so again.
 SOAK ?= 3600
 soaks_of_python = $(if $(ONLY),1,$(shell git grep -h 'pytest\.mark\.soak$$' -- tests | wc -l))
 .PHONY: soak soak-go soak-python

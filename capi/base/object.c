@@ -1,7 +1,7 @@
 #include "object.h"
 
-// The stack of objects that have gone needs no tags: a thread pushes single objects, and only the whole stack is taken,
-// so that nobody compares its head with what it was while others pop.
+// The stack of objects that have gone has no ABA problem: threads push one object at a time, and pop the whole stack at
+// once, so no compare-and-swap relies on an object that another thread may have popped and pushed again.
 
 // A count that has reached 0 stays there: the object may be on the stack already.
 bool pw_object_hold(pw_object* o) {

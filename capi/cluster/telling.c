@@ -9,8 +9,8 @@
 static _Atomic(pr_telling) told;
 static pthread_rwlock_t calling = PTHREAD_RWLOCK_INITIALIZER;  // read-locked while told is called
 
-// Once it returns, nobody is in the function that was set before, nor will be: calls hold the lock to read, and those
-// that come later see the new one.
+// Once this returns, the previous function is not running and will not be called again: a call holds the read lock, and
+// later calls load the new function.
 void pathways_set_telling(pr_telling telling) {
   atomic_store(&told, telling);
   pthread_rwlock_wrlock(&calling);
