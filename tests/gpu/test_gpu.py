@@ -76,7 +76,7 @@ def test_libraries_of_cuda_compute_what_they_do_in_stock_jax():
     for side, imported in (("pathways", "import pathways\n"), ("stock", "")):
         paths[side] = f"/tmp/pathways-gpu-{side}.npz"
         env = {"JAX_PLATFORMS": "cuda,cpu"} if side == "stock" else {}
-        fresh.run(f"{imported}path = {paths[side]!r}\n{code}", door=None, env=SMALL | env)
+        fresh.run(f"{imported}path = {paths[side]!r}\n{code}", backend=None, env=SMALL | env)
     ours, stock = (np.load(paths[side]) for side in ("pathways", "stock"))
     for name in stock.files:
         np.testing.assert_allclose(ours[name], stock[name], rtol=1e-5, atol=1e-5)
