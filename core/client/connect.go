@@ -70,7 +70,6 @@ type remote struct {
 	moments  func(Moment)     // Config.Moment; may be nil
 	recorder observe.Recorder // of calls
 	running  sync.WaitGroup
-	stop     chan struct{}
 
 	objects  atomic.Uint64 // the last number used, like the two below
 	programs atomic.Uint64
@@ -167,7 +166,6 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	exchange.Peers(welcome.Workers, welcome.Vacant, welcome.Vacancy.Err())
 	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
 		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes),
-		stop:   make(chan struct{}),
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
 		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},

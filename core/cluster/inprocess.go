@@ -83,11 +83,9 @@ type Local struct {
 // member is a worker of a Local.
 type member struct {
 	worker   *worker.Worker
-	number   uint64
 	exchange *inproc.Exchange
 	engine   *collective.Engine
 	served   chan struct{}
-	err      error // of Serve; written before served closes
 }
 
 const inProcessName = "controller"
@@ -166,7 +164,7 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 		return err
 	}
 	l.part(name, welcome.Process)
-	m := &member{number: welcome.Process, served: make(chan struct{})}
+	m := &member{served: make(chan struct{})}
 	exchange, err := l.hub.Join(welcome.Process, name)
 	if err != nil {
 		conn.Close()
@@ -199,7 +197,7 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	l.workers = append(l.workers, m)
 	go func() {
 		defer close(m.served)
-		m.err = m.worker.Serve()
+		m.worker.Serve()
 		m.end()
 	}()
 	return nil

@@ -19,7 +19,7 @@ func (b *bed) facts() *Kept {
 	st := b.st
 	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
 	for number, c := range st.conns {
-		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: c.role}}}
+		l := KeptLink{Conn: number, KeptLink: &wire.KeptLink{Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}}
 		if c.w != nil {
 			l.Hello, l.Process = c.w.hello, c.w.process.Number
 			if w := c.w.process; w.Board != 0 {

@@ -82,7 +82,7 @@ func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
 		return err
 	}
 	portable := r.parsed.Portable
-	key := st.key(s, m, r, p)
+	key := st.key(m, r, p)
 	w := waiter{s: s, op: m.Op, program: m.Program, place: p, portable: portable}
 	c := st.compiled[key]
 	if c != nil && c.ready {
@@ -188,7 +188,7 @@ func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
 }
 
 // key names what compiles to the same.
-func (st *State) key(s *session, m *wire.Compile, r *request, p *place) string {
+func (st *State) key(m *wire.Compile, r *request, p *place) string {
 	h := sha256.New()
 	first := st.workers[p.slot]
 	put(h, []byte(m.Format))

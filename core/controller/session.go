@@ -194,7 +194,7 @@ func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *plac
 	complete = st.showDevices(s, m)
 	st.countMissing(s)
 	st.sessions[s.id] = s
-	st.conns[number] = &conn{number: number, role: h.Role, s: s}
+	st.conns[number] = &conn{number: number, s: s}
 	st.keepSession(s)
 	return s, complete, m, nil
 }

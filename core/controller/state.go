@@ -273,7 +273,6 @@ type State struct {
 // conn is a connection that was let in.
 type conn struct {
 	number uint64
-	role   wire.Role
 	tenant bool // as Event.Tenant
 	w      *worker
 	s      *session
@@ -422,7 +421,7 @@ func (st *State) join(ev *Event) {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:
-		st.conns[ev.Conn] = &conn{number: ev.Conn, role: h.Role, tenant: ev.Tenant}
+		st.conns[ev.Conn] = &conn{number: ev.Conn, tenant: ev.Tenant}
 		st.out = append(st.out,
 			Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
 	default:

@@ -94,7 +94,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.workers[w.slot], st.processes[w.process.Number] = w, w
 	st.devices += len(w.offer.Devices)
 	st.present = append(st.present, number)
-	st.conns[number] = &conn{number: number, role: h.Role, w: w}
+	st.conns[number] = &conn{number: number, w: w}
 	st.note(w.about(wire.EventJoined), "worker "+w.name+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
 		st.warn(w.about(wire.EventJoined), "two workers are named "+h.Name+": the second is called "+w.name, nil)

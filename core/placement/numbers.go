@@ -16,14 +16,6 @@ func (n Numbers) Count() (devices int) {
 	return devices
 }
 
-// CountBoth returns the number of devices that are in both sets.
-func (n Numbers) CountBoth(o Numbers) (devices int) {
-	for i := range min(len(n), len(o)) {
-		devices += bits.OnesCount64(n[i] & o[i])
-	}
-	return devices
-}
-
 // Add adds a device.
 func (n *Numbers) Add(device int) {
 	for len(*n) <= device>>6 {

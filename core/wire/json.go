@@ -26,7 +26,6 @@ func AppendJSON(b []byte, m protoreflect.ProtoMessage) []byte {
 
 // form is how the messages of a type are written.
 type form struct {
-	of     reflect.Type
 	fields []formField
 	empty  []byte // what is written of one without any field
 }
@@ -45,7 +44,7 @@ func formOf(t reflect.Type) *form {
 	if f, found := forms.Load(t); found {
 		return f.(*form)
 	}
-	f := &form{of: t}
+	f := &form{}
 	for i := range t.NumField() {
 		// Such as "varint,1,opt,name=session,proto3". The struct has its fields in the order of the protocol.
 		tag := t.Field(i).Tag.Get("protobuf")

@@ -49,13 +49,6 @@ func (p *Plugin) take(e *C.PJRT_Error) error {
 
 func goString(b C.pwdrv_bytes) string { return C.GoStringN(b.data, C.int(b.size)) }
 
-func goBytes(b C.pwdrv_bytes) []byte {
-	if b.size == 0 {
-		return []byte{}
-	}
-	return append([]byte(nil), unsafe.Slice((*byte)(unsafe.Pointer(b.data)), b.size)...)
-}
-
 // chars passes the bytes of s to a C function for the length of the call.
 func chars(s string) (*C.char, C.size_t) {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))

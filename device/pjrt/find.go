@@ -37,7 +37,6 @@ type FindOptions struct {
 // Found is the plugin that Find chose.
 type Found struct {
 	Path string
-	Name string // the package it came from, or the file's name
 	// Kind is "cpu", "cuda" or "tpu". For a plugin named by PATHWAYS_PLUGIN it is derived from the file's name;
 	// Plugin.Kind is exact.
 	Kind string
@@ -135,7 +134,7 @@ func found(c Candidate, why string, others []Candidate) Found {
 	if c.Note == "" {
 		c.Note = why
 	}
-	return Found{Path: c.Path, Name: c.Name, Kind: c.Kind, Why: why, Candidates: append([]Candidate{c}, others...)}
+	return Found{Path: c.Path, Kind: c.Kind, Why: why, Candidates: append([]Candidate{c}, others...)}
 }
 
 func notFound(o FindOptions, dirs []string, seen []Candidate) error {

@@ -47,7 +47,7 @@ func newCarrier(conn *stream.Conn) *carrier {
 
 // run reads from one connection after the other until the link has ended.
 func (l *link) run() {
-	for c := l.last; c != nil; c = l.another(c) {
+	for c := l.last; c != nil; c = l.another() {
 		err := l.receive(c.conn)
 		if l.lasts(err) {
 			l.breaks(c, err)
@@ -107,9 +107,9 @@ func (l *link) detach(c *carrier) {
 }
 
 // another waits for the next connection; nil says that the link has ended.
-func (l *link) another(last *carrier) *carrier {
+func (l *link) another() *carrier {
 	if !l.accepted {
-		return l.redial(last)
+		return l.redial()
 	}
 	select {
 	case c := <-l.next:
@@ -120,7 +120,7 @@ func (l *link) another(last *carrier) *carrier {
 }
 
 // redial connects again.
-func (l *link) redial(last *carrier) *carrier {
+func (l *link) redial() *carrier {
 	for attempt := 0; ; attempt++ {
 		c, err := l.again()
 		if c != nil {

@@ -39,7 +39,7 @@ func (w *rewriter) join(c *computation) {
 		if len(dims) != 1 || len(ints(in.raw, instructionDimensions)) > 0 || !w.cut(c, in, whole, dims[0]) {
 			continue
 		}
-		array, _ := w.slice(c, c.byID[in.operands[0]])
+		array, _ := w.slice(c.byID[in.operands[0]])
 		whole.from, whole.what = &instruction{operands: []int64{array}}, in
 		whole.parts, whole.along = len(parts), dims[0]
 		in.drop = true
@@ -77,7 +77,7 @@ func (c *computation) concatenated(in *instruction, users map[int64][]*instructi
 // cut reports whether the operands of an all-to-all are all parts of one array, in their order along a dimension, which
 // lies in memory as the instruction whole does.
 func (w *rewriter) cut(c *computation, in, whole *instruction, along int64) bool {
-	array, _ := w.slice(c, c.byID[in.operands[0]])
+	array, _ := w.slice(c.byID[in.operands[0]])
 	if array == 0 {
 		return false
 	}
@@ -96,7 +96,7 @@ func (w *rewriter) cut(c *computation, in, whole *instruction, along int64) bool
 		return false
 	}
 	for i, id := range in.operands {
-		of, ranges := w.slice(c, c.byID[id])
+		of, ranges := w.slice(c.byID[id])
 		if of != array || len(ranges) != len(dims) {
 			return false
 		}
@@ -118,7 +118,7 @@ type span struct{ start, limit, stride int64 }
 
 // slice returns the array that an instruction is a slice of, by itself or as all that a fusion does, and what it has of
 // each dimension; 0 for any other instruction.
-func (w *rewriter) slice(c *computation, in *instruction) (array int64, ranges []span) {
+func (w *rewriter) slice(in *instruction) (array int64, ranges []span) {
 	if len(in.operands) != 1 {
 		return 0, nil
 	}

@@ -104,7 +104,6 @@ type instruction struct {
 	operands, control []int64
 	called            []int64
 	parameter         int64
-	at                int // index in its computation
 
 	spec string       // the spec of the call that replaces the instruction; "" if it stays
 	from *instruction // the instruction whose operands the call has
@@ -239,7 +238,6 @@ func readComputation(b []byte) (*computation, error) {
 			if c.byID[in.id] != nil {
 				return nil, status.New(status.InvalidArgument, "two instructions have the number %d", in.id)
 			}
-			in.at = len(c.instructions)
 			c.byID[in.id] = in
 			c.instructions = append(c.instructions, in)
 			continue
