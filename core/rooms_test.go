@@ -88,7 +88,7 @@ var rooms = []room{
 	{"device/pjrt/abi", []string{"device/pjrt", "capi/python"}},
 	{"device/pjrt/ffi", []string{"device/pjrt", "capi/ffi"}},
 	{"device/pjrt", []string{"capi/drivers", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
-	{"device/sim", []string{"capi/drivers", "capi/cluster"}},
+	{"device/sim", []string{"device/devicetest", "capi/drivers", "capi/cluster"}},
 	{"device/devicetest", []string{"capi/base/shortage"}},
 
 	// Acts: shells around the deciders.

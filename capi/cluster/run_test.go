@@ -36,7 +36,7 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 
 func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int) device.Executable {
 	t.Helper()
-	x, err := c.Compile(context.Background(), suiteProgram(p, vector).Source(),
+	x, err := c.Compile(context.Background(), devicetest.Simulated(p, vector).Source(),
 		compileoptions.New(len(devices), 1, devices, false))
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,8 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 	s := shape.Shape{DType: shape.F32, Dims: []int64{2, 3}}
 	compiling := compileoptions.New(2, 1, []int{0, 1}, false)
 	for _, p := range []devicetest.Program{devicetest.AddOne, devicetest.Donate} {
-		shortage.WalkProgram(t, p.String(), c, devicetest.Source{Program: suiteProgram(p, s).Source(), Options: compiling}, s)
+		shortage.WalkProgram(t, p.String(), c,
+			devicetest.Source{Program: devicetest.Simulated(p, s).Source(), Options: compiling}, s)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)

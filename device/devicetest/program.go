@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
 )
 
 // Program identifies a program that the suite runs. Arguments and results of each are
@@ -36,6 +38,33 @@ func (p Program) arguments() int {
 		return 2
 	}
 	return 1
+}
+
+// Simulated returns program p over arrays of shape s, for simulated devices.
+func Simulated(p Program, s shape.Shape) sim.Program {
+	in := sim.Param{DType: s.DType.String(), Dims: s.Dims}
+	addOne := sim.Result{Op: "add", Args: []int{0}, Value: 1}
+	prog := sim.Program{Name: p.String(), Params: []sim.Param{in}, Results: []sim.Result{{Op: "copy", Args: []int{0}}}}
+	switch p {
+	case AddOne:
+		prog.Results[0] = addOne
+	case Add:
+		prog.Params = append(prog.Params, in)
+		prog.Results[0] = sim.Result{Op: "add", Args: []int{0, 1}}
+	case Two:
+		prog.Results = append(prog.Results, addOne)
+	case Donate:
+		prog.Params[0].Donated = true
+		prog.Results[0] = addOne
+	case AllReduce:
+		prog.Results[0].Op = "all-reduce"
+	case Slow:
+		cost := 20 * time.Millisecond
+		prog.Cost = &cost
+	case Fail:
+		prog.Fail = &sim.Failure{Code: "DATA_LOSS", Text: "the simulated disk ate it"}
+	}
+	return prog
 }
 
 // StableHLO returns program p over arrays of shape s for n replicas, as MLIR text.

@@ -11,33 +11,6 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-// suiteProgram writes a program of the conformance suite.
-func suiteProgram(p devicetest.Program, s shape.Shape) sim.Program {
-	in := sim.Param{DType: s.DType.String(), Dims: s.Dims}
-	addOne := sim.Result{Op: "add", Args: []int{0}, Value: 1}
-	prog := sim.Program{Name: p.String(), Params: []sim.Param{in}, Results: []sim.Result{{Op: "copy", Args: []int{0}}}}
-	switch p {
-	case devicetest.AddOne:
-		prog.Results[0] = addOne
-	case devicetest.Add:
-		prog.Params = append(prog.Params, in)
-		prog.Results[0] = sim.Result{Op: "add", Args: []int{0, 1}}
-	case devicetest.Two:
-		prog.Results = append(prog.Results, addOne)
-	case devicetest.Donate:
-		prog.Params[0].Donated = true
-		prog.Results[0] = addOne
-	case devicetest.AllReduce:
-		prog.Results[0].Op = "all-reduce"
-	case devicetest.Slow:
-		cost := 20 * time.Millisecond
-		prog.Cost = &cost
-	case devicetest.Fail:
-		prog.Fail = &sim.Failure{Code: "DATA_LOSS", Text: "the simulated disk ate it"}
-	}
-	return prog
-}
-
 // harness runs the suite on one clock and hardware.
 func harness(o sim.Options, clock sim.Clock) devicetest.Harness {
 	tooBig := sim.Program{Name: "too_big", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Temp: 1 << 60}
@@ -53,7 +26,7 @@ func harness(o sim.Options, clock sim.Clock) devicetest.Harness {
 			return d
 		},
 		Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {
-			return devicetest.Source{Program: suiteProgram(p, s).Source(), Options: sim.CompileOptions(devices)}
+			return devicetest.Source{Program: devicetest.Simulated(p, s).Source(), Options: sim.CompileOptions(devices)}
 		},
 		Failure: &devicetest.Failure{Code: status.DataLoss, Text: "the simulated disk ate it"},
 		TooBig:  &devicetest.Source{Program: tooBig.Source()},
