@@ -12,9 +12,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestThreads passes gangs to a State with the policy, launches each as it starts,
+// TestGangsOnAPoolStartWhenItHasThreads passes gangs to a State with the policy, launches each as it starts,
 // and wants the gangs that start, or fail, by every event.
-func TestThreads(t *testing.T) {
+func TestGangsOnAPoolStartWhenItHasThreads(t *testing.T) {
 	type step struct {
 		ev   Event
 		want string
@@ -37,12 +37,11 @@ func TestThreads(t *testing.T) {
 	cancel := func(id uint64) Event { return Event{Kind: Cancel, ID: id} }
 
 	for _, test := range []struct {
-		name  string
-		pool  int
-		steps []step
-		apart bool
+		name   string
+		policy Threads
+		steps  []step
 	}{
-		{"a chain is under way as a whole", 8, []step{
+		{"a chain is under way as a whole", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7", 2), "3"},
@@ -54,21 +53,21 @@ func TestThreads(t *testing.T) {
 			{done(3), ""},
 			{done(4), ""},
 			{done(5), "6"},
-		}, false},
-		{"a gang of its own waits until threads are free", 8, []step{
+		}},
+		{"a gang of its own waits until threads are free", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7"), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}, false},
-		{"a gang waits for as many threads as it has devices", 8, []step{
+		}},
+		{"a gang waits for as many threads as it has devices", Threads{Pool: 8}, []step{
 			{waits(1, "0-2"), "1"},
 			{waits(2, "3-5"), "2"},
 			{waits(3, "0-2"), ""},
 			{done(2), "3"},
-		}, false},
-		{"two chains of four fit eight", 8, []step{
+		}},
+		{"two chains of four fit eight", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "4-7"), "2"},
 			{waits(3, "0-3", 1), "3"},
@@ -77,28 +76,28 @@ func TestThreads(t *testing.T) {
 			{waits(6, "0-1"), ""},
 			{done(2), ""},
 			{done(4), "6"},
-		}, false},
-		{"two chains of four on the same devices fit eight", 8, []step{
+		}},
+		{"two chains of four on the same devices fit eight", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-3"), "2"},
 			{waits(3, "0-3", 1), "3"},
 			{waits(4, "0-3", 2), "4"},
-		}, false},
-		{"a gang that reads one in the middle of a chain waits", 8, []step{
+		}},
+		{"a gang that reads one in the middle of a chain waits", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7", 1), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}, false},
-		{"a gang that reads two chains is of one and waits for the other by what it reads", 8, []step{
+		}},
+		{"a gang that reads two chains is of one and waits for the other by what it reads", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-3"), "2"},
 			{waits(3, "0-3", 1, 2), "3"},
 			{waits(4, "0-3"), ""},
 			{done(2), "4"},
-		}, false},
-		{"gangs that wait for no other pass", 8, []step{
+		}},
+		{"gangs that wait for no other pass", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
 			{free(3, "0-7"), "3"},
@@ -110,8 +109,8 @@ func TestThreads(t *testing.T) {
 			{done(5), ""},
 			{done(6), ""},
 			{done(1), "2"},
-		}, false},
-		{"a gang that comes after one that waits does not pass it", 8, []step{
+		}},
+		{"a gang that comes after one that waits does not pass it", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
 			{free(3, "0-7", 2), ""},
@@ -122,16 +121,16 @@ func TestThreads(t *testing.T) {
 			{done(2), ""},
 			{done(6), ""},
 			{waits(7, "0-7"), "7"}, // and have no threads
-		}, false},
-		{"a gang fails with the one that waits and that it comes after", 8, []step{
+		}},
+		{"a gang fails with the one that waits and that it comes after", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7"), ""},
 			{free(3, "0-7", 2), ""},
 			{waits(4, "0-7"), ""},
 			{cancel(2), "fail 2, fail 3"},
 			{done(1), "4"},
-		}, false},
-		{"those that wait keep their order", 8, []step{
+		}},
+		{"those that wait keep their order", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-3"), ""},
 			{waits(3, "0-7", 1), ""}, // would continue the chain of 1 indefinitely
@@ -141,15 +140,15 @@ func TestThreads(t *testing.T) {
 			{waits(5, "0-7", 3), ""},
 			{done(3), "4"},
 			{done(4), "5"},
-		}, false},
-		{"a narrow gang does not pass a wide one", 8, []step{
+		}},
+		{"a narrow gang does not pass a wide one", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
 			{waits(3, "4-7"), ""},
 			{done(1), "2"},
 			{done(2), "3"},
-		}, false},
-		{"one that is cancelled while it waits makes room", 8, []step{
+		}},
+		{"one that is cancelled while it waits makes room", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
 			{waits(3, "4-7"), ""},
@@ -158,16 +157,16 @@ func TestThreads(t *testing.T) {
 			{cancel(2), "fail 2, 3"},
 			{cancel(3), ""}, // started
 			{waits(5, "4-7", 3), "5"},
-		}, false},
-		{"a session that closes makes room", 8, []step{
+		}},
+		{"a session that closes makes room", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "0-7"), ""},
 			{waits(3, "0-7"), ""},
 			{waits(4, "0-7"), ""},
 			{Event{Kind: SessionClosed, Session: 0}, "fail 2, fail 4"},
 			{done(1), "3"},
-		}, false},
-		{"members that fail give their threads back", 8, []step{
+		}},
+		{"members that fail give their threads back", Threads{Pool: 8}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-7", 2), "3"},
@@ -177,23 +176,23 @@ func TestThreads(t *testing.T) {
 			{failed(3), "4"},
 			{failed(4), ""},
 			{waits(5, "0-7"), "5"},
-		}, false},
-		{"a chain that has ended is not gone on with", 8, []step{
+		}},
+		{"a chain that has ended is not gone on with", Threads{Pool: 8}, []step{
 			{waits(1, "0-3"), "1"},
 			{waits(2, "4-7"), "2"},
 			{done(1), ""},
 			{waits(3, "0-3"), "3"},
 			{waits(4, "0-3", 1), ""},
 			{done(2), "4"},
-		}, false},
-		{"a pool too small still runs one chain", 4, []step{
+		}},
+		{"a pool too small still runs one chain", Threads{Pool: 4}, []step{
 			{waits(1, "0-7"), "1"},
 			{waits(2, "0-7", 1), "2"},
 			{waits(3, "0-1"), ""},
 			{done(1), ""},
 			{done(2), "3"},
-		}, false},
-		{"chains that are to be apart share no device", 8, []step{
+		}},
+		{"chains that are to be apart share no device", Threads{Pool: 8, Apart: true}, []step{
 			{waits(1, "0-1"), "1"},
 			{waits(2, "0-1", 1), "2"},
 			{waits(3, "2-3"), "3"},
@@ -204,10 +203,10 @@ func TestThreads(t *testing.T) {
 			{done(1), ""},
 			{done(2), ""},
 			{done(4), "6"},
-		}, true},
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(Config{Policy: &Threads{Pool: test.pool, Apart: test.apart}})
+			s := New(Config{Policy: &test.policy})
 			var reads [4]uint64 // as the caller's, which Step does not keep
 			for i, step := range test.steps {
 				if step.ev.Kind == Submit {
