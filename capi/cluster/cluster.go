@@ -51,6 +51,8 @@ type Dial func(ctx context.Context, address string, want Want, notify client.Not
 type Want struct {
 	Devices int  // exactly so many; 0 means all that the cluster has
 	Elastic bool // where the cluster has fewer, the others have nothing behind them until workers come
+	// Platform is that of the devices, such as "cpu"; "" leaves the choice to the cluster.
+	Platform string
 }
 
 var (

@@ -21,6 +21,7 @@ import (
 	core "github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/command"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
 	driver "github.com/openpathways/pathways/device/pjrt"
@@ -48,9 +49,9 @@ func Connect(ctx context.Context, address string, want Want, versions map[string
 		return nil, status.New(status.InvalidArgument, "no worker can join a cluster inside this process, %q; leave elastic "+
 			"out, or name a controller by tcp:host:port or unix:/path", address)
 	case scheme == "local":
-		return startLocal(ctx, rest, want.Devices, notify)
+		return startLocal(ctx, rest, want, notify)
 	case scheme == "sim":
-		return startSimulated(ctx, rest, want.Devices, notify)
+		return startSimulated(ctx, rest, want, notify)
 	}
 	return nil, status.New(status.InvalidArgument, "%q is not the address of a cluster; expected tcp:host:port or "+
 		"unix:/path of a controller, local:WxD for W workers with D devices each in this process, or sim:WxD for "+
@@ -58,7 +59,7 @@ func Connect(ctx context.Context, address string, want Want, versions map[string
 }
 
 // startLocal makes a cluster of this process's devices.
-func startLocal(ctx context.Context, shape string, devices int, notify client.Notify) (client.Cluster, error) {
+func startLocal(ctx context.Context, shape string, want Want, notify client.Notify) (client.Cluster, error) {
 	workers, each, err := grid(shape)
 	if err != nil {
 		return nil, err
@@ -78,11 +79,11 @@ func startLocal(ctx context.Context, shape string, devices int, notify client.No
 		}
 		all = append(all, d)
 	}
-	return within(ctx, devices, notify, all, func() {})
+	return within(ctx, want, notify, all, func() {})
 }
 
 // startSimulated makes a cluster of simulated devices.
-func startSimulated(ctx context.Context, shape string, devices int, notify client.Notify) (client.Cluster, error) {
+func startSimulated(ctx context.Context, shape string, want Want, notify client.Notify) (client.Cluster, error) {
 	workers, each, err := grid(shape)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func startSimulated(ctx context.Context, shape string, devices int, notify clien
 	if err != nil {
 		return nil, err
 	}
-	return within(ctx, devices, notify, all, leave)
+	return within(ctx, want, notify, all, leave)
 }
 
 // waiting is how many goroutines of a session may block in C for long at once: the one that runs the callbacks of
@@ -121,7 +122,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 	giveBack := host.Spare(waiting)
 	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
-		Elastic:   want.Elastic,
+		Elastic: want.Elastic, Platform: want.Platform,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: happened,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
@@ -190,7 +191,7 @@ func closeAll(all []device.Driver) {
 }
 
 // within makes a cluster in this process for one session, with these drivers, and calls closed when they are closed.
-func within(ctx context.Context, devices int, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
+func within(ctx context.Context, want Want, notify client.Notify, all []device.Driver, closed func()) (client.Cluster,
 	error) {
 	local, err := core.InProcess{Drivers: all, Hurry: interrupted}.Start(ctx)
 	end := func() {
@@ -204,7 +205,8 @@ func within(ctx context.Context, devices int, notify client.Notify, all []device
 		end()
 		return nil, err
 	}
-	c, err := local.ConnectTo(ctx, "embedded", devices, notify)
+	c, err := local.ConnectAsking(ctx, &wire.Hello{Name: "embedded", Devices: uint32(want.Devices),
+		Platform: want.Platform}, notify)
 	if err != nil {
 		end()
 		return nil, err

@@ -58,13 +58,17 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 			out.want.Devices = int(number)
 		case "elastic":
 			out.want.Elastic = number == 1
+		case "platform":
+			if text := C.string(v); text != nil {
+				out.want.Platform = C.GoStringN(text, C.int(v.value_size))
+			}
 		case "memory_limit", "cpu_device_count":
 			return asked{}, status.New(status.InvalidArgument,
 				"option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit "+
 					"and --devices", name)
 		default:
 			return asked{}, status.New(status.InvalidArgument,
-				"there is no option %s for the client of a cluster; its options are address, devices and elastic", name)
+				"there is no option %s for the client of a cluster; its options are address, devices, elastic and platform", name)
 		}
 	}
 	if out.want.Elastic && out.want.Devices == 0 {

@@ -28,7 +28,7 @@ static void option(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type ty
 
 // connect makes the frontend's client.
 static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways_session_options* o) {
-  PJRT_NamedValue values[4];
+  PJRT_NamedValue values[4];  // memory_limit comes with none of the cluster's
   PW_ARGS(PJRT_Client_Create_Args, create);
   create.create_options = values;
   s->cluster = *address != 0;
@@ -48,6 +48,12 @@ static PJRT_Error* connect_to(pc_session* s, const char* address, const pathways
   if (o->elastic) {
     option(&values[create.num_options], "elastic", PJRT_NamedValue_kInt64);
     values[create.num_options++].int64_value = 1;
+  }
+  if (o->platform) {
+    PJRT_NamedValue* v = &values[create.num_options++];
+    option(v, "platform", PJRT_NamedValue_kString);
+    v->string_value = o->platform;
+    v->value_size = strlen(o->platform);
   }
   if (o->memory_limit) {
     option(&values[create.num_options], "memory_limit", PJRT_NamedValue_kInt64);
@@ -124,6 +130,10 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "session_open: elastic is for clusters, which workers can join, and no address names one: expected "
                    "0, or the address of a controller");
+  if (*address == 0 && o.platform)
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "session_open: platform is \"%s\", and is for clusters, and no address names one: expected NULL, or "
+                   "the address of a controller", o.platform);
   pc_session* s = pw_zeros(1, sizeof *s);
   if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);

@@ -158,6 +158,12 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 			"%d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
 			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
+	if p := welcome.Platform.GetName(); hello.Platform != "" && p != hello.Platform {
+		conn.Close()
+		return nil, status.New(status.FailedPrecondition, "devices of platform %s were asked for, and the controller, %s, "+
+			"granted some of %s: that version knows one platform; upgrade it, or do not ask for a platform", hello.Platform,
+			cmp.Or(welcome.Software, "of unknown version"), p)
+	}
 	exchange, err := c.Exchange(welcome)
 	if err != nil {
 		conn.Close()

@@ -189,7 +189,8 @@ func (a *actor) work() {
 	if a.elastic = a.r.IntN(4) == 0; a.elastic {
 		devices := (len(a.x.drivers)-1)*a.x.each + a.r.IntN(3*a.x.each)
 		connect = func() (client.Cluster, error) {
-			return a.x.local.ConnectElastic(a.t.Context(), a.name, devices, a.notify)
+			return a.x.local.ConnectAsking(a.t.Context(),
+				&wire.Hello{Name: a.name, Devices: uint32(devices), Elastic: true}, a.notify)
 		}
 	}
 	s, err := connect()

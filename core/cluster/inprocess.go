@@ -219,21 +219,16 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 
 // ConnectTo begins a session with exactly the given number of devices; 0 means all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
-	return l.connect(ctx, &wire.Hello{Name: name, Devices: uint32(devices)}, notify)
-}
-
-// ConnectElastic begins a session with so many devices, of which those that the cluster lacks have nothing behind them.
-func (l *Local) ConnectElastic(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster,
-	error) {
-	return l.connect(ctx, &wire.Hello{Name: name, Devices: uint32(devices), Elastic: true}, notify)
+	return l.ConnectAsking(ctx, &wire.Hello{Name: name, Devices: uint32(devices)}, notify)
 }
 
 // ConnectAs begins a session with all devices of the tenant that a token belongs to.
 func (l *Local) ConnectAs(ctx context.Context, name, token string, notify client.Notify) (client.Cluster, error) {
-	return l.connect(ctx, &wire.Hello{Name: name, Token: token}, notify)
+	return l.ConnectAsking(ctx, &wire.Hello{Name: name, Token: token}, notify)
 }
 
-func (l *Local) connect(ctx context.Context, hello *wire.Hello, notify client.Notify) (client.Cluster, error) {
+// ConnectAsking begins a session with what its Hello asks for: a name, and which devices.
+func (l *Local) ConnectAsking(ctx context.Context, hello *wire.Hello, notify client.Notify) (client.Cluster, error) {
 	name := hello.Name
 	return client.Connect(ctx, client.Config{
 		Dialer: l.network, Address: "inproc:" + inProcessName, Hello: hello, Notify: notify, Hurry: l.hurry,

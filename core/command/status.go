@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,6 +84,14 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	return address, secret, err
 }
 
+// platformOf returns what follows the number of a session's devices: their platform, where the cluster has several.
+func platformOf(r *wire.Report, s *wire.Report_SessionReport) string {
+	if slices.ContainsFunc(r.Islands, func(i *wire.Report_Island) bool { return i.Platform != r.Islands[0].Platform }) {
+		return " × " + s.Platform
+	}
+	return ""
+}
+
 func (p *program) show(r *wire.Report, address string) error {
 	fmt.Fprintf(p.out, "cluster %s at %s, up %v, %s so far\n\n", r.Cluster, address, wire.Age(r.UptimeMs),
 		status.Count(r.Gangs, "gang"))
@@ -120,9 +129,9 @@ func (p *program) show(r *wire.Report, address string) error {
 			"\tDEVICE TIME\tAGE"+head)
 	}
 	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
-			cmp.Or(s.Host, "?"), len(s.Bytes), s.Objects, size(sum(s.Bytes)), size(s.HostBytes), s.Programs, s.UnderWay,
-			wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
+			s.Programs, s.UnderWay, wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
 	}
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/ledger"
@@ -208,20 +209,24 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
 		return nil, err
 	}
+	platform := cmp.Or(h.Platform, st.layout.DefaultPlatform())
 	for _, w := range st.workers {
-		if w != nil && w.gone == nil && !spotOf(h).reaches(w.spot, w.offer.Addresses) {
+		if w != nil && w.gone == nil && w.offer.Platform.GetName() == platform &&
+			!spotOf(h).reaches(w.spot, w.offer.Addresses) {
 			return nil, unreached(h.Name, w)
 		}
 	}
-	view := st.layout.View()
-	if view.Len() == 0 {
+	view := st.layout.View(platform)
+	switch there := st.layout.Platforms(); {
+	case view.Len() == 0 && len(there) == 0:
 		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
-	}
-	switch {
+	case view.Len() == 0:
+		return nil, status.New(status.ResourceExhausted, "the cluster has no devices of platform %s, and has some of %s; "+
+			"start workers with such devices, or ask for another platform", platform, strings.Join(there, " and "))
 	case h.Elastic && h.Devices > 0:
-		return st.elasticView(int(h.Devices), view)
+		return st.elasticView(int(h.Devices), view, platform)
 	case h.Devices > 0:
-		return st.layout.ViewOf(int(h.Devices))
+		return st.layout.ViewOf(int(h.Devices), platform)
 	}
 	return view, nil
 }

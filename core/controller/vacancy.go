@@ -9,10 +9,10 @@ import (
 )
 
 // An elastic session (Hello.elastic) may have more devices than the cluster has. Behind the others are vacancies:
-// workers that have gone before they came. They are like the first worker of the first island that has any: of its
-// island, with as many devices of the same kinds and memories. All that holds for lost workers holds for them: what
-// uses their devices fails, with NOT_FOUND, and a worker that is like them takes their place as soon as it comes
-// (rebind.go).
+// workers that have gone before they came. They are like the first worker of the first island of the session's
+// platform: of its island, with as many devices of the same kinds and memories. All that holds for lost workers holds
+// for them: what uses their devices fails, with NOT_FOUND, and a worker that is like them takes their place as soon as
+// it comes (rebind.go).
 
 // vacant is the name of a vacancy.
 const vacant = "a worker that has yet to come"
@@ -20,18 +20,19 @@ const vacant = "a worker that has yet to come"
 // maxVacant bounds the devices of a session that have nothing behind them, since each takes memory of the controller.
 const maxVacant = 4096
 
-// elasticView returns a view of so many devices, of which those beyond all that the cluster has are vacant.
-func (st *State) elasticView(devices int, all *placement.View) (*placement.View, error) {
+// elasticView returns a view of so many devices, of which those beyond all that the cluster has of a platform are
+// vacant.
+func (st *State) elasticView(devices int, all *placement.View, platform string) (*placement.View, error) {
 	there := all.Len()
 	missing := devices - there
 	switch {
 	case missing <= 0:
-		return st.layout.ViewOf(devices)
+		return st.layout.ViewOf(devices, platform)
 	case missing > maxVacant:
 		return nil, status.New(status.InvalidArgument, "an elastic session of %s was asked for, and the cluster has %d; "+
 			"at most %d may have nothing behind them", status.Count(devices, "device"), there, maxVacant)
 	}
-	view, err := st.layout.ViewOf(there)
+	view, err := st.layout.ViewOf(there, platform)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,8 @@
 // Package placement keeps the devices of a cluster, numbers them for each session,
 // and grants slices.
 //
-// A worker adds devices to an island. A session sees the devices of all islands
-// as one list of virtual devices 0, 1, 2 …: islands in the order in which they
+// A worker adds devices to an island, which has one platform. A session sees the devices of all islands
+// of its platform as one list of virtual devices 0, 1, 2 …: islands in the order in which they
 // joined, within an island the workers by name (worker-2 before worker-10), within a
 // worker its devices in their local order. The list is a View. Its length is fixed when
 // the session begins, and so are its devices, except those of workers that leave: other
@@ -43,7 +43,7 @@ type Offer struct {
 	Worker   uint64 // its number, which no other worker ever has
 	Name     string // for people
 	Island   string // "" means DefaultIsland
-	Platform string
+	Platform string // of its devices; that of the island's other workers
 	// Fingerprint lists the facts that make compiled programs differ, such as the
 	// plugin's file and processor features, separated by ", ". All workers of an
 	// island have the same one.
@@ -197,19 +197,17 @@ func (m *Map) islandFor(o Offer) (*Island, error) {
 	}
 	var is *Island
 	for _, known := range m.islands {
-		for _, w := range known.members {
-			if w.Platform != o.Platform {
-				return nil, status.New(status.FailedPrecondition,
-					"worker %s has platform %q and worker %s has %q; all workers of a cluster need one platform", o.Name, o.Platform,
-					w.Name, w.Platform)
-			}
-		}
 		if known.Name == o.Island {
 			is = known
 		}
 	}
 	used := 0
 	if is != nil {
+		if p := is.Platform(); p != "" && p != o.Platform {
+			return nil, status.New(status.FailedPrecondition, "worker %s has devices of platform %s where worker %s of the "+
+				"same island %q has %s; an island has devices of one platform: give one of them another island", o.Name, o.Platform,
+				is.members[0].Name, is.Name, p)
+		}
 		if len(is.members) > 0 && is.members[0].Fingerprint != o.Fingerprint {
 			w := is.members[0]
 			its, theirs := differ(o.Fingerprint, w.Fingerprint)
@@ -286,3 +284,36 @@ func (m *Map) Islands() []*Island { return m.islands }
 // Workers returns the workers of an island, sorted by name. The caller must not change
 // the slice.
 func (is *Island) Workers() []*Worker { return is.members }
+
+// Platform returns the platform of an island's devices; "" while it has no workers.
+func (is *Island) Platform() string {
+	if len(is.members) == 0 {
+		return ""
+	}
+	return is.members[0].Offer.Platform
+}
+
+// Platforms returns the platforms of the workers that are there, in the order of their islands.
+func (m *Map) Platforms() (all []string) {
+	for _, is := range m.islands {
+		if p := is.Platform(); p != "" && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// host is the platform of devices that every machine has.
+const host = "cpu"
+
+// DefaultPlatform returns the platform of sessions that name none: that of the first island with accelerators, or else
+// the host's; "" if there are no workers.
+func (m *Map) DefaultPlatform() string {
+	all := m.Platforms()
+	for _, p := range all {
+		if p != host {
+			return p
+		}
+	}
+	return strings.Join(all, "") // the host's, or none
+}

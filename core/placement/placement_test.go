@@ -101,6 +101,46 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	}
 }
 
+// Each platform has its own devices, numbered from 0; the default is that of the first accelerators that are there.
+func TestViewHasDevicesOfOnePlatform(t *testing.T) {
+	var m Map
+	is := func(want string) {
+		t.Helper()
+		if got := m.DefaultPlatform(); got != want {
+			t.Errorf("the default platform is %q with workers of %v, want %q", got, m.Platforms(), want)
+		}
+	}
+	is("")
+	add := func(worker uint64, island, platform string) {
+		o := offer(worker, island, 2)
+		o.Platform = platform
+		join(t, &m, o)
+	}
+	add(1, "host", "cpu")
+	is("cpu")
+	add(2, "a", "cuda")
+	add(3, "b", "tpu")
+	add(4, "c", "cuda")
+	is("cuda")
+	for platform, want := range map[string]string{
+		"cpu": "1.0/0 1.1/0", "cuda": "2.0/1 2.1/1 4.0/3 4.1/3", "tpu": "3.0/2 3.1/2", "sim": ""} {
+		if got := list(m.View(platform)); got != want {
+			t.Errorf("the devices of %s are %q, want %q", platform, got, want)
+		}
+	}
+	if v, err := m.ViewOf(3, "cuda"); err != nil || list(v) != "2.0/1 2.1/1 4.0/3" {
+		t.Errorf("a view of 3 devices of cuda: %v, %v", v, err)
+	}
+	if _, err := m.ViewOf(3, "cpu"); err == nil || !strings.Contains(err.Error(), "has 2 in 1 worker;") {
+		t.Errorf("a view of 3 devices of cpu: %v", err)
+	}
+	m.Leave(2)
+	m.Leave(4)
+	is("tpu")
+	m.Leave(3)
+	is("cpu")
+}
+
 func TestSkewIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -109,9 +149,8 @@ func TestSkewIsRefused(t *testing.T) {
 		want   []string
 	}{
 		{"platform", func(o *Offer) { o.Platform = "cuda" }, status.FailedPrecondition,
-			[]string{"w2", "w1", `"cuda"`, `"cpu"`}},
-		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.FailedPrecondition,
-			[]string{`"cuda"`, `"cpu"`}},
+			[]string{"w2", "w1", "cuda", "cpu", "another island"}},
+		{"platform of another island", func(o *Offer) { o.Platform, o.Island = "cuda", "other" }, status.OK, nil},
 		{"fingerprint", func(o *Offer) { o.Fingerprint = "g" }, status.FailedPrecondition,
 			[]string{"w2", "w1", `"g"`, `"f"`}},
 		{"one fact of the fingerprint", func(o *Offer) { o.Fingerprint = "f, g" }, status.FailedPrecondition,

@@ -37,14 +37,17 @@ func (v *View) add(w *Worker, local, count int) {
 	}
 }
 
-// View returns a view of all devices that the cluster has now.
-func (m *Map) View() *View {
+// View returns a view of all devices that the cluster has now, or of those of a platform.
+func (m *Map) View(platform ...string) *View {
 	n := 0
 	for _, w := range m.workers {
 		n += w.Devices
 	}
 	v := &View{runs: make([]run, 0, len(m.workers)), at: make([]int32, 0, n)}
 	for _, is := range m.islands {
+		if len(platform) > 0 && !slices.Contains(platform, is.Platform()) {
+			continue
+		}
 		for _, w := range is.members {
 			v.add(w, 0, w.Devices)
 		}
@@ -52,23 +55,23 @@ func (m *Map) View() *View {
 	return v
 }
 
-// ViewOf returns a view of the given number of devices, chosen like those of a slice:
+// ViewOf returns a view of the given number of those devices of which View does, chosen like those of a slice:
 // from one island if one has enough; there, those that the fewest slices and views of
 // this kind have; among these, as many as possible from one worker. Retire ends the
 // view. Devices of exclusive slices, and those that requests which wait keep for themselves, are not chosen.
 //
 // Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
 // has too few.
-func (m *Map) ViewOf(devices int) (*View, error) {
-	all := m.View()
+func (m *Map) ViewOf(devices int, platform ...string) (*View, error) {
+	all := m.View(platform...)
+	workers := status.Count(len(all.runs), "worker")
 	switch {
 	case devices < 1:
 		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
 			status.Count(devices, "device"))
 	case devices > all.Len():
 		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; "+
-			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(),
-			status.Count(len(m.workers), "worker"))
+			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(), workers)
 	}
 	r := &Request{View: all, Want: Want{Devices: devices}}
 	found, err := m.candidates(r, nil, nil)
@@ -80,7 +83,7 @@ func (m *Map) ViewOf(devices int) (*View, error) {
 		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %d in %s too many "+
 			"are in exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; "+
 			"pass wait= to wait for them, or ask for fewer devices",
-			status.Count(devices, "device"), all.Len(), status.Count(len(m.workers), "worker"))
+			status.Count(devices, "device"), all.Len(), workers)
 	}
 	v := &View{sized: true, at: make([]int32, 0, devices)}
 	for _, d := range chosen {

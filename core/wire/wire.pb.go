@@ -222,6 +222,7 @@ type Hello struct {
 	Pid           uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
 	PidSpace      string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
 	Elastic       bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have nothing behind them yet
+	Platform      string                 `protobuf:"bytes,29,opt,name=platform,proto3" json:"platform,omitempty"`                 // of ROLE_CLIENT: that of its devices, such as "cpu"; "": the controller chooses one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +416,13 @@ func (x *Hello) GetElastic() bool {
 		return x.Elastic
 	}
 	return false
+}
+
+func (x *Hello) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
 }
 
 // Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the one
@@ -9274,6 +9282,7 @@ type Report_SessionReport struct {
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
 	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why; empty where all have one
+	Platform      string                 `protobuf:"bytes,28,opt,name=platform,proto3" json:"platform,omitempty"`                     // of its devices
 	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9410,6 +9419,13 @@ func (x *Report_SessionReport) GetTenant() string {
 func (x *Report_SessionReport) GetLacks() string {
 	if x != nil {
 		return x.Lacks
+	}
+	return ""
+}
+
+func (x *Report_SessionReport) GetPlatform() string {
+	if x != nil {
+		return x.Platform
 	}
 	return ""
 }
@@ -10238,7 +10254,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\x8b\x06\n" +
+	"wire.proto\x12\rpathways.wire\"\xa7\x06\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -10263,7 +10279,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06resume\x18\x19 \x01(\v2\x15.pathways.wire.ResumeR\x06resume\x12\x10\n" +
 	"\x03pid\x18\x1a \x01(\rR\x03pid\x12\x1b\n" +
 	"\tpid_space\x18\x1b \x01(\tR\bpidSpace\x12\x18\n" +
-	"\aelastic\x18\x1c \x01(\bR\aelastic\x1a;\n" +
+	"\aelastic\x18\x1c \x01(\bR\aelastic\x12\x1a\n" +
+	"\bplatform\x18\x1d \x01(\tR\bplatform\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
@@ -10970,7 +10987,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xb1\"\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xcd\"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11047,7 +11064,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\xe4\x03\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\x80\x04\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -11064,7 +11081,8 @@ const file_wire_proto_rawDesc = "" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
 	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12.\n" +
+	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12\x1a\n" +
+	"\bplatform\x18\x1c \x01(\tR\bplatform\x12.\n" +
 	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +

@@ -83,6 +83,7 @@ def init(
     memory_wait: float | None = None,
     wait: float | None = None,
     elastic: bool | None = None,
+    platform: str | None = None,
     **unknown: Any,
 ) -> None:
     """Configures Pathways, before the first use of JAX. It makes no devices itself, unless `wait` is given.
@@ -109,6 +110,9 @@ def init(
         Using a device with nothing behind it fails with NOT_FOUND. A worker that joins later and is like the cluster's
         first one serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers can
         join.
+      platform: which of a cluster's devices, by the name of their platform as `pathways status` shows it: "cpu",
+        "cuda", "tpu". All devices of a script are of one. None means PATHWAYS_PLATFORM or, if that is not set, the
+        platform of the cluster's first island with accelerators, and "cpu" where none has any.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
@@ -117,7 +121,7 @@ def init(
         too few devices when the time is over, and UNAVAILABLE if no controller answered. UNAVAILABLE also if JAX
         already runs on a cluster and has lost its session: call shutdown() first.
     """
-    _backend.init(address, devices, memory_limit, memory_wait, wait, elastic, unknown)
+    _backend.init(address, devices, memory_limit, memory_wait, wait, elastic, platform, unknown)
 
 
 def shutdown(*, timeout: float = 30.0) -> None:

@@ -263,8 +263,9 @@ def _client_options() -> dict[str, Any]:
     asked = said.with_environment()
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
-        elastic = {"elastic": 1} if asked.elastic else {}
-        return elastic | ({} if asked.devices is None else {"devices": asked.devices})
+        options = {"elastic": 1} if asked.elastic else {}
+        options |= {} if asked.devices is None else {"devices": asked.devices}
+        return options | ({} if asked.platform is None else {"platform": asked.platform})
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}
     if asked.memory_wait is not None:
         options["memory_wait"] = str(asked.memory_wait)
@@ -282,9 +283,10 @@ def init(
     memory_wait: Any = None,
     wait: Any = None,
     elastic: Any = None,
+    platform: Any = None,
     unknown: dict[str, Any] | None = None,
 ) -> None:
-    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, elastic, unknown or {})
+    asked = Settings.of_arguments(address, count, memory_limit, memory_wait, wait, elastic, platform, unknown or {})
     _settle(asked)
     if asked.wait is not None and not _declined and asked.with_environment().remote:
         devices()
@@ -318,6 +320,13 @@ def _settle(asked: Settings) -> None:
                 "FAILED_PRECONDITION",
                 f"pathways.init(devices={asked.devices}) comes too late: JAX already runs on {have} Pathways devices; "
                 "call it before the first use of JAX, or call pathways.shutdown() first",
+            )
+        platform = _private.raw_platform(_private.client(NAME))
+        if asked.platform not in (None, platform):
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                f"pathways.init(platform={asked.platform!r}) comes too late: JAX already runs on devices of platform "
+                f"{platform}; call it before the first use of JAX, or call pathways.shutdown() first",
             )
         _native.check_session()
 

@@ -14,7 +14,7 @@ from jax_plugins.pathways import config
 from pathways._errors import PathwaysError
 
 MAX_DEVICES = 4096
-OPTIONS = ("address", "devices", "elastic", "memory_limit", "memory_wait", "wait")
+OPTIONS = ("address", "devices", "elastic", "memory_limit", "memory_wait", "platform", "wait")
 WAIT = 30.0  # seconds, if the user sets nothing
 # The addresses that capi/cluster connects to, and what is right of the colon. An IPv6 address stands in brackets.
 SCHEMES = {
@@ -36,6 +36,7 @@ class Settings:
     wait: float | None = None  # seconds
     memory_wait: float | None = None  # seconds
     elastic: bool | None = None  # with devices, on a cluster
+    platform: str | None = None  # on a cluster
 
     @classmethod
     def of_arguments(
@@ -46,6 +47,7 @@ class Settings:
         memory_wait: Any,
         wait: Any,
         elastic: Any,
+        platform: Any,
         unknown: dict[str, Any],
     ) -> Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
@@ -62,6 +64,7 @@ class Settings:
             None if wait is None else _seconds(wait, "wait"),
             None if memory_wait is None else _seconds(memory_wait, "memory_wait"),
             _elastic(elastic, devices) or None,
+            None if platform is None else _platform(platform, "platform"),
         )
 
     def with_environment(self) -> Settings:
@@ -70,7 +73,8 @@ class Settings:
         Raises PathwaysError for an invalid value, and for an invalid line of the file.
 
         PATHWAYS_DEVICES and PATHWAYS_MEMORY_LIMIT apply to this machine, and have no effect with a cluster: workers
-        read them too, and the shell that starts workers may also run the script.
+        read them too, and the shell that starts workers may also run the script. PATHWAYS_PLATFORM has no effect
+        without a cluster.
         """
         address, devices, memory_limit, wait = self.address, self.devices, self.memory_limit, self.wait
         said = _variables()
@@ -91,12 +95,21 @@ class Settings:
                     f"memory_wait is for the devices of this machine, and the address {address!r} names a cluster; "
                     "leave it out: how long a cluster waits for memory is its controller's to say",
                 )
-            return Settings(address, devices, None, wait, None, self.elastic)
+            platform = self.platform
+            if platform is None and (one := said("platform")):
+                platform = _platform(*one)
+            return Settings(address, devices, None, wait, None, self.elastic, platform)
         if self.elastic:
             raise PathwaysError(
                 "INVALID_ARGUMENT",
                 "elastic is for clusters, which workers can join, and no address names one; leave it out, or give the "
                 "address of a controller",
+            )
+        if self.platform is not None:
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                "platform is for clusters, which may have devices of several, and no address names one; leave it out: "
+                "`pathways doctor` says how the devices of this machine are chosen",
             )
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
@@ -197,6 +210,17 @@ def _elastic(value: Any, devices: Any) -> bool:
             "INVALID_ARGUMENT", "elastic=True needs devices=: how many the script is to have when all have come"
         )
     return bool(value)
+
+
+def _platform(value: Any, name: str) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.fullmatch(r"[a-z0-9_]+", text):
+        raise PathwaysError(
+            "INVALID_ARGUMENT",
+            f"{name} is {value!r}; expected a name, such as 'cpu', 'cuda' or 'tpu': `pathways status` shows those of "
+            "the cluster's islands",
+        )
+    return text
 
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "": 1.0}

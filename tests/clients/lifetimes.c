@@ -138,7 +138,11 @@ static void wrong_arguments(pathways_session s, const char* address) {
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "elastic is for clusters");
   so.elastic = 2;
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "elastic is 2");
-  so.address = "local:1x1", so.elastic = 1; // the cluster is asked for an elastic session
+  so.elastic = 0, so.platform = "cpu";
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "platform is \"cpu\", and is for clusters");
+  so.address = "local:1x1", so.devices = 1, so.platform = "tpu";
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_RESOURCE_EXHAUSTED, "no devices of platform tpu");
+  so.platform = NULL, so.elastic = 1; // the cluster is asked for an elastic session
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "no worker can join");
   // Another session's arrays are not this one's, whichever kind either is.
   t = open_session(*address ? "" : "local:1x1", 1);

@@ -72,7 +72,7 @@ def test_an_unknown_option_is_named_with_those_there_are():
     assert caught.value.code == "INVALID_ARGUMENT"
     assert caught.value.message == (
         "pathways.init() has no option 'device', 'hosts'; its options are address, devices, elastic, memory_limit, "
-        "memory_wait, wait"
+        "memory_wait, platform, wait"
     )
 
 
@@ -82,9 +82,11 @@ def test_an_unknown_option_is_named_with_those_there_are():
         ({"elastic": True}, "elastic=True needs devices="),
         ({"elastic": 1, "devices": 8}, "elastic is 1; expected True or False"),
         ({"elastic": True, "devices": 8}, "elastic is for clusters"),
+        ({"platform": 3}, "platform is 3; expected a name"),
+        ({"platform": "cpu"}, "platform is for clusters"),
     ],
 )
-def test_elastic_needs_a_number_of_devices_and_a_cluster(asked, why):
+def test_what_only_clusters_have_is_refused_without_one(asked, why):
     with pytest.raises(pathways.PathwaysError, match=why) as caught:
         pathways.init(**asked)
     assert caught.value.code == "INVALID_ARGUMENT"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 OPTIONS = (
     *("address", "batch", "cache", "cache-bytes", "cluster", "devices", "dir", "dispatch", "driver", "evict-after"),
     *("first-device", "follow", "heartbeat", "http", "import", "island", "json", "last", "lease", "listen", "log"),
-    *("memory-limit", "memory-wait", "name", "no-restart", "nodes", "order", "silence", "state", "stuck-after"),
-    *("tenants", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
+    *("memory-limit", "memory-wait", "name", "no-restart", "nodes", "order", "platform", "silence", "state"),
+    *("stuck-after", "tenants", "tls-ca", "tls-cert", "tls-key", "tls-mutual", "token-file", "wait", "workers"),
 )
 EXPECTED = 'lines of the form name = value, such as wait = "1m", and the names are ' + ", ".join(OPTIONS)
 

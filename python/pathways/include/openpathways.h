@@ -109,6 +109,7 @@ typedef struct {
   int64_t memory_limit;  // bytes per device, in this process only; 0 means no limit
   // Since minor version 4:
   int32_t elastic;       // 1: the cluster may have fewer devices yet; workers that join serve the others
+  const char* platform;  // which of a cluster's devices: "cpu", "cuda", "tpu"; NULL leaves the choice to the cluster
 } pathways_session_options;
 
 // pathways_session_open begins a session. options may be NULL. It blocks until the

@@ -1,0 +1,77 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A session has devices of one platform: the one it asks for, or else that of the accelerators. What it lacks is of
+// that platform, too.
+func TestSessionHasDevicesOfOnePlatform(t *testing.T) {
+	st, conn := New(Config{Cluster: "test"}), uint64(0)
+	join := func(h *wire.Hello) (welcome *wire.Welcome, refused error) {
+		conn++
+		h.ProtocolMax = wire.ProtocolMax
+		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil) {
+			switch a.Kind {
+			case Refuse:
+				refused = a.Err
+			case Welcome:
+				if welcome = a.Message; a.complete != nil {
+					a.complete()
+				}
+			}
+		}
+		return welcome, refused
+	}
+	worker := func(name, island, platform string) error {
+		_, err := join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: &wire.WorkerOffer{
+			Island: island, Platform: &wire.Platform{Name: platform, Version: platform + " 1"},
+			Devices: []*wire.LocalDevice{{Kind: platform}, {Local: 1, Kind: platform}}}})
+		return err
+	}
+	session := func(asks *wire.Hello) (*wire.Welcome, error) {
+		asks.Role, asks.Name = wire.Role_ROLE_CLIENT, "c"
+		return join(asks)
+	}
+	has := func(asks *wire.Hello, platform string, devices int) {
+		t.Helper()
+		m, err := session(asks)
+		if err != nil || m.Platform.Name != platform || m.Platform.Version != platform+" 1" || len(m.Devices) != devices {
+			t.Fatalf("a session that asks for %v: %v, %v; want %d devices of %s", asks, m, err, devices, platform)
+		}
+		for _, d := range m.Devices {
+			if d.Kind != platform {
+				t.Errorf("a device is a %s, want %s", d.Kind, platform)
+			}
+		}
+		sessions := st.Report().Sessions
+		if got := sessions[len(sessions)-1].Platform; got != platform {
+			t.Errorf("the report says that the session's devices are of %q, want %s", got, platform)
+		}
+	}
+	for _, w := range [][3]string{{"host", "rack", "cpu"}, {"fast", "pod", "tpu"}} {
+		if err := worker(w[0], w[1], w[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := worker("odd", "pod", "cpu"); status.CodeOf(err) != status.FailedPrecondition {
+		t.Errorf("a worker of another platform in an island: %v", err)
+	}
+	has(&wire.Hello{}, "tpu", 2)
+	has(&wire.Hello{Platform: "cpu"}, "cpu", 2)
+	has(&wire.Hello{Platform: "cpu", Devices: 1}, "cpu", 1)
+	has(&wire.Hello{Platform: "cpu", Devices: 4, Elastic: true}, "cpu", 4)
+	for _, asks := range []*wire.Hello{{Platform: "cuda"}, {Platform: "cuda", Devices: 2, Elastic: true}} {
+		if _, err := session(asks); status.CodeOf(err) != status.ResourceExhausted ||
+			!strings.Contains(err.Error(), "no devices of platform cuda, and has some of cpu and tpu") {
+			t.Errorf("a session of a platform that is not there: %v", err)
+		}
+	}
+	if _, err := session(&wire.Hello{Platform: "tpu", Devices: 3}); status.CodeOf(err) != status.ResourceExhausted {
+		t.Errorf("a session of more devices than its platform has: %v", err)
+	}
+}
