@@ -105,6 +105,7 @@ type remote struct {
 	profiles  map[uint64]bool // those that begin, or have begun, and do not end yet
 	gone      map[uint64]bool // workers that are lost
 	losses    []uint64        // see Losses
+	lossWhy   []error         // by device: of its last loss
 	lost      error
 	closing   bool // by Close
 
@@ -175,9 +176,10 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
 		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
 		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
-		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices))}
+		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices)),
+		lossWhy: make([]error, len(welcome.Devices))}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
-	r.lostWorkers(welcome.Vacant)
+	r.lostWorkers(welcome.Vacant, welcome.Vacancy.Err())
 	r.batcher, _ = conn.(transport.Batcher)
 	_, r.kept.on = conn.(transport.Watched)
 	r.kept.on = r.kept.on && welcome.Keeps
@@ -402,7 +404,7 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 		})
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
-			r.lostWorkers(m.Gone)
+			r.lostWorkers(m.Gone, m.Why.Err())
 			r.exchange.Peers(m.Come, m.Gone, m.Why.Err())
 			r.unprofiled(m.Gone, m.Why.Err())
 			r.tellLost(m.Gone, m.Why.Err())

@@ -16,8 +16,8 @@ import (
 // JAX copies a sharded array to its devices shard by shard: one call for each, one behind the other. Such puts are
 // gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
 // and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
-// device that is not among the rows. A row for a lost worker stays alone: it fails, and would fail the others. Long
-// rows are pushed at once, whether the message was sent or not; short ones leave with it, in one write for each worker.
+// device that is not among the rows. A row for a lost worker stays alone, and fails at once. Long rows are pushed at
+// once, whether the message was sent or not; short ones leave with it, in one write for each worker.
 //
 // The message is sent, and the put is closed
 //
@@ -28,7 +28,8 @@ import (
 //   - when SendPuts is called: a thread is about to wait for the array;
 //   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else.
 //
-// The end of the operation is that of all rows, and so is its error.
+// The end of the operation is that of all rows, and so is its error. A worker that is lost meanwhile is no error, as
+// long as another one is left: only its own rows are lost, see core/controller/loss.go.
 
 // How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
 // row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is
@@ -146,7 +147,7 @@ func (r *remote) postRows(o *openPut, rows []shortRow) {
 			blocks = append(blocks, rows[n].Post)
 		}
 		for _, b := range blocks[transport.PostAll(r.exchange, worker, blocks):] {
-			r.exchange.PushBytes(worker, b.Key, b.Data, func(err error) { r.broke(o.op, o.put, err) })
+			r.exchange.PushBytes(worker, b.Key, b.Data, func(err error) { r.broke(o.op, worker, o.put, err) })
 		}
 		rows = rows[n:]
 	}

@@ -226,6 +226,24 @@ func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
 	})
 }
 
+// Whether a put goes on without a worker that is lost while its row is on its way, the controller says.
+func TestRowIsLostWithItsWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t)
+		n.row(10, 0, new(rows), 1<<20)
+		n.row(10, 1, new(rows), 1<<20)
+		n.says(wire.KindPeers, &wire.Peers{Gone: []uint64{n.cluster.Devices()[1].Worker}, Why: wire.Of(errLost)})
+		synctest.Wait()
+		n.exchange.end(func(k transport.Key) bool { return k.Part == 1 }, errLost)
+		n.exchange.end(func(k transport.Key) bool { return k.Part == 0 }, nil)
+		n.wantSent("put 1 of object 10 to [0 1]")
+		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+		if e := n.end(); e.Token != 10 || e.Err != nil {
+			t.Errorf("the put ends with %v", e)
+		}
+	})
+}
+
 // A put to a worker that is lost fails, and none to another worker with it.
 func TestRowForALostWorkerStaysAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

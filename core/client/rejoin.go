@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -137,8 +138,11 @@ func (r *remote) rejoin() error {
 			continue
 		}
 		frames = append(frames, p.message)
-		if p.put != nil && p.put.err != nil {
-			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(p.put.err)})
+		if p.put == nil {
+			continue
+		}
+		if err := cmp.Or(p.put.err, r.misdirected(p.message)); err != nil {
+			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(err)})
 		}
 	}
 	var requests []*wire.SliceRequest
@@ -184,6 +188,21 @@ func (r *remote) rejoin() error {
 		content.Fail(r.exchange, transfer, status.New(status.Unavailable, "the controller has started again"))
 	}
 	r.moment(MomentRestarted, "", nil, nil)
+	return nil
+}
+
+// misdirected returns why a put, whose frame this is, cannot go on: a row was pushed to a worker that was lost, and
+// another one has its place now, which would wait for the bytes. The caller holds mu.
+func (r *remote) misdirected(frame []byte) error {
+	m := new(wire.Put)
+	if _, payload, _, err := wire.NextFrame(frame); err != nil || proto.Unmarshal(payload, m) != nil {
+		return nil // the controller finds the same
+	}
+	for _, d := range m.Devices {
+		if m.Object <= r.losses[d] && !r.gone[r.worker(d)] {
+			return r.lossWhy[d]
+		}
+	}
 	return nil
 }
 

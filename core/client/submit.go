@@ -244,7 +244,7 @@ func (r *remote) pushRows(s *PutSpec, op uint64, size int64, put *putting) {
 			continue
 		}
 		worker, key := r.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
-		end := func(err error) { r.pushed(op, token, put, err) }
+		end := func(err error) { r.pushed(op, worker, token, put, err) }
 		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
 		if size <= transport.PostSize {
 			r.pushShort(shortRow{worker, transport.Post{Key: key}}, size, write, put, end)
@@ -275,9 +275,9 @@ func (r *remote) pushShort(b shortRow, size int64, fill func([]byte, func(error)
 	})
 }
 
-// pushed handles the end of one push of a Put.
-func (r *remote) pushed(op, token uint64, put *putting, err error) {
-	r.broke(op, put, err)
+// pushed handles the end of one push of a Put, to a worker.
+func (r *remote) pushed(op, worker, token uint64, put *putting, err error) {
+	r.broke(op, worker, put, err)
 	r.mu.Lock()
 	put.left--
 	last := put.left == 0
@@ -288,11 +288,12 @@ func (r *remote) pushed(op, token uint64, put *putting, err error) {
 	}
 }
 
-// broke tells the workers that some bytes will not come, because they would wait for them.
-func (r *remote) broke(op uint64, put *putting, err error) {
+// broke tells the workers that some bytes will not come, because they would wait for them. If the worker they were for
+// is lost, it does nothing: the controller has the put go on without it, or ends it.
+func (r *remote) broke(op, worker uint64, put *putting, err error) {
 	r.mu.Lock()
 	_, open := r.pending[op]
-	first := err != nil && put.err == nil
+	first := err != nil && put.err == nil && !r.gone[worker]
 	if first {
 		put.err = err
 	}
@@ -314,7 +315,7 @@ func (r *remote) abort(op uint64, err error) {
 func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, returned func(device uint32)) {
 	worker, key := r.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}
 	end := func(err error) {
-		r.broke(op, put, err)
+		r.broke(op, worker, put, err)
 		returned(device)
 	}
 	if l, ok := r.exchange.(transport.Lender); ok && len(data) > 0 {

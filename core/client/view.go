@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -36,8 +37,8 @@ func (r *remote) WorkerName(process uint64) string {
 	return strconv.FormatUint(process, 10)
 }
 
-// lostWorkers records processes that are lost. Their numbers are never used again.
-func (r *remote) lostWorkers(processes []uint64) {
+// lostWorkers records processes that are lost, and why. Their numbers are never used again.
+func (r *remote) lostWorkers(processes []uint64, why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, process := range processes {
@@ -45,15 +46,16 @@ func (r *remote) lostWorkers(processes []uint64) {
 	}
 	for _, d := range r.view.Load().devices {
 		if slices.Contains(processes, d.Worker) {
-			r.losesUpTo(d.Number)
+			r.losesUpTo(d.Number, why)
 		}
 	}
 }
 
-// losesUpTo records that a device has lost what was made until now. The caller holds mu.
-func (r *remote) losesUpTo(device uint32) {
+// losesUpTo records that a device has lost what was made until now, and why; nil means for the same reason as before.
+// The caller holds mu.
+func (r *remote) losesUpTo(device uint32, why error) {
 	if int(device) < len(r.losses) {
-		r.losses[device] = r.objects.Load()
+		r.losses[device], r.lossWhy[device] = r.objects.Load(), cmp.Or(why, r.lossWhy[device])
 	}
 }
 
@@ -97,7 +99,7 @@ func (r *remote) rebind(m *wire.Rebind) {
 	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
 	r.mu.Lock()
 	for _, d := range m.Devices {
-		r.losesUpTo(d.GetNumber())
+		r.losesUpTo(d.GetNumber(), nil)
 	}
 	r.mu.Unlock()
 	r.view.Store(next)

@@ -437,12 +437,16 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	first := s.Wait(p.tokens[1])
 	write()
 	losing.Wait()
-	if err := s.Wait(token); err == nil {
-		t.Error("a put to a worker that was lost succeeds")
+	if err := s.Wait(token); err != nil {
+		t.Errorf("a put to several workers, one of which was lost meanwhile: %v", err)
+	}
+	s.expect(w, 0, 0, 0, 0, 0)
+	if _, err := s.read(w, 1); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker-1") {
+		t.Errorf("its shard on the lost worker: %v", err)
 	}
 	errs := []error{s.Wait(p.tokens[0]), first, s.Wait(p.tokens[2]), s.Wait(p.tokens[3])}
 	for _, i := range []int{1, 2} {
-		if status.CodeOf(errs[i]) != status.Unavailable || !strings.Contains(errs[i].Error(), "worker-1") {
+		if !isLoss(errs[i]) || !strings.Contains(errs[i].Error(), "worker-1") {
 			t.Errorf("node %d, with a part on a worker that was lost: %v", i, errs[i])
 		}
 	}

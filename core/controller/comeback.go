@@ -460,10 +460,7 @@ func (r *rebuilding) makeArrays() {
 				o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
 			}
 			s.objects[number] = o
-			if s.lost == nil {
-				s.lost = map[uint64]error{}
-			}
-			s.lost[number] = s.forgottenShard(number) // that is not among these
+			s.loses(number, s.forgottenShard(number)) // one that is not among these
 		}
 	}
 }
@@ -569,7 +566,7 @@ func (st *State) readmit(g *gang, k *known) {
 	}
 	for _, slot := range g.to.all() {
 		if w := st.workers[slot]; st.gangs[number] == g && w.gone != nil {
-			st.through(g, w, 0, st.lossOf(g, w))
+			st.losePart(g, w)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // errShards is the error of what reads shards that were lost with a worker.
 func (st *State) errShards(w *worker) error {
-	if status.CodeOf(w.why) == status.DataLoss { // it has said itself what is lost and what to do
+	if w.saysAll() {
 		return w.why
 	}
 	at := st.clock(" at")
@@ -42,6 +42,51 @@ func (st *State) lossOf(g *gang, w *worker) error {
 		return st.errShards(w)
 	}
 	return w.gone
+}
+
+// losePart ends the part of a lost worker in an operation that was under way.
+func (st *State) losePart(g *gang, w *worker) {
+	why := st.lossOf(g, w)
+	if st.goesOn(g) {
+		why = nil
+	}
+	st.through(g, w, 0, why)
+}
+
+// A put is no computation: its rows do not need each other. It goes on without those of workers that are lost, wherever
+// it is on its way, as long as a worker is left; and its array has lost their shards like one that was whole before.
+
+// goesOn reports whether an operation goes on without those of its workers that are lost.
+func (st *State) goesOn(g *gang) bool {
+	return g.kind == wire.KindPut && slices.ContainsFunc(g.to.all(), func(slot int) bool {
+		return st.workers[slot].gone == nil
+	})
+}
+
+// shrink has a put that is held go on without the rows of a worker that is lost.
+func (st *State) shrink(g *gang, w *worker) {
+	at := st.leftOf(g.s, g.place)
+	if at == nil {
+		st.giveUp(g, w.gone)
+		return
+	}
+	g.vacate()
+	g.place, g.to, g.conns = at, at.workers, at.conns
+	g.occupy()
+	g.hosts = slices.DeleteFunc(g.hosts, func(u hostUse) bool { return u.slot == w.slot })
+	st.stir()
+}
+
+// putLeft returns what of a put that is performed goes on without workers that were lost before, its place, and why the
+// other shards are lost; nil, nil, nil if all of it goes on, or nothing.
+func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place, error) {
+	left := st.leftOf(s, at)
+	if left == nil || len(left.rows) == len(at.rows) {
+		return nil, nil, nil
+	}
+	first := slices.IndexFunc(at.rows, func(d uint32) bool { return !left.has.has(int(d)) })
+	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows}, left,
+		st.errShards(st.workers[at.in.slots[at.rows[first]]])
 }
 
 // lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless
@@ -71,7 +116,7 @@ func (st *State) loseWorker(s *session, w *worker) {
 		o := s.objects[id]
 		at, known := left[o.place]
 		if !known {
-			at = st.leftOf(s, o.place, w)
+			at = st.leftOf(s, o.place)
 			left[o.place] = at
 		}
 		st.loseShards(s, id, o, at, why)
@@ -81,9 +126,9 @@ func (st *State) loseWorker(s *session, w *worker) {
 	}
 }
 
-// leftOf returns the place of those of a place's devices that are not a worker's, nil if there are none.
-func (st *State) leftOf(s *session, p *place, w *worker) *place {
-	rows := slices.DeleteFunc(slices.Clone(p.rows), func(d uint32) bool { return p.in.slots[d] == w.slot })
+// leftOf returns the place of those of a place's devices whose workers are there, nil if there are none.
+func (st *State) leftOf(s *session, p *place) *place {
+	rows := slices.DeleteFunc(slices.Clone(p.rows), func(d uint32) bool { return st.workers[p.in.slots[d]].gone != nil })
 	if len(rows) == 0 {
 		return nil
 	}
@@ -108,6 +153,11 @@ func (st *State) loseShards(s *session, id uint64, o *object, at *place, why err
 		return
 	}
 	o.place = at
+	s.loses(id, why)
+}
+
+// loses records why some shards of an array are lost.
+func (s *session) loses(id uint64, why error) {
 	if s.lost == nil {
 		s.lost = map[uint64]error{}
 	}

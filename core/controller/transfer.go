@@ -34,10 +34,20 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 	if err == nil {
 		err = q.err
 	}
+	var lost error
+	if err == nil && st.alive(at) != nil {
+		if some, left, why := st.putLeft(s, m, at); some != nil {
+			at, lost = left, why
+			q.message, q.payload, q.kept = some, encoded(some), true
+		}
+	}
 	if err == nil && st.known == nil {
 		err = st.alive(at)
 	}
 	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q)
+	if lost != nil && s.objects[m.Object] != nil {
+		s.loses(m.Object, lost)
+	}
 }
 
 // make performs an operation that makes one object.

@@ -237,11 +237,17 @@ func (w *worker) goes(err error) {
 	switch {
 	case errors.Is(err, errStopped):
 		w.gone = Stopped(w.name)
-	case status.CodeOf(err) == status.DataLoss || status.CodeOf(err) == status.NotFound:
-		w.gone = err // it says itself what is lost, or was never there, and what to do
+	case w.saysAll():
+		w.gone = err
 	default:
 		w.gone = status.New(status.Unavailable, "worker %s is gone: %w; %s", w.name, err, afterLoss)
 	}
+}
+
+// saysAll reports whether why a worker has gone says by itself what is lost, or was never there, and what to do.
+func (w *worker) saysAll() bool {
+	code := status.CodeOf(w.why)
+	return code == status.DataLoss || code == status.NotFound
 }
 
 // noteLoss records why a worker has gone, as its operations and the events say it.
@@ -307,13 +313,17 @@ func (st *State) failOn(w *worker) {
 		}
 	}
 	for _, g := range slices.Clone(st.held) {
-		if g.held != nil && g.to.has(w.slot) {
+		switch {
+		case g.held == nil || !g.to.has(w.slot):
+		case st.goesOn(g):
+			st.shrink(g, w)
+		default:
 			st.giveUp(g, st.lossOf(g, w))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.gangs)) {
 		if g := st.gangs[n]; g != nil && g.waits.has(w.slot) {
-			st.through(g, w, 0, st.lossOf(g, w))
+			st.losePart(g, w)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {
