@@ -31,6 +31,18 @@ func (c cleaned) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// section is a part of a table, whose heading comes with its first row.
+type section struct {
+	w       io.Writer
+	heading string
+}
+
+func (s *section) printf(format string, args ...any) {
+	fmt.Fprint(s.w, s.heading)
+	fmt.Fprintf(s.w, format, args...)
+	s.heading = ""
+}
+
 // printJSON prints a value as indented JSON.
 func (p *program) printJSON(value any) error {
 	b, err := json.MarshalIndent(value, "", "  ")

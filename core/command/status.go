@@ -181,14 +181,13 @@ func short(ns int64) time.Duration {
 
 // showMemory prints what workers have of their devices' and their machines' memory, if anything.
 func showMemory(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n"
+	rows := section{w, "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n"}
 	for _, k := range r.EachWorker() {
 		devices, host := memoryOfDevices(k), memoryOfHost(k.Last.GetHost())
 		if devices == "" && host == "" {
 			continue
 		}
-		fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, k.Process.GetName(), cmp.Or(devices, "-"), cmp.Or(host, "-"))
-		head = ""
+		rows.printf("%s\t%s\t%s\n", k.Process.GetName(), cmp.Or(devices, "-"), cmp.Or(host, "-"))
 	}
 }
 
@@ -246,7 +245,7 @@ func memoryOfHost(m *wire.HostMemory) string {
 
 // showHeld prints the operations that wait for admission, if any, and what for.
 func showHeld(w io.Writer, r *wire.Report) {
-	head := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n"
+	rows := section{w, "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n"}
 	for _, s := range r.Sessions {
 		h := s.Held
 		if h.GetOperations() == 0 {
@@ -256,9 +255,8 @@ func showHeld(w io.Writer, r *wire.Report) {
 		if h.Line != "" {
 			what += ", called at " + h.Line
 		}
-		fmt.Fprintf(w, "%s%d\t%s\t%s\t%s\t%v\t%s\n", head, s.Session, status.Count(h.Operations, "operation"),
+		rows.printf("%d\t%s\t%s\t%s\t%v\t%s\n", s.Session, status.Count(h.Operations, "operation"),
 			what, NeedOf(h), wire.Age(h.SinceMs), WaitOf(h))
-		head = ""
 	}
 }
 
@@ -305,33 +303,44 @@ func WaitOf(h *wire.Report_Held) string {
 
 // showRefused prints which workers had no memory for operations that had been admitted, if any.
 func showRefused(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n"
+	rows := section{w, "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n"}
 	for _, k := range r.EachWorker() {
 		if k.Refused == 0 {
 			continue
 		}
 		last := k.LastRefused
-		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v\n", head, k.Process.GetName(), status.Count(k.Refused, "operation"),
+		rows.printf("%s\t%s\t%s\t%s\t%v\n", k.Process.GetName(), status.Count(k.Refused, "operation"),
 			last.GetWhat(), wire.Owner(last.GetSession(), cmp.Or(last.GetClient(), "a client"), last.GetUser(), last.GetHost()),
 			wire.Age(last.GetSinceMs()))
-		head = ""
 	}
+}
+
+// broken is a connection that has broken.
+type broken interface {
+	GetCuts() uint64
+	GetCutMs() int64
+	GetLastMs() int64
+	GetBackMs() int64
+	GetWhy() string
+}
+
+// link prints a row about a connection. Without says what is special where it is not there now.
+func (s *section) link(whose string, l broken, without string) {
+	state := fmt.Sprintf("connected, after %v without", time.Duration(l.GetBackMs())*time.Millisecond)
+	if l.GetCutMs() > 0 {
+		state = fmt.Sprintf("none for %v%s", wire.Age(l.GetCutMs()), without)
+	}
+	s.printf("%s\t%s\t%s\t%v ago\t%s\n", whose, state, status.Count(l.GetCuts(), "time"), wire.Age(l.GetLastMs()),
+		l.GetWhy())
 }
 
 // showLinks prints the connections to the controller that have broken and were kept, if any.
 func showLinks(w io.Writer, r *wire.Report) {
-	head := "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n"
+	rows := section{w, "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n"}
 	show := func(who string, l *wire.Report_Link) {
-		if l.GetCuts() == 0 {
-			return
+		if l.GetCuts() > 0 {
+			rows.link(who, l, fmt.Sprintf(", at most %v", wire.Age(l.LeaseMs)))
 		}
-		state := fmt.Sprintf("connected, after %v without", time.Duration(l.BackMs)*time.Millisecond)
-		if l.CutMs > 0 {
-			state = fmt.Sprintf("none for %v, at most %v", wire.Age(l.CutMs), wire.Age(l.LeaseMs))
-		}
-		fmt.Fprintf(w, "%s%s\t%s\t%s\t%v ago\t%s\n", head, who, state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs),
-			l.Why)
-		head = ""
 	}
 	for _, k := range r.EachWorker() {
 		show(k.Process.GetName(), k.Link)
@@ -342,9 +351,9 @@ func showLinks(w io.Writer, r *wire.Report) {
 }
 
 // showPeerLinks prints the connections of workers to each other and to clients that have broken, if any. Of two workers
-// that both tell of theirs, one does.
+// that both report theirs, it shows one's.
 func showPeerLinks(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tCONNECTION TO\tIS\tBROKE\tLAST\tWHY\n"
+	rows := section{w, "\nWORKER\tCONNECTION TO\tSTATE\tBROKE\tLAST\tWHY\n"}
 	shown := map[[2]uint64]bool{} // one and the other
 	for _, k := range r.EachWorker() {
 		for _, l := range k.Last.GetLinks() {
@@ -352,13 +361,7 @@ func showPeerLinks(w io.Writer, r *wire.Report) {
 				continue
 			}
 			shown[[2]uint64{k.Process.GetNumber(), l.Process}] = true
-			state := fmt.Sprintf("there, after %v without", time.Duration(l.BackMs)*time.Millisecond)
-			if l.CutMs > 0 {
-				state = fmt.Sprintf("broken for %v", wire.Age(l.CutMs))
-			}
-			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%v ago\t%s\n", head, k.Process.GetName(),
-				cmp.Or(l.Name, fmt.Sprint("process ", l.Process)), state, status.Count(l.Cuts, "time"), wire.Age(l.LastMs), l.Why)
-			head = ""
+			rows.link(k.Process.GetName()+"\t"+cmp.Or(l.Name, fmt.Sprint("process ", l.Process)), l, "")
 		}
 		showMore(w, k, k.Last.GetMoreLinks())
 	}
@@ -373,12 +376,11 @@ func showMore(w io.Writer, k *wire.Report_Worker, more uint32) {
 
 // showApart prints the processes that cannot reach each other, if any.
 func showApart(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"
+	rows := section{w, "\nWORKER\tCANNOT REACH\tFOR\tWHY\n"}
 	for _, k := range r.EachWorker() {
 		for _, a := range k.Last.GetApart() {
-			fmt.Fprintf(w, "%s%s\t%s\t%v\t%s\n", head, k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
+			rows.printf("%s\t%s\t%v\t%s\n", k.Process.GetName(), cmp.Or(a.Name, fmt.Sprint("process ", a.Process)),
 				wire.Age(a.SinceMs), a.Why)
-			head = ""
 		}
 		showMore(w, k, k.Last.GetMoreApart())
 	}
@@ -386,7 +388,7 @@ func showApart(w io.Writer, r *wire.Report) {
 
 // showRunning prints the computations that run on devices, if any.
 func showRunning(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"
+	rows := section{w, "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"}
 	for _, k := range r.EachWorker() {
 		for _, c := range k.Last.GetRunning() {
 			program := c.Program
@@ -404,8 +406,7 @@ func showRunning(w io.Writer, r *wire.Report) {
 			if c.UsualMs > 0 {
 				since += fmt.Sprintf(" (usually %v)", wire.Age(c.UsualMs))
 			}
-			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\n", head, k.Process.GetName(), wire.Numbers(c.Devices), program, of, since)
-			head = ""
+			rows.printf("%s\t%s\t%s\t%s\t%s\n", k.Process.GetName(), wire.Numbers(c.Devices), program, of, since)
 		}
 		showMore(w, k, k.Last.GetMoreRunning())
 	}
@@ -413,11 +414,10 @@ func showRunning(w io.Writer, r *wire.Report) {
 
 // showWaits prints what devices have been waiting for for long, if anything.
 func showWaits(w io.Writer, r *wire.Report) {
-	head := "\nWORKER\tWAITS\n"
+	rows := section{w, "\nWORKER\tWAITS\n"}
 	for _, k := range r.EachWorker() {
 		for _, what := range k.Last.GetWaits() {
-			fmt.Fprintf(w, "%s%s\t%s\n", head, k.Process.GetName(), what)
-			head = ""
+			rows.printf("%s\t%s\n", k.Process.GetName(), what)
 		}
 		showMore(w, k, k.Last.GetMoreWaits())
 	}
@@ -429,7 +429,7 @@ func showSlices(w io.Writer, r *wire.Report) {
 	for _, k := range r.EachWorker() {
 		names[k.Process.GetNumber()] = k.Process.GetName()
 	}
-	head := "\nSESSION\tSLICE\tDEVICES\n"
+	rows := section{w, "\nSESSION\tSLICE\tDEVICES\n"}
 	for _, s := range r.Sessions {
 		for _, slice := range s.Slices {
 			n := uint32(0)
@@ -446,19 +446,17 @@ func showSlices(w io.Writer, r *wire.Report) {
 			if slice.Exclusive {
 				alone = " (exclusive)"
 			}
-			fmt.Fprintf(w, "%s%d\t%d\t%d: %s%s\n", head, s.Session, slice.Slice, n, strings.Join(where, ", "), alone)
-			head = ""
+			rows.printf("%d\t%d\t%d: %s%s\n", s.Session, slice.Slice, n, strings.Join(where, ", "), alone)
 		}
 	}
 }
 
 // showLacks prints which sessions have devices without a worker, if any.
 func showLacks(w io.Writer, r *wire.Report) {
-	head := "\nSESSION\tLACKS DEVICES\n"
+	rows := section{w, "\nSESSION\tLACKS DEVICES\n"}
 	for _, s := range r.Sessions {
 		if s.Lacks != "" {
-			fmt.Fprintf(w, "%s%d\t%s\n", head, s.Session, s.Lacks)
-			head = ""
+			rows.printf("%d\t%s\n", s.Session, s.Lacks)
 		}
 	}
 }

@@ -246,10 +246,10 @@ func TestShowPeerLinks(t *testing.T) {
 			Links: []*wire.PeerLink{broke(1, "w0"), broke(3, "w2")}, MoreLinks: 7}},
 		{Process: &wire.Process{Number: 3, Name: "w2"}}}}}}
 	showPeerLinks(&out, r)
-	want := "\nWORKER\tCONNECTION TO\tIS\tBROKE\tLAST\tWHY\n" +
-		"w0\tw1\tthere, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
-		"w0\tprocess 9\tbroken for 3s\t1 time\t3s ago\tconnection reset\n" +
-		"w1\tw2\tthere, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
+	want := "\nWORKER\tCONNECTION TO\tSTATE\tBROKE\tLAST\tWHY\n" +
+		"w0\tw1\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
+		"w0\tprocess 9\tnone for 3s\t1 time\t3s ago\tconnection reset\n" +
+		"w1\tw2\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
 		"w1\tand 7 more\n"
 	if got := out.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -250,7 +250,7 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 	default:
 		fmt.Fprintf(w, "\nsupervisor: process %d restarts processes that die\n", r.Pid)
 	}
-	head := "\nPROCESS\tPID\tRESTARTED\n"
+	rows := section{w, "\nPROCESS\tPID\tRESTARTED\n"}
 	for _, q := range r.Processes {
 		if q.Restarts == 0 && q.Failed == "" {
 			continue
@@ -266,8 +266,7 @@ func showSupervisor(w *tabwriter.Writer, r *wire.Report_Supervisor) {
 		if q.Failed != "" {
 			times = "no longer: " + q.Failed
 		}
-		fmt.Fprintf(w, "%s%s\t%s\t%s\n", head, q.Name, pid, times)
-		head = ""
+		rows.printf("%s\t%s\t%s\n", q.Name, pid, times)
 	}
 }
 

@@ -110,7 +110,7 @@ def test_tcp_links_are_made_again(tmp_path):
 
             until("status tells of the breaks", told)
             text = there(address, env=env)
-            assert "CONNECTION TO" in text and "there, after" in text, text
+            assert "CONNECTION TO" in text and "connected, after" in text, text
         with Rounds(address, env=env) as client:
             client.begin()
             client.end()
