@@ -26,16 +26,7 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 			t.Fatal(err)
 		}
 		const rounds = 600
-		ended := make(chan client.Ended, 2*rounds)
-		s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
-			for _, e := range batch {
-				ended <- e
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second) // all have heard of one another
+		s, ended := connectCollecting(t, l, 2*rounds)
 		done := make(chan struct{})
 		breaks := make(chan int)
 		go func() {
@@ -55,14 +46,7 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 				checkCarried(t, s, i, object)
 			}
 		}
-		seen := map[uint64]bool{}
-		for range 2 * rounds {
-			e := <-ended
-			if e.Err != nil || seen[e.Token] {
-				t.Errorf("operation %d ended with %v, before: %v", e.Token, e.Err, seen[e.Token])
-			}
-			seen[e.Token] = true
-		}
+		checkEnds(t, ended, 2*rounds)
 		close(done)
 		if n := <-breaks; n < 20 {
 			t.Errorf("only %d connections were broken", n)
@@ -73,6 +57,34 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 			d.Close()
 		}
 	})
+}
+
+// connectCollecting begins a session, and returns the ends of its operations, of so many at most.
+func connectCollecting(t *testing.T, l *cluster.Local, operations int) (client.Cluster, <-chan client.Ended) {
+	ended := make(chan client.Ended, operations)
+	s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
+		for _, e := range batch {
+			ended <- e
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // all have heard of one another
+	return s, ended
+}
+
+// checkEnds waits until so many operations have ended: each once, and well.
+func checkEnds(t *testing.T, ended <-chan client.Ended, operations int) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	for range operations {
+		e := <-ended
+		if e.Err != nil || seen[e.Token] {
+			t.Errorf("operation %d ended with %v, before: %v", e.Token, e.Err, seen[e.Token])
+		}
+		seen[e.Token] = true
+	}
 }
 
 // A worker whose machine cannot be reached for longer than it may be silent keeps its place for the lease, and its

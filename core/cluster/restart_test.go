@@ -30,19 +30,22 @@ type lasting struct {
 	dead []*controller.Server
 }
 
-// lastingIn starts one, with processes that wait for the controller for so long, and messages that are so long on their
-// way.
-func lastingIn(t *testing.T, dir string, lease, way time.Duration) *lasting {
-	l := &lasting{t: t, dir: dir}
-	var err error
-	l.Local, err = cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: l.store(),
-		Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
-		Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
-			Silence: silence}}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+// inLasting runs body beside one, on simulated time. Its processes wait for the controller for the time of the lease,
+// and messages are so long on their way.
+func inLasting(t *testing.T, lease, way time.Duration, body func(t *testing.T, l *lasting)) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lasting{t: t, dir: dir}
+		var err error
+		l.Local, err = cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: l.store(),
+			Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
+			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
+				Silence: silence}}.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, l)
+	})
 }
 
 func (l *lasting) store() *durable.Store {
@@ -79,23 +82,12 @@ func (l *lasting) end(sessions ...client.Cluster) {
 
 // The controller dies and starts again, again and again under load, and each operation ends well, once.
 func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		l := lastingIn(t, dir, 10*time.Second, time.Millisecond)
+	inLasting(t, 10*time.Second, time.Millisecond, func(t *testing.T, l *lasting) {
 		const (
 			restarts = 8
 			kept     = 10 // rounds whose arrays are there; all of them would make each start, and each check, longer
 		)
-		ended := make(chan client.Ended, 1<<20)
-		s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
-			for _, e := range batch {
-				ended <- e
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second) // all have heard of one another
+		s, ended := connectCollecting(t, l.Local, 1<<20)
 		restarted := make(chan struct{})
 		go func() {
 			for range restarts {
@@ -124,14 +116,7 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 			longest = max(longest, time.Since(begun))
 		}
 		t.Logf("%d rounds, the longest wait for a result %v", rounds, longest)
-		seen := map[uint64]bool{}
-		for range 2 * rounds {
-			e := <-ended
-			if e.Err != nil || seen[e.Token] {
-				t.Fatalf("operation %d ended with %v, before: %v", e.Token, e.Err, seen[e.Token])
-			}
-			seen[e.Token] = true
-		}
+		checkEnds(t, ended, int(2*rounds))
 		if err := l.Check(); err != nil {
 			t.Error(err)
 		}
@@ -142,9 +127,7 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 // Sessions keep their slices while the controller dies and starts again, and requests that wait keep their places: the
 // one that asked first gets the devices when they are released, also where the other one comes back before it.
 func TestSlicesOutliveTheirController(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		l := lastingIn(t, dir, 10*time.Second, time.Millisecond)
+	inLasting(t, 10*time.Second, time.Millisecond, func(t *testing.T, l *lasting) {
 		var sessions []client.Cluster
 		var requests []*grant.Request
 		ask := func(name string) {
@@ -210,9 +193,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 		{when: way / 2, stop: true}, {when: 5 * way / 2, stop: true}, {when: 9 * way / 2, stop: true, lacks: 2},
 	} {
 		t.Run(fmt.Sprint(c.when, c.stop), func(t *testing.T) {
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				l := lastingIn(t, dir, 10*time.Second, way)
+			inLasting(t, 10*time.Second, way, func(t *testing.T, l *lasting) {
 				s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
 				if err != nil {
 					t.Fatal(err)
@@ -265,13 +246,11 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 	}
 }
 
-// Who wants in while a controller that has started again waits for its cluster waits, too, also for longer than it
-// waits for an answer otherwise.
+// A client that connects while a controller that has started again waits for its cluster waits as well, even for longer
+// than it usually waits for an answer.
 func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		const lease = 3 * transport.HelloTime
-		l := lastingIn(t, dir, lease, time.Millisecond)
+	const lease = 3 * transport.HelloTime
+	inLasting(t, lease, time.Millisecond, func(t *testing.T, l *lasting) {
 		l.Cut("worker-1")
 		l.restart()
 		begun := time.Now()
@@ -286,13 +265,11 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 	})
 }
 
-// A worker that the controller let in just before it died, and that has not heard of it, enters anew: nobody waits for
-// what it would have been.
-func TestNobodyWaitsForAWorkerThatEntersAnew(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		const lease = 3 * transport.HelloTime
-		l := lastingIn(t, dir, lease, time.Millisecond)
+// The controller dies just after it has let a worker in, before the worker hears of it. The worker then joins again at
+// once: the controller does not wait for the one that it had let in.
+func TestWorkerWhoseWelcomeWasLostJoinsAgainAtOnce(t *testing.T) {
+	const lease = 3 * transport.HelloTime
+	inLasting(t, lease, time.Millisecond, func(t *testing.T, l *lasting) {
 		never, err := l.Enter(t.Context(), "first try", []byte("me"))
 		if err != nil {
 			t.Fatal(err)
