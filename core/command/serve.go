@@ -56,7 +56,8 @@ func (p *program) serveController(ctx context.Context, s settings) error {
 		return err
 	}
 	if s.text("state") != "" && !s.Changed("lease") {
-		p.say("--state is of no use without --lease: nobody waits for a controller that has ended; add, say, --lease 30s")
+		p.say("--state is of no use without --lease: when the controller ends, its workers and sessions end too instead of " +
+			"waiting for it; add, say, --lease 30s")
 	}
 	secret, err := p.secret(s, c)
 	if err != nil {

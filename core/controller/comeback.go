@@ -2,10 +2,8 @@ package controller
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/status"
@@ -568,31 +566,5 @@ func (st *State) readmit(g *gang, k *known) {
 		if w := st.workers[slot]; st.gangs[number] == g && w.gone != nil {
 			st.losePart(g, w)
 		}
-	}
-}
-
-// forgottenShard returns the error of what reads a shard that no worker has, of an array of which workers had others
-// when the controller started again.
-func (s *session) forgottenShard(id uint64) error {
-	return status.New(status.DataLoss, "a part of array %d is not there: %s", id, s.forgotten)
-}
-
-// forgottenArray returns the error of what reads an array of which no worker has a shard, in a session that began
-// before the controller started again.
-func (s *session) forgottenArray(id uint64) error {
-	return status.New(status.DataLoss, "array %d is not there: %s", id, s.forgotten)
-}
-
-// noteMissing sets what is known of those of a session's arrays that no worker has told of: with which workers they may
-// have been lost.
-func (st *State) noteMissing(s *session) {
-	var where []string
-	s.workers.each(func(slot int) {
-		if w := st.workers[slot]; w.gone != nil && w.name != vacant {
-			where = append(where, fmt.Sprintf("on worker %s, which was lost%s: %v", w.name, st.clock(" by"), w.why))
-		}
-	})
-	if s.forgotten = "it was freed, moved or failed before the controller started again; make it again"; where != nil {
-		s.forgotten = "it was " + strings.Join(where, "; or ") + "; or " + strings.TrimPrefix(s.forgotten, "it ")
 	}
 }

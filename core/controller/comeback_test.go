@@ -494,7 +494,7 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 	lose(2)
 	again()
 	join("fourth", maker, 3)
-	lose(0) // and nobody can open its board any more
+	lose(0) // its board can no longer be opened
 	again()
 	join("fifth", maker+4, 0)
 }

@@ -279,8 +279,8 @@ func (s *Server) supersede(newcomer *link) {
 	}
 }
 
-// awaitOthers blocks until State takes messages of clients and workers, or the Server closes. A newcomer, which may be
-// nil, is told meanwhile that it has to wait, so that it does not give up: nobody waits for longer than the lease.
+// awaitOthers blocks until State takes messages of clients and workers, or the Server closes, for the time of the lease
+// at most. Meanwhile it tells newcomer, which may be nil, to wait, so that it does not give up.
 func (s *Server) awaitOthers(newcomer *link) {
 	s.mu.Lock()
 	away := s.away

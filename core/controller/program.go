@@ -187,7 +187,7 @@ func (st *State) notCompiled(w waiter, err error) {
 	st.send(w.s.to(), wire.KindCompiled, &wire.Compiled{Op: w.op, Program: w.program, Status: wire.Of(err)})
 }
 
-// locate returns the devices of a place. Nobody changes them.
+// locate returns the devices of a place. They do not change.
 func (p *place) locate() []*wire.Place {
 	if p.devicesAt == nil {
 		all := make([]wire.Place, len(p.rows))

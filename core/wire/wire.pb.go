@@ -8305,7 +8305,7 @@ type Report struct {
 	MorePrograms  uint32                  `protobuf:"varint,16,opt,name=more_programs,json=morePrograms,proto3" json:"more_programs,omitempty"`   // that have run, too
 	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
 	// For people: for whom a controller waits that has started again, and for how long. Until then the numbers of
-	// sessions and workers are not known. "": it waits for nobody.
+	// sessions and workers are not known. "": it does not wait.
 	Waits       string              `protobuf:"bytes,17,opt,name=waits,proto3" json:"waits,omitempty"`
 	HeartbeatMs int64               `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often workers are to be heard of
 	Tenants     []*Report_Tenant    `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                             // by name; none where the controller has no file of tenants
