@@ -27,7 +27,7 @@ def test_memories_read_as_stock_jax_writes_them(devices):
 
 
 def test_devices_tell_where_they_are(devices):
-    """What JAX programs group devices by; the last two are jaxlib's own, of the one process that there is."""
+    """Checks what JAX programs group devices by. The last two are of the one process that jaxlib knows."""
     assert {device.slice_index for device in devices} == {0}
     workers = [getattr(device, "worker", None) for device in devices]
     assert [device.virtual_task_index for device in devices] == [list(dict.fromkeys(workers)).index(w) for w in workers]
@@ -36,7 +36,7 @@ def test_devices_tell_where_they_are(devices):
 
 def test_a_worker_has_one_name(devices):
     if not hasattr(devices[0], "worker"):
-        return  # of this process
+        return  # a device of this process has no worker
     assert all(device.worker and not device.worker.isdigit() for device in devices)
     by_worker = {}
     for device in jax.devices():

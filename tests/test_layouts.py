@@ -35,7 +35,7 @@ def test_device_put_with_a_format(sharding):
         y = jax.device_put(x, Format(COLUMNS, sharding()))
         assert order(y) == (1, 0)
         np.testing.assert_array_equal(y, X)
-        np.testing.assert_array_equal(y + 1, X + 1)  # a program that takes them row by row brings them there
+        np.testing.assert_array_equal(y + 1, X + 1)  # a program that expects rows converts it first
 
 
 @pytest.mark.parametrize("sharding", [over_all, on_one])
@@ -59,7 +59,7 @@ def test_formats_that_the_compiler_chooses():
     np.testing.assert_allclose(y, (X @ X.T).T, rtol=1e-5)
 
 
-def test_reshard_brings_them_to_rows():
+def test_reshard_makes_arrays_row_major():
     y = jax.device_put(X, Format(COLUMNS, on_one()))
     for sharding in (over_all(), on_one(1), on_one(7)):  # of the same worker and of others, on a cluster
         moved = pathways.reshard(y, sharding)
@@ -67,7 +67,7 @@ def test_reshard_brings_them_to_rows():
         np.testing.assert_array_equal(moved * 2, X * 2)
 
 
-def test_reshard_brings_whole_shards_to_rows():
+def test_reshard_makes_whole_shards_row_major():
     def over(*indices):
         return NamedSharding(Mesh(np.array([jax.devices()[i] for i in indices]), "x"), P("x"))
 
@@ -78,8 +78,8 @@ def test_reshard_brings_whole_shards_to_rows():
         np.testing.assert_array_equal(moved * 2, X * 2)
 
 
-@pytest.mark.skipif("PATHWAYS_ADDRESS" not in os.environ, reason="of clusters: here the plugin copies")
-def test_a_cluster_refuses_to_copy_them_as_they_are():
+@pytest.mark.skipif("PATHWAYS_ADDRESS" not in os.environ, reason="about clusters: in one process the plugin copies it")
+def test_a_cluster_refuses_to_copy_unconverted_arrays():
     y = jax.device_put(X, Format(COLUMNS, on_one()))
     for index in (1, 7):
         with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED.*first convert it to the default layout"):
@@ -88,7 +88,7 @@ def test_a_cluster_refuses_to_copy_them_as_they_are():
     np.testing.assert_array_equal(jax.device_put(rows, jax.devices()[7]) * 2, X * 2)
 
 
-def test_a_program_takes_them():
+def test_a_program_accepts_arguments_of_any_layout():
     f = pathways.program(jax.jit(lambda x: x * 2))
     columns = jax.device_put(X, Format(COLUMNS, on_one()))
     rows = jax.device_put(X, on_one())

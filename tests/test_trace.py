@@ -56,7 +56,7 @@ def read(path):
             # Slices of a track that overlap without one being inside the other are drawn wrong. Times are whole ns.
             assert later["ts"] >= earlier["ts"] + earlier["dur"] - 0.0005
         ids = [event["args"]["gang"] for event in track]
-        assert len(set(ids)) == len(ids), "a gang is once on a device"
+        assert len(set(ids)) == len(ids), "a gang is on a device once"
     return gangs
 
 
@@ -65,7 +65,7 @@ def sharded(*shape):
     return jax.device_put(np.ones(shape, np.float32), NamedSharding(mesh, PartitionSpec("x")))
 
 
-def test_gangs_are_on_every_device_of_theirs(tmp_path, devices):
+def test_a_gang_is_on_each_of_its_devices(tmp_path, devices):
     @jax.jit
     def everywhere(x):
         return x / x.sum()

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// atOnce is how many bytes the calling thread copies itself if they are ready, as the plugin runs cheap computations;
-	// with more the delay would be noticeable.
+	// atOnce is how many bytes at most the calling thread copies itself, if they are ready; the plugin, too, runs cheap
+	// computations there. Copying more would delay the call noticeably.
 	atOnce = 64 << 10
-	// each is how many bytes are worth a goroutine of their own.
+	// each is how many bytes justify another goroutine.
 	each = 1 << 20
 )
 
@@ -74,7 +74,7 @@ func pwGoReshard(h *C.pw_export_array, number C.uint64_t, out **C.pw_export_arra
 	return nil
 }
 
-// begin starts to move an array, and returns the array that it will be.
+// begin starts to move an array, and returns the array that it becomes.
 func begin(h *C.pw_export_array, number uint64) (*C.pw_export_array, error) {
 	s := get(h.client.session)
 	if s == nil {
@@ -125,7 +125,7 @@ func short(what string, bytes int64) error {
 		what, bytes)
 }
 
-// prepare makes the destination, an object of the core's, without contents.
+// prepare makes the destination without contents. The core counts it as object.
 func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_export_array, error) {
 	first, to := C.pw_export_shard(m.from, 0), m.plan.To[0].Size
 	m.shape = C.pw_shape_new(first.shape._type, (*C.int64_t)(unsafe.SliceData(to)), C.size_t(len(to)))
@@ -143,7 +143,7 @@ func (m *move) prepare(ids []int32, memory string, object uint64) (*C.pw_export_
 	return made, nil
 }
 
-// check returns an error if a plan is not for an array.
+// check returns an error if a plan does not fit an array of this dtype.
 func check(h *C.pw_export_array, plan *reshard.Plan, dtype shape.DType) error {
 	var mixed error
 	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
@@ -180,7 +180,7 @@ func (s *session) targets(c *C.PJRT_Client, plan *reshard.Plan) (t targets, err 
 	return t, nil
 }
 
-// start watches the sources, and copies at once or hands out promises. With an error nothing of the move is left.
+// start watches the sources, and copies at once or hands out promises. If it fails, it frees the move.
 func (m *move) start(h, made *C.pw_export_array) error {
 	m.sources, m.dests = make([]source, len(m.plan.From)), make([]destination, len(m.plan.To))
 	for i := range m.dests {

@@ -50,7 +50,7 @@ func (d *drawing) move(source uint64, from, to []int) uint64 {
 	return d.last
 }
 
-// keeps ends the drawing.
+// keeps returns the finished graph, with these outputs.
 func (d *drawing) keeps(outputs ...uint64) *graph.Graph {
 	d.Outputs = outputs
 	return &d.Graph
@@ -133,9 +133,8 @@ var (
 		Results: []sim.Result{{Op: "add", Args: []int{0}, Value: 3}}}
 )
 
-// A chain makes what its nodes make one by one, however often it is played, and
-// keeps nothing but its outputs.
-func TestPlayChain(t *testing.T) {
+// A chain makes the same arrays as its nodes do one by one, however often it is played, and keeps only its outputs.
+func TestPlayedChainEqualsItsRuns(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		for _, sequential := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d/%v", workers, sequential), func(t *testing.T) {
@@ -196,8 +195,8 @@ func TestPlayChain(t *testing.T) {
 	}
 }
 
-// A diamond over slices on several workers, with transfers as its edges.
-func TestPlayDiamond(t *testing.T) {
+// A graph may branch and join over slices on several workers, with transfers between them.
+func TestPlayedDiamondOverSlices(t *testing.T) {
 	l, drivers := open(t, 4, 1)
 	s := connect(t, l, "client")
 	top, left, right := []int{0, 1}, []int{2, 3}, []int{3, 1}
@@ -224,8 +223,8 @@ func TestPlayDiamond(t *testing.T) {
 	clustertest.Free(t, drivers)
 }
 
-// What a node consumes is gone, and its memory the result's.
-func TestPlayDonates(t *testing.T) {
+// An array that a node donates is gone: neither a later node nor the next play can read it.
+func TestPlayedNodesDonate(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(2)
@@ -258,9 +257,8 @@ func TestPlayDonates(t *testing.T) {
 	clustertest.Free(t, drivers)
 }
 
-// A node that fails on a device fails what depends on it, with its name and line,
-// and nothing else; nothing stays.
-func TestPlayNodeFails(t *testing.T) {
+// A node that fails on a device fails what depends on it, with its name and line, and nothing else. Nothing leaks.
+func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		// the controller hears of the failure before or after it has performed the others
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
@@ -360,7 +358,7 @@ func TestPlaysInterleave(t *testing.T) {
 	}
 }
 
-// held is a put whose bytes have yet to be written.
+// held submits a put whose bytes are written when write is called.
 func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 	s.T.Helper()
 	let := make(chan func(error), len(devices))
@@ -381,7 +379,7 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 	}
 }
 
-// A client that goes in the middle of a play leaves nothing.
+// A client that leaves in the middle of a play leaves nothing behind.
 func TestPlayOfDepartedClientIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, drivers := open(t, 2, 1)
@@ -416,8 +414,7 @@ func TestPlayOfDepartedClientIsDropped(t *testing.T) {
 	})
 }
 
-// A worker that is lost in the middle of a play fails the nodes that need it, by
-// its name, and no others.
+// A worker that is lost in the middle of a play fails only the nodes that need it, with an error that names it.
 func TestWorkerLostWhileItPlays(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
@@ -467,8 +464,8 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	clustertest.Free(t, drivers[:1])
 }
 
-// The description of a graph is as long for any number of shards.
-func TestGraphBytes(t *testing.T) {
+// The message that defines a graph does not grow with the number of shards.
+func TestGraphMessageDoesNotGrowWithShards(t *testing.T) {
 	var chain, edge []int
 	for _, n := range []int{1, 8, 512, 4096} {
 		devices, others := make([]uint32, n), make([]int, n)
@@ -492,7 +489,7 @@ func TestGraphBytes(t *testing.T) {
 		if chain[i] != chain[0] {
 			t.Errorf("a chain takes %v bytes", chain)
 		}
-		if count := 5; edge[i] > edge[0]+count+1 { // how many they are, and a digit more of a device's number
+		if count := 5; edge[i] > edge[0]+count+1 { // the count of devices, and longer numbers of devices
 			t.Errorf("an edge between slices takes %v bytes", edge)
 		}
 	}

@@ -30,7 +30,7 @@ func (w *worker) about(kind string) about  { return about{kind: kind, worker: w.
 // note records an event. Err, which may be nil, says why it happened.
 func (st *State) note(a about, text string, err error) { st.record(a, text, err, false) }
 
-// warn is note of an event that may need attention: a controller logs it unless it logs errors only.
+// warn records an event that may need attention: a controller logs it as a warning.
 func (st *State) warn(a about, text string, err error) { st.record(a, text, err, true) }
 
 func (st *State) record(a about, text string, err error, warn bool) {
@@ -38,7 +38,7 @@ func (st *State) record(a about, text string, err error, warn bool) {
 	e := &wire.Report_Event{Number: st.happened, Kind: a.kind, Warn: warn, Session: a.session, Worker: a.worker,
 		Text: text}
 	if err != nil {
-		err = wire.Of(err).Err() // which may be of any length
+		err = wire.Of(err).Err() // shortens a long text
 		e.Reason = fmt.Sprintf("%v: %v", status.CodeOf(err), err)
 	}
 	if len(st.events) < keepsEvents {
@@ -49,7 +49,7 @@ func (st *State) record(a about, text string, err error, warn bool) {
 	st.out = append(st.out, Action{Kind: Log, Event: e, Err: err})
 }
 
-// eventsAfter returns the events with higher numbers that are remembered, the newest n of them, oldest first.
+// eventsAfter returns the newest events whose numbers are above number, at most n of those it remembers, oldest first.
 func (st *State) eventsAfter(number uint64, n int) []occurrence {
 	number = min(number, st.happened)
 	count := min(st.happened-number, uint64(len(st.events)), uint64(n))

@@ -14,14 +14,14 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What a controller keeps on disk for its next start: who was in the cluster, behind which devices, and the slices and
-// compiled programs of sessions. These facts change when processes come and go, when slices do, and when programs are
-// compiled. Nothing is kept of arrays and operations: the workers and the clients have these, and say so: see
-// comeback.go.
+// A controller keeps facts on disk for its next start: which processes are in the cluster, which workers are behind
+// each session's devices, and the slices and compiled programs of sessions. They change when a process joins or leaves,
+// when a slice is granted or released, and when a program is compiled. Arrays and operations are not kept: workers and
+// clients still have them, and report them to the next start (comeback.go).
 //
-// State says what to keep, by actions; Server keeps it, beside the lock, in the order of the actions. So after a crash
-// the newest facts may be missing, never an older one. A process is let in once its link is on disk (keepLink), and
-// with it all that was said before. A session whose program is missing ends with a sentence, and has no wrong result.
+// State returns Keep actions, and Server writes them in their order, without holding its lock. So after a crash the
+// newest facts may be missing, but no older ones. A process is admitted once its link is on disk (keepLink), and with
+// it all facts before. A session whose program is missing ends with an error; it never gets a wrong result.
 
 // The tables of facts.
 const (
@@ -36,11 +36,11 @@ const (
 	tableNumbers  = "numbers"  // KeptLink, whose process and session are the numbers given last
 )
 
-// startShift is where the number of a start stands in numbers that no two starts may both give, and which workers
-// keep: of compiles and transfers. The other bits count within a start.
+// startShift is how many low bits of the numbers of compiles and transfers count within one start. The bits above them
+// hold the start's own number, since workers keep these numbers and no two starts may give the same one.
 const startShift = 40
 
-// keep has a fact kept, or removed if it is nil.
+// keep stores a fact under a key, or removes it if fact is nil.
 func (st *State) keep(table, key string, fact proto.Message) {
 	if st.config.Keeps {
 		st.out = append(st.out, Action{Kind: Keep, Table: table, Key: key, Fact: fact})
@@ -55,14 +55,14 @@ func programKey(session uint32, program uint64) string {
 	return fmt.Sprintf("%010d/%020d", session, program)
 }
 
-// keepNumbers keeps the numbers of processes and sessions that were given last.
+// keepNumbers keeps the last numbers that a process and a session were given.
 func (st *State) keepNumbers() {
 	if st.config.Keeps {
 		st.keep(tableNumbers, "last", &wire.KeptLink{Process: st.process, Session: st.session})
 	}
 }
 
-// keepSession keeps what is behind a session's devices, and what it is offered.
+// keepSession keeps which workers are behind a session's devices, and which it is offered.
 func (st *State) keepSession(s *session) {
 	if !st.config.Keeps {
 		return
@@ -75,7 +75,7 @@ func (st *State) keepSession(s *session) {
 	st.keep(tableSessions, sessionKey(s.id), k)
 }
 
-// keepLoss keeps a worker that has gone, until no session needs it.
+// keepLoss keeps the record of a lost worker, until no session needs it.
 func (st *State) keepLoss(w *worker) {
 	if st.config.Keeps {
 		st.keep(tableLosses, processKey(w.process.Number), &wire.KeptLoss{Hello: w.hello, Process: w.process.Number,
@@ -97,8 +97,8 @@ func (st *State) keepProgram(s *session, p *program) {
 	}
 }
 
-// letKeptProgram removes it. While gangs of the session are under way it stays, since they may be runs of it, and the
-// next start needs it to know what these make.
+// letKeptProgram removes the fact of a program. While gangs of the session are under way it stays: they may be runs of
+// the program, and the next start needs it to know what they make.
 func (st *State) letKeptProgram(s *session, program uint64) {
 	switch {
 	case !st.config.Keeps:
@@ -109,7 +109,7 @@ func (st *State) letKeptProgram(s *session, program uint64) {
 	}
 }
 
-// letUnkept removes programs that stayed while gangs were under way.
+// letUnkept removes the facts that letKeptProgram left because gangs were under way.
 func (st *State) letUnkept(s *session) {
 	for _, program := range s.unkept {
 		st.keep(tablePrograms, programKey(s.id, program), nil)
@@ -117,7 +117,7 @@ func (st *State) letUnkept(s *session) {
 	s.unkept = nil
 }
 
-// keepCompiled keeps what a program was compiled to.
+// keepCompiled keeps the result of a compilation.
 func (st *State) keepCompiled(c *compiled) {
 	if st.config.Keeps {
 		st.keep(tableCompiled, c.key, &wire.KeptCompiled{Key: c.key, Format: c.format, Text: c.text, Code: c.code,
@@ -125,15 +125,15 @@ func (st *State) keepCompiled(c *compiled) {
 	}
 }
 
-// letCompiled removes it, unless another one has its key.
+// letCompiled removes that fact, unless another compilation has its key.
 func (st *State) letCompiled(c *compiled) {
 	if st.compiled[c.key] == nil {
 		st.keep(tableCompiled, c.key, nil)
 	}
 }
 
-// keepBoard keeps the board of a host that has places left, and which was given last: a place that a worker has left
-// may not be given again, since others are in the middle of their blocks to it.
+// keepBoard keeps the board of a host if it has places left, and which of them was given last. The place of a worker
+// that has left is not given again: others may still be sending blocks to it.
 func (st *State) keepBoard(host string) {
 	switch b := st.boards[host]; {
 	case !st.config.Keeps:
@@ -144,7 +144,7 @@ func (st *State) keepBoard(host string) {
 	}
 }
 
-// Kept is what an earlier start has kept.
+// Kept holds the facts of an earlier start.
 type Kept struct {
 	Links    []KeptLink
 	Losses   []*wire.KeptLoss
@@ -164,10 +164,10 @@ type KeptLink struct {
 	*wire.KeptLink
 }
 
-// Restore has a new State begin with what an earlier start has kept. It is called before Step. All connections are Cut
-// then, and come back by Mended and a Rejoin each, or are Lost. Until the last of them has, State takes no other
-// messages of clients and workers: see IsComingBack. It returns the connections that cannot come back, with the
-// reason, and what to do.
+// Restore fills a new State with the facts of an earlier start. It must be called before Step. Each connection is Cut
+// at first; then it comes back, by Mended and a Rejoin, or is Lost. Until the last of them has, State accepts no other
+// messages from clients and workers: see IsComingBack. Restore returns the connections that cannot come back, each with
+// the reason, and the actions to carry out.
 func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	refused = map[uint64]error{}
 	st.comeback = &comeback{away: map[uint64]bool{}, of: map[uint64][]*wire.Rejoin{}}
@@ -175,7 +175,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 		st.layout.AddIsland(is.Name)
 		st.addIsland(is.Name)
 	}
-	left := map[uint64]*placement.Worker{} // those that were lost, by process
+	left := map[uint64]*placement.Worker{} // lost workers, by process
 	for _, l := range k.Losses {
 		if placed, err := st.restoreLoss(l); err == nil { // otherwise its sessions will miss it
 			left[l.Process] = placed
@@ -214,7 +214,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	st.session = max(st.session, k.Numbers.GetSession())
 	st.restorePrograms(k)
 	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
-	st.out, st.events, st.happened = nil, nil, 0 // those that are restored have joined before
+	st.out, st.events, st.happened = nil, nil, 0 // who is restored joined earlier: that is no news
 	if len(st.comeback.away) == 0 {
 		st.comeback = nil
 	} else {
@@ -224,7 +224,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	return refused, out
 }
 
-// restoreLoss makes a worker that has gone.
+// restoreLoss makes the record of a lost worker.
 func (st *State) restoreLoss(l *wire.KeptLoss) (*placement.Worker, error) {
 	if err := checkOffer(l.Hello); err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (st *State) restoreLoss(l *wire.KeptLoss) (*placement.Worker, error) {
 	return placed, nil
 }
 
-// errLost is why the worker of a process number has gone; nil if it has not.
+// errLost returns why the worker with a process number has gone; nil if it has not.
 func (st *State) errLost(process uint64) error {
 	if w := st.memberOf(process); w != nil {
 		return w.gone
@@ -257,8 +257,8 @@ func (st *State) restoreWorker(l KeptLink) error {
 	return nil
 }
 
-// restoreBoards has workers that join get the next places of the boards that there were, instead of those that
-// restoreWorker's have taken. A board whose maker has gone cannot be opened any more.
+// restoreBoards replaces the boards that restoreWorker has made by those of the earlier start, so that workers that
+// join get places that no one had. A board whose maker has gone can no longer be opened, and is dropped.
 func (st *State) restoreBoards(kept []*wire.KeptBoard) {
 	hosts := maps.Clone(st.boards)
 	clear(st.boards)
@@ -278,8 +278,8 @@ func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64
 	case k == nil:
 		return status.New(status.Unavailable, "the controller has started again, and does not know the session's devices")
 	case k.Slices:
-		return status.New(status.Unavailable, "the controller has started again, and the session has slices, of which its "+
-			"client cannot tell; install the same version of openpathways on all machines")
+		return status.New(status.Unavailable, "the controller has started again, and the session has slices, which its "+
+			"client is too old to report; install the same version of openpathways on all machines")
 	}
 	owner, err := st.tenantOf(l.Tenant)
 	if err != nil {
@@ -319,7 +319,7 @@ func placedSpans(all []*wire.Span) []placement.Span {
 	return out
 }
 
-// restorePrograms makes the programs of sessions.
+// restorePrograms restores the programs of sessions.
 func (st *State) restorePrograms(k *Kept) {
 	var all []*compiled
 	for _, p := range k.Programs {
@@ -349,11 +349,11 @@ func (st *State) restorePrograms(k *Kept) {
 		}
 	}
 	for _, c := range all {
-		st.let(c) // until all have it
+		st.let(c) // the user that restoreCompiled counted
 	}
 }
 
-// restoreCompiled makes what a program was compiled to. It has a user until all programs have been made.
+// restoreCompiled restores the result of a compilation. It counts one user itself, until all programs are restored.
 func (st *State) restoreCompiled(k *wire.KeptCompiled) (*compiled, error) {
 	c := &compiled{key: k.Key, format: k.Format, text: k.Text, code: k.Code, options: k.Options, handlers: k.Handlers,
 		madeFor: k.Places, ready: true, users: 1}

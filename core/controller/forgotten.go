@@ -9,7 +9,7 @@ import (
 
 // A session may still name an array, or a shard of one, that no worker has reported after the controller started again.
 // It was freed, donated or failed before, or was lost with a worker. The controller cannot tell which, so its errors
-// name all that is possible.
+// name each of these.
 
 // forgottenShard returns the error for a read of a shard that no worker has reported, although some reported other
 // shards of its array.

@@ -66,25 +66,24 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 	return nil
 }
 
-// put begins a part of a put: from here on the bytes may come.
+// put begins a device's part of a put: from here on its bytes may arrive.
 func (q *queue) put(g *gang, u *put, f *devicequeue.Flight) {
 	s := f.Made[0]
 	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(u.devices[f.Part.Index])}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
 		q.now(func() { q.arrived(g, u, s, b, err) })
 	})
-	if err := g.failure(); err != nil { // it failed before Expect did know
+	if err := g.failure(); err != nil { // before Expect knew of the key
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
 	}
 }
 
-// arrived makes the buffer of a shard whose bytes have come, and ends its part
-// when the driver has them.
+// arrived makes the buffer of a shard whose bytes have arrived, and ends its part when the driver has them.
 func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block, err error) {
 	if err == nil && s.Freed() {
 		b.Release()
 		q.state.Spoil(s, devicequeue.ErrFreed)
-		g.end(g.failure()) // its bytes are of no use any more
+		g.end(g.failure()) // the bytes are no longer needed
 		return
 	}
 	var buf device.Buffer
@@ -106,7 +105,7 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 	q.fill(g, u.object, s, buf, what, func(err error) { g.end(q.explain(err, what, nil)) })
 }
 
-// fill tells the state machine of a shard's buffer, and calls done when the contents are there.
+// fill hands a shard's buffer to the state machine, and calls done when its contents are there.
 func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string, done func(error)) {
 	writing := q.state.Writing(s)
 	q.state.Fill(s, buf)
@@ -126,9 +125,9 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 	e.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
-// fromHost hands a block to the driver, which releases it by itself. A short one is copied: that costs less than to
-// hear when it is released. So is one that came while arrays have much of the memory for blocks already: as long as
-// they are not freed, nothing else would make room for the next bytes.
+// fromHost hands a block to the driver, which releases it once it has read it or the array is freed. A short block is
+// copied at once: that costs less than a notification of its release. Where arrays already hold much of the memory for
+// blocks, the driver copies long ones as well: else there would be no room for the next bytes until arrays are freed.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy,
 		Done: b.Release}
@@ -177,8 +176,8 @@ func (q *queue) fetch(g *gang, work *fetch, f *devicequeue.Flight) {
 	})
 }
 
-// push sends a whole shard, which is pinned, to another process, and unpins it. Until it has
-// been read it is among what has begun, by begins. The queue's owner calls done.
+// push sends a whole pinned shard to another process, and unpins it. The copy counts as begun, by begins, until the
+// shard has been read. The queue's owner calls done.
 func (q *queue) push(
 	g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, begins func() (ends func()),
 	done func(error),
@@ -216,17 +215,16 @@ func (q *queue) push(
 	})
 }
 
-// pushBuffer is push by a copy that the driver makes. The shard is being read; copied is
-// called when it has been, perhaps more than once. Done is called when the driver is through
-// with the copy, also where that has become of no use before: until then the copy keeps the
-// shard's memory.
+// pushBuffer is push for a shard that the driver has to copy. It calls copied when the shard has been read, perhaps
+// more than once, and done when the driver has finished with the copy, even if that is no longer needed: until then it
+// keeps the shard's memory.
 func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint64, key transport.Key, copied func(),
 	done func(error)) {
 	buf := bufferOf(s)
 	read := sync.OnceFunc(func() { q.soon(func() { q.state.Unpin(s) }) })
 	var pushed error // the end of Push
 	var left atomic.Int32
-	left.Store(1) // that, and the copy
+	left.Store(1) // Push, and the copy once it begins
 	through := func() {
 		if left.Add(-1) == 0 {
 			q.soon(func() { done(pushed) })
@@ -263,13 +261,13 @@ func (q *queue) pushBuffer(g *gang, object uint64, s *devicequeue.Shard, to uint
 		pushed = err
 		through()
 	})
-	if err := g.failure(); err != nil { // it failed before Push did know
+	if err := g.failure(); err != nil { // before Push knew of the key
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
 	}
 }
 
-// begins counts a copy among what has begun, until what it returns is called. That matters
-// only where devices are threads of one pool.
+// begins counts a copy as begun until the function that it returns is called. That matters only where devices are
+// threads of one pool.
 func (q *queue) begins() (ends func()) {
 	if q.w.config.Threads == 0 {
 		return func() {}
@@ -278,5 +276,5 @@ func (q *queue) begins() (ends func()) {
 	return sync.OnceFunc(func() { q.soon(q.state.CopyEnded) })
 }
 
-// uncounted is begins of what no other worker waits for.
+// uncounted is begins for a copy that no other worker waits for.
 func uncounted() (ends func()) { return func() {} }

@@ -17,12 +17,12 @@ type full struct{ transport.Mover }
 
 func (full) Room(uint64, int64, []uint64) (transport.Block, bool) { return transport.Block{}, false }
 
-// A hundred transfers at once, each of which puts shards together from all devices, take memory for their results
-// alone, and give it back; the same where the exchange has no room for them.
+// A hundred concurrent transfers, each of which assembles shards from all devices, take memory for their results only,
+// and give it back, even where the exchange has no room for them.
 func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 	for name, change := range map[string]func(*worker.Config){
-		"in rooms": nil,
-		"without":  func(c *worker.Config) { c.Exchange = full{c.Exchange} },
+		"with room in the exchange": nil,
+		"without room":              func(c *worker.Config) { c.Exchange = full{c.Exchange} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			const n, transfers = 96 << 8, 100 // floats of a shard, of which a box has a quarter
@@ -70,7 +70,7 @@ func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 	}
 }
 
-// Arrays that devices read where their bytes came leave room for the bytes that come later, however many there are.
+// However many arrays devices read in place, in the memory in which their bytes arrived, room is left for more bytes.
 func TestArraysThatStayLeaveRoomForBytes(t *testing.T) {
 	const n, arrays, limit = 1 << 18, 24, 8 << 20 // floats of an array; bytes for blocks
 	w := startIn(t, shm.NewPool(shm.Config{Limit: limit}), simDrivers(t, 1, 1, sim.Options{}), nil)
@@ -106,7 +106,7 @@ func (s *script) done(gangs ...uint64) {
 	}
 }
 
-// hostMemory returns the bytes that the workers have for arrays, after all that they were told has been done.
+// hostMemory returns how many bytes of host memory the workers use for arrays that arrive or are assembled.
 func (s *script) hostMemory() (bytes int64) {
 	for _, used := range s.pool.Stats().Used {
 		bytes += used

@@ -9,10 +9,10 @@ import page
 
 TITLES = {system: collectives.TITLES[system] for system in ("ours", "gloo", "one")}
 WORKERS = (4, 8)
-BATCHES = (8, 32)  # examples a worker: the fewer, the larger is the part of the gradients' sum
+BATCHES = (8, 32)  # examples a worker; with fewer, the sum of gradients takes a larger part of a step
 BESIDE = ("gloo", "one")
 TARGET = 1.5  # times the speed of JAX with gloo
-SAME = 1e-3  # how far losses may differ, of themselves: the order of sums does
+SAME = 1e-3  # relative difference of losses that the order of sums alone may cause
 
 
 def command(system, workers, directory):
@@ -62,7 +62,7 @@ def run(quick, chosen, had, keep):
 
 
 def write(rows, folder):
-    """Writes the table as a page has it."""
+    """Writes the table for the page."""
     heads = ["workers", "examples a worker", "ours, ms", *(f"speed of {TITLES[system]}" for system in BESIDE)]
     cells = [
         [row["workers"], row["batch"], f"{row['ms']['ours']['median']:.0f}"]

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Copies past the caches copy what copy does, from and to any address, and nothing beside it.
-func TestStreamCopies(t *testing.T) {
+// stream, which bypasses the caches, copies the same bytes as copy, from and to any address, and writes no others.
+func TestStreamCopiesLikeCopy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 3*streamBytes).Draw(t, "bytes")
 		from, to := rapid.IntRange(0, 200).Draw(t, "from"), rapid.IntRange(0, 200).Draw(t, "to")
@@ -28,7 +28,8 @@ func TestStreamCopies(t *testing.T) {
 	})
 }
 
-// sameSum compares a sum by vectors with the plain one, bit by bit, for any bits: also of NaN and denormal floats.
+// sameSum checks that a sum by vector instructions has the bits of the scalar one, for any inputs, NaN and denormal
+// floats included.
 func sameSum[T number](t *testing.T, vectors func(acc, in []T)) {
 	t.Helper()
 	var one T
@@ -57,7 +58,7 @@ func sameSum[T number](t *testing.T, vectors func(acc, in []T)) {
 	})
 }
 
-func TestVectorsSumAsPlainly(t *testing.T) {
+func TestVectorSumsHaveTheBitsOfScalarOnes(t *testing.T) {
 	sameSum(t, sumF32)
 	sameSum(t, sumF64)
 	sameSum(t, sumS32)

@@ -11,8 +11,8 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// The accepting process starts again with what it had kept: the dialler is told, what was sent before is forgotten, and
-// frames arrive once and in order from then on, both ways.
+// The accepting process restarts with the links that it had saved. The dialler is told; frames sent before are dropped;
+// later ones arrive once and in order, both ways.
 func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, old, welcome := w.dial()
@@ -65,7 +65,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 	})
 }
 
-// What was not kept is refused, and a dialler that cannot say what it has.
+// A link that was not saved is refused, and so is a dialler whose protocol cannot report what it has.
 func TestOnlyKeptLinksOutliveTheirAcceptor(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, old, _ := w.dial()

@@ -1,7 +1,7 @@
 """OpenXLA's own MPMD front end, from a checkout of openxla/shardy: what it compiles runs here.
 
-It partitions a function by itself, and asks jaxlib to compile the module, which only a closed runtime can. For meshes
-on devices of Pathways this module answers instead.
+The front end partitions a function itself, and asks jaxlib to compile the module, which only a closed runtime can do.
+For meshes on devices of Pathways, this module compiles it instead.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _compile(stock: Callable[..., Any], **given: Any) -> Any:
         return stock(**given)
     for name in ("ifrt_ir_compile_options", "host_callbacks"):
         if given.get(name):
-            raise PathwaysError("UNIMPLEMENTED", f"Pathways runs no MPMD program that is compiled with {name}")
+            raise PathwaysError("UNIMPLEMENTED", f"Pathways cannot run an MPMD program compiled with {name}")
     if any(options.env_option_overrides for options in (given.get("xla_compile_options") or {}).values()):
-        raise PathwaysError("UNIMPLEMENTED", "Pathways runs no MPMD program that is compiled with compiler_options")
+        raise PathwaysError("UNIMPLEMENTED", "Pathways cannot run an MPMD program compiled with compiler_options")
     meshes = list(dict.fromkeys(sharding.mesh for sharding in given["out_shardings"] or ()))
     plan = _partition.plan(given["ifrt_mlir_module"])
     return _Executable(_compiled.Steps(plan, given["devices"], meshes, {}))

@@ -16,8 +16,8 @@ import (
 	"github.com/openpathways/pathways/transport/arrowmem"
 )
 
-// sharing is a client whose workers, in other processes, read its memory where it is:
-// what it changes there after the array has come, the devices see.
+// sharing is a client whose workers, in other processes, read its memory in place: a change that it makes there after
+// the array has arrived is visible to the devices.
 func sharing(ctx context.Context) error {
 	session, err := sharded.Dial(ctx, os.Getenv("PATHWAYS_ADDRESS"))
 	if err != nil {
@@ -73,8 +73,8 @@ func sharing(ctx context.Context) error {
 	return mem.Close()
 }
 
-// large is a client whose arrays have more elements than 32 bits count: memory that a
-// worker reads where it is, a copy from device to device, and what comes back.
+// large is a client whose array has more elements than an int32 can count. A worker reads it in place, copies it to
+// another device, and sends it back.
 func large(ctx context.Context) (err error) {
 	session, err := sharded.Dial(ctx, os.Getenv("PATHWAYS_ADDRESS"))
 	if err != nil {
