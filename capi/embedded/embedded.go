@@ -394,10 +394,14 @@ func pwGoClientCreate(args *C.PJRT_Client_Create_Args, under *unsafe.Pointer, id
 	return 0
 }
 
+// flushEvery is how soon the ledger hears of arrays that have gone, and how long gangs make no progress before they are
+// checked.
+const flushEvery = 200 * time.Millisecond
+
 // flush tells the ledger about arrays that have gone while nothing else enters Go, and has gangs that make no progress
 // checked.
 func (s *session) flush() {
-	t := time.NewTicker(200 * time.Millisecond)
+	t := time.NewTicker(flushEvery)
 	defer t.Stop()
 	for last := ^C.uint64_t(0); ; {
 		select {

@@ -26,6 +26,14 @@ type site struct {
 	running sync.WaitGroup
 }
 
+// Bounds for the page's clients, which anyone who reaches its address can be.
+const (
+	requestTime = 10 * time.Second // to send the head of a request
+	answerTime  = 30 * time.Second // to read an answer, which is a trace of many MiB at most
+	idleTime    = time.Minute      // between two requests of a connection
+	headSize    = 64 << 10         // bytes of the head of a request
+)
+
 // closeSite bounds the time that a controller's end waits for requests under way.
 const closeSite = time.Second
 
@@ -68,8 +76,8 @@ func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server
 		own.Tenant = transport.Tenant.Token(own.Operator)
 	}
 	s := &site{watch: watch.New(own)}
-	s.server = &http.Server{Handler: s.watch, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
-		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10,
+	s.server = &http.Server{Handler: s.watch, ReadHeaderTimeout: requestTime, IdleTimeout: idleTime,
+		WriteTimeout: answerTime, MaxHeaderBytes: headSize,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelWarn)}
 	s.running.Go(func() {
 		if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -57,6 +57,8 @@ const (
 	afterStop = 10 * time.Second
 	afterTerm = 5 * time.Second
 	afterKill = 5 * time.Second
+
+	askEvery = 10 * time.Millisecond // whether they have
 )
 
 // stop ends all processes of a cluster, in the gentlest way that works, and removes its
@@ -112,7 +114,7 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 		return status.New(status.NotFound, "no controller listens at %s, and no processes are listed in %s; %s", c.address(),
 			c.dir, what)
 	}
-	for ; err == nil; time.Sleep(10 * time.Millisecond) {
+	for ; err == nil; time.Sleep(askEvery) {
 		err = ask(false)
 	}
 	if status.CodeOf(err) == status.Unavailable {
@@ -124,7 +126,7 @@ func (p *program) stopUnlisted(c place, wait time.Duration) error {
 
 // gone blocks until the processes have ended, and returns those that have not ended in time.
 func gone(all []process, wait time.Duration) []process {
-	for end := time.Now().Add(wait); len(all) > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(wait); len(all) > 0; time.Sleep(askEvery) {
 		var left []process
 		for _, q := range all {
 			if q.isAlive() {

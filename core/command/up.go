@@ -186,6 +186,9 @@ func run(ctx context.Context, command []string, c place) error {
 	return nil
 }
 
+// readyEvery is how often `pathways up` asks whether all processes are ready.
+const readyEvery = 50 * time.Millisecond
+
 // start starts the processes and blocks until the controller has all workers.
 func (p *program) start(ctx context.Context, s settings, c place, workers, devices int) (*wire.Report, error) {
 	all, err := p.launchAll(c, s, workers, devices)
@@ -201,7 +204,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 	defer cancel()
 	show := newProgress(p.err, workers)
 	defer show.end()
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {
 		for _, q := range all {
@@ -312,6 +315,7 @@ func newProgress(w io.Writer, all int) *progress {
 	return &progress{to: w, all: all, last: -1}
 }
 
+// width is how many columns the bar takes.
 const width = 30
 
 func (p *progress) at(n int) {

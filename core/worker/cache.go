@@ -32,6 +32,9 @@ import (
 // cachedLength is the size of the length in front of each part of a file.
 const cachedLength = 8
 
+// hashedAtOnce is how many bytes are written and hashed by turns: they are still in the processor's cache.
+const hashedAtOnce = 1 << 20
+
 // cachePath returns the file of a program. Members of an epoch have files of their own, since their devices have other
 // numbers.
 func (w *Worker) cachePath(m *wire.Compile) string {
@@ -206,8 +209,8 @@ func writeCached(path string, header []byte, parts []*content.Memory) error {
 	_, err = f.Seek(sha256.Size, io.SeekStart)
 	for _, part := range all {
 		for _, b := range [][]byte{binary.LittleEndian.AppendUint64(nil, uint64(len(part))), part} {
-			for err == nil && len(b) > 0 { // in pieces, of which each is hashed while it is in the processor's cache
-				n := min(len(b), 1<<20)
+			for err == nil && len(b) > 0 {
+				n := min(len(b), hashedAtOnce)
 				_, err = to.Write(b[:n])
 				b = b[n:]
 			}

@@ -264,7 +264,7 @@ func (s *Listener) silent(n *newcomer, err error) error {
 // pause is for errors such as too many open files, which pass.
 func (s *Listener) pause(err error) {
 	s.tales.add(s.address, status.New(status.Unavailable, "%s cannot accept connections: %w", s.address, err))
-	wait := time.NewTimer(50 * time.Millisecond)
+	wait := time.NewTimer(pauseTime)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -274,8 +274,9 @@ func (s *Listener) pause(err error) {
 
 // How often refusals are told: a flood of connections fills no log.
 const (
-	taleTime = 10 * time.Second
-	maxTales = 20 // in that time
+	taleTime  = 10 * time.Second
+	maxTales  = 20                    // in that time
+	pauseTime = 50 * time.Millisecond // before Accept is tried again, see pause
 )
 
 // tales are what a listener tells of connections that were not let in.
