@@ -81,7 +81,8 @@ def test_workers_that_join_serve_devices_of_a_running_script():
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
 def test_workers_that_join_serve_devices_of_a_program_in_c(tmp_path):
-    """By openpathways.h: the device is not found before, and used after."""
+    """By openpathways.h: the device is not found before, and used after; and what it had is lost with its worker, a
+    constant of a program included."""
     library, clients = Path(pathways._native.library_path()), Path(fresh.__file__).parent / "clients"
     link = (f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,{library.parent}", "-lpthread")
     include = f"-I{Path(pathways.__file__).parent / 'include'}"
@@ -95,6 +96,8 @@ def test_workers_that_join_serve_devices_of_a_program_in_c(tmp_path):
             assert lines(client, 1) == ["ready"]
             at = ("--address", cluster.address, "--dir", str(cluster.dir))
             with serving("worker", *at, "--name", "late", "--devices", "1"):
+                assert lines(client, 1) == ["captured"]
+            with serving("worker", *at, "--name", "later", "--devices", "1"):
                 done = fresh.finish(client)
                 assert done.returncode == 0 and done.stdout == "ok\n", done.stdout + done.stderr
         finally:
