@@ -19,7 +19,6 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
 import hosts  # noqa: E402
-import processes  # noqa: E402
 from page import paragraph, table  # noqa: E402
 
 EXAMPLE = HERE.parents[1] / "examples" / "models" / "two_islands.py"
@@ -36,20 +35,9 @@ class Islands:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="slow-"))
         shape = () if rate is None else ("tbf", "rate", f"{rate}mbit", "burst", "256kb", "latency", "200ms")
         self.places = stack.enter_context(hosts.two_hosts(*shape))
-        certs = pathlib.Path(directory, "certs")
-        processes.command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
-        self.env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
-        self.env |= {"PATHWAYS_DIR": directory, "PATHWAYS_ADDRESS": "tcp:10.77.0.1:8476"}
-        at = ("--address", self.env["PATHWAYS_ADDRESS"])
-        stack.enter_context(
-            hosts.serving("controller", "--listen", self.env["PATHWAYS_ADDRESS"], inside=self.places[0], env=self.env)
-        )
-        for i, name in enumerate(("west", "east")):
-            how = ("--listen", f"tcp:10.77.0.{i + 1}:8477", "--name", name, "--island", name, "--devices", "1")
-            stack.enter_context(hosts.serving("worker", *at, *how, inside=self.places[i], env=self.env))
-        processes.until(
-            "the workers", lambda: hosts.there(at[1], self.places[0], self.env).count(" × cpu") == len(self.places)
-        )
+        islands = tuple(("--name", name, "--island", name, "--devices", "1") for name in ("west", "east"))
+        address, env = stack.enter_context(hosts.cluster_on(self.places, pathlib.Path(directory), workers=islands))
+        self.env = env | {"PATHWAYS_DIR": directory, "PATHWAYS_ADDRESS": address}
 
     def train(self, steps, *how):
         """Returns the tokens a second."""

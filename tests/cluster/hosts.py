@@ -10,10 +10,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import fresh
-from processes import COMMAND, HANG_SECONDS
+from processes import COMMAND, HANG_SECONDS, command, until
 
 
 def free_port() -> int:
@@ -111,3 +112,35 @@ def two_hosts(*shape: str):
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@contextmanager
+def cluster_on(
+    hosts: list[tuple[str, ...]],
+    directory: Path,
+    *options: str,
+    controller: tuple[str, ...] = (),
+    workers: tuple[tuple[str, ...], ...] = (("--name", "w1", "--devices", "2"), ("--name", "w2", "--devices", "2")),
+    network: int = 77,
+):
+    """A cluster under TLS: a controller on the first of two hosts, and a worker on each.
+
+    Yields the controller's address, and the environment of its clients.
+
+    options: of all its processes.
+    network: workers listen at 10.network.0.1 and 10.network.0.2.
+    """
+    address, certs = "tcp:10.77.0.1:8476", directory / "certs"
+    names = {f"10.{n}.0.{host}": None for n in (77, network) for host in (1, 2)}
+    command("certs", str(certs), *(part for name in names for part in ("--host", name)))
+    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
+    options = ("--dir", str(directory), *options)
+    with ExitStack() as running:
+        running.enter_context(
+            serving("controller", "--listen", address, *controller, *options, inside=hosts[0], env=env)
+        )
+        for i, (host, own) in enumerate(zip(hosts, workers, strict=True), 1):
+            at = ("--address", address, "--listen", f"tcp:10.{network}.0.{i}:8477")
+            running.enter_context(serving("worker", *at, *own, *options, inside=host, env=env))
+        until("two workers", lambda: there(address, hosts[0], env).count(" × cpu") == 2)
+        yield address, env

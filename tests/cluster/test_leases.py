@@ -21,8 +21,8 @@ import pytest
 from conftest import SEED, SOAK_SECONDS
 from counting import Counting
 from cuts import between, sockets
-from hosts import may_make_networks, serving, set_line, there, two_hosts
-from processes import FREEZES, Cluster, command, opened, resident, until
+from hosts import cluster_on, may_make_networks, set_line, two_hosts
+from processes import FREEZES, Cluster, opened, resident, until
 
 
 def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
@@ -148,17 +148,9 @@ def test_scripts_go_on_through_random_faults():
 def test_script_goes_on_through_random_partitions(tmp_path):
     """The line between two hosts drops everything at times, for less or more than --silence: nothing fails."""
     choose = random.Random(SEED)
-    certs, address = tmp_path / "certs", "tcp:10.77.0.1:8476"
-    command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
-    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
-    silence = ("--silence", "1s", "--heartbeat", "200ms", "--dir", str(tmp_path))
     with two_hosts() as hosts, ExitStack() as running:
-        controller = ("controller", "--listen", address, "--lease", "60s")
-        running.enter_context(serving(*controller, *silence, inside=hosts[0], env=env))
-        for i, host in enumerate(hosts, 1):
-            listen = ("--listen", f"tcp:10.77.0.{i}:8477", "--name", f"w{i}", "--devices", "2")
-            running.enter_context(serving("worker", "--address", address, *listen, *silence, inside=host, env=env))
-        until("two workers", lambda: there(address, hosts[0], env).count(" × cpu") == 2)
+        silence = ("--silence", "1s", "--heartbeat", "200ms")
+        address, env = running.enter_context(cluster_on(hosts, tmp_path, *silence, controller=("--lease", "60s")))
 
         def start(code: str) -> subprocess.Popen:
             asked = fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env})

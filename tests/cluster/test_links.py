@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 import fresh
 import pytest
 from cuts import break_tcp, break_unix
-from hosts import free_port, may_make_networks, serving, there, two_hosts
+from hosts import cluster_on, free_port, may_make_networks, serving, there, two_hosts
 from processes import HANG_SECONDS, Cluster, command, until
 
 # Each round has a collective between the workers and moves arrays between them, and says when it is through.
@@ -196,11 +196,6 @@ def test_partition_between_workers_heals(tmp_path):
     """Two hosts have a line for the controller and one for bytes. The second is cut: both workers stay, status shows
     that they cannot reach each other, and what waits for the line goes on when it is back.
     """
-    certs = tmp_path / "certs"
-    addresses = [f"10.{net}.0.{host}" for net in (77, 78) for host in (1, 2)]
-    command("certs", str(certs), *(part for a in addresses for part in ("--host", a)))
-    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
-    address = "tcp:10.77.0.1:8476"
     with two_hosts() as hosts, ExitStack() as running:
         ends = [f"u{os.getpid() % 100000}{side}" for side in "ab"]
         subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
@@ -208,12 +203,8 @@ def test_partition_between_workers_heals(tmp_path):
             subprocess.run(["ip", "link", "set", end, "netns", inside[-1]], check=True)
             subprocess.run([*inside, "ip", "addr", "add", f"10.78.0.{i}/24", "dev", end], check=True)
             subprocess.run([*inside, "ip", "link", "set", end, "up"], check=True)
-        options = ("--dir", str(tmp_path), "--heartbeat", "200ms", "--silence", "1s")
-        running.enter_context(serving("controller", "--listen", address, *options, inside=hosts[0], env=env))
-        for i, host in enumerate(hosts, 1):
-            listen = ("--listen", f"tcp:10.78.0.{i}:8477", "--name", f"w{i}", "--devices", "1")
-            running.enter_context(serving("worker", "--address", address, *listen, *options, inside=host, env=env))
-        until("two workers", lambda: there(address, hosts[0], env).count(" × cpu") == 2)
+        silence = ("--silence", "1s", "--heartbeat", "200ms")
+        address, env = running.enter_context(cluster_on(hosts, tmp_path, *silence, network=78))
 
         def apart() -> list[str]:
             done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fresh
 import pytest
-from hosts import NoDiscipline, free_port, may_make_networks, serving, there, two_hosts
+from hosts import NoDiscipline, cluster_on, free_port, may_make_networks, serving, there, two_hosts
 from processes import HANG_SECONDS, command, until
 
 ROLES = ("operator", "worker", "tenant")
@@ -173,21 +173,12 @@ def test_open_address_needs_secrets(tmp_path):
 @pytest.mark.parametrize("shape", [(), ("netem", "delay", "3ms", "1ms", "loss", "1%")], ids=["plain", "delay and loss"])
 def test_two_hosts(tmp_path, shape):
     """A controller and a worker on one host, a worker and the client on the other, with TLS between them."""
-    certs = tmp_path / "certs"
-    command("certs", str(certs), "--host", "10.77.0.1", "--host", "10.77.0.2")
-    env = {f"PATHWAYS_TLS_{kind.upper()}": str(certs / f"{kind}.pem") for kind in ("cert", "key", "ca")}
-    address = "tcp:10.77.0.1:8476"
     with ExitStack() as running:
         try:
             hosts = running.enter_context(two_hosts(*shape))
         except NoDiscipline as error:
             pytest.skip(str(error))
-        directory = ("--dir", str(tmp_path))
-        running.enter_context(serving("controller", "--listen", address, *directory, inside=hosts[0], env=env))
-        for i, host in enumerate(hosts, 1):
-            listen = ("--listen", f"tcp:10.77.0.{i}:8477", "--name", f"w{i}", "--devices", "2")
-            running.enter_context(serving("worker", "--address", address, *listen, *directory, inside=host, env=env))
-        until("two workers", lambda: there(address, hosts[1], env).count(" × cpu") == 2)
+        address, env = running.enter_context(cluster_on(hosts, tmp_path))
         done = subprocess.run(
             [*hosts[1], sys.executable, "-c", fresh.source(SCRIPT)],
             env=fresh.environment(env={"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **env}),
