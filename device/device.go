@@ -166,6 +166,15 @@ type Keeper interface {
 	Kept() int64 // bytes, of all drivers in this process
 }
 
+// Pinner is a Driver whose devices read and write host memory themselves once they have been told of it. From and to
+// other memory, the driver has to copy.
+type Pinner interface {
+	// Pin tells the devices of memory, which stays where it is until unpin is called.
+	//
+	// Errors: UNIMPLEMENTED if it makes no difference to this driver, or the system's.
+	Pin(data []byte) (unpin func(), err error)
+}
+
 // Ordered is a Buffer that knows the layout of its elements.
 type Ordered interface {
 	// Order returns the dimensions from the minor one to the major one, in the device's

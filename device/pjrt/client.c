@@ -173,3 +173,11 @@ pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_
            *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1;
            *limit = args.bytes_limit_is_set ? args.bytes_limit : -1);
 }
+
+pwdrv_status pwdrv_dma_map(const PJRT_Api* api, PJRT_Client* client, void* data, size_t size) {
+  PWDRV_DO(PJRT_Client_DmaMap, args.client = client; args.data = data; args.size = size, );
+}
+
+pwdrv_status pwdrv_dma_unmap(const PJRT_Api* api, PJRT_Client* client, void* data) {
+  PWDRV_DO(PJRT_Client_DmaUnmap, args.client = client; args.data = data, );
+}

@@ -114,6 +114,10 @@ pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int
 pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
                                 int64_t* limit);
 
+// From map to unmap, devices read and write this memory themselves.
+pwdrv_status pwdrv_dma_map(const PJRT_Api* api, PJRT_Client* client, void* data, size_t size);
+pwdrv_status pwdrv_dma_unmap(const PJRT_Api* api, PJRT_Client* client, void* data);
+
 // Events. settle asks whether event has fired: if so it sets fired and error (which the caller owns) and destroys the
 // event. watch has pathwaysDriverFired(handle, error) called once, on a thread of the plugin or before it returns; it
 // does not destroy the event.
