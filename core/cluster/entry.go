@@ -15,9 +15,11 @@ import (
 	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/bulk"
 	"github.com/openpathways/pathways/transport/collective"
+	"github.com/openpathways/pathways/transport/shm"
 	"github.com/openpathways/pathways/transport/stream"
 )
 
@@ -138,6 +140,7 @@ func (e *entry) meetPeers() (err error) {
 	e.exchange, err = bulk.New(bulk.Config{
 		Self: e.welcome.Process, Host: e.hello.Host, Options: peers, Listeners: e.listeners, Log: e.Log, Here: true,
 		Hello: &wire.Hello{Name: e.Name, Cluster: e.welcome.Cluster, Proof: wire.Prove(e.welcome.Proof, e.welcome.Process)},
+		Pool:  shm.NewPool(shm.Config{Pin: e.pin()}),
 	})
 	if err != nil {
 		return err
@@ -145,6 +148,21 @@ func (e *entry) meetPeers() (err error) {
 	e.listeners = nil
 	e.onClose(func() { e.exchange.Close() })
 	return nil
+}
+
+// pin returns what tells the devices of memory that arrays come and go in, nil where they do not need to know.
+func (e *entry) pin() func(data []byte) (unpin func()) {
+	driver, ok := e.Driver.(device.Pinner)
+	if !ok {
+		return nil
+	}
+	return func(data []byte) func() {
+		unpin, err := driver.Pin(data)
+		if err != nil && status.CodeOf(err) != status.Unimplemented {
+			e.Log.Info("memory for arrays could not be pinned; they go by a copy", "bytes", len(data), "reason", err)
+		}
+		return unpin
+	}
 }
 
 // config returns the configuration of the worker, with everything that carries blocks for it.

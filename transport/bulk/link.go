@@ -285,7 +285,7 @@ func (l *link) takeOfSegment(conn *stream.Conn, kind wire.Kind, r *reader) error
 	switch kind {
 	case kindSegment:
 		if size := r.size(); r.end() {
-			return mapSegment(l.segments, number, size, conn.File(), shm.Map)
+			return mapSegment(l.segments, number, size, conn.File(), l.x.pool.Map)
 		}
 	case kindShow:
 		if size := r.size(); r.end() {

@@ -25,6 +25,7 @@ type Segment struct {
 	since time.Time
 	told  bool
 	then  []func()
+	unpin func() // nil if it is not pinned
 
 	retired bool // no more blocks come from it
 }
@@ -103,7 +104,29 @@ func newSegment(a *Arena, number uint32, size int64) (_ *Segment, err error) {
 		}
 		return nil, failed("mmap", err)
 	}
+	s.unpin = a.pool.pin(s.data)
 	return s, nil
+}
+
+// pin tells devices of memory, if they want to know.
+func (p *Pool) pin(data []byte) (unpin func()) {
+	if p.config.Pin == nil {
+		return nil
+	}
+	return p.config.Pin(data)
+}
+
+// release returns memory to the system. Unpinning takes until the devices have computed what they were given; nobody
+// waits for that.
+func release(data []byte, unpin func()) {
+	if unpin == nil {
+		_ = unix.Munmap(data)
+		return
+	}
+	go func() {
+		unpin()
+		_ = unix.Munmap(data)
+	}()
 }
 
 // mapped maps memory and touches it, so that no later use faults.
@@ -121,7 +144,7 @@ func mapped(fd int, size int64, flags, may, populate int) ([]byte, error) {
 }
 
 func (s *Segment) unmap() {
-	_ = unix.Munmap(s.data)
+	release(s.data, s.unpin)
 	s.data = nil
 	if s.File != nil {
 		s.File.Close()
@@ -168,18 +191,23 @@ func (s *Segment) give(offset, length int64) {
 type Mapping struct {
 	mu    sync.Mutex
 	data  []byte
-	users int  // of its pieces
-	gone  bool // unmap when there are none
+	unpin func() // nil if it is not pinned
+	users int    // of its pieces
+	gone  bool   // unmap when there are none
 }
 
 // Map maps the file of a peer's segment to be written, and closes it. A file that
 // the peer could cut short, so that writing would crash this process, is refused; so are
 // huge pages, of which there may be none left when one that the peer has given up is touched.
-func Map(file *os.File, size int64) (*Mapping, error) {
-	return mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
+func (p *Pool) Map(file *os.File, size int64) (*Mapping, error) {
+	m, err := mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
+	if err == nil {
+		m.unpin = p.pin(m.data)
+	}
+	return m, err
 }
 
-// MapToRead is Map of a segment that is only to be read: writing to it is a fault.
+// MapToRead is Map of a segment that is only to be read: writing to it is a fault, and so it cannot be pinned.
 func MapToRead(file *os.File, size int64) (*Mapping, error) {
 	return mapFile(file, size, unix.PROT_READ, unix.MADV_POPULATE_READ)
 }
@@ -225,7 +253,7 @@ func (m *Mapping) done() {
 	last := m.gone && m.users == 0
 	m.mu.Unlock()
 	if last {
-		_ = unix.Munmap(m.data)
+		release(m.data, m.unpin)
 	}
 }
 
@@ -236,7 +264,7 @@ func (m *Mapping) Close() {
 	m.gone = true
 	m.mu.Unlock()
 	if last {
-		_ = unix.Munmap(m.data)
+		release(m.data, m.unpin)
 	}
 }
 

@@ -342,7 +342,7 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	if err := unix.Ftruncate(fd, 4096); err == nil {
 		t.Error("a segment can be cut short")
 	}
-	m, err := Map(os.NewFile(uintptr(fd), "segment"), s.Size)
+	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), s.Size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,6 +372,54 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	}
 }
 
+// Devices are told of every segment, a peer's too, and of its end before it is unmapped. Nobody waits for them then.
+func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
+	before := mappings(t)
+	pinned, waiting, busy := map[*byte]int{}, new(sync.WaitGroup), make(chan struct{})
+	p := NewPool(Config{Pin: func(data []byte) func() {
+		at := &data[0]
+		pinned[at] = len(data)
+		waiting.Add(1)
+		return func() {
+			<-busy
+			data[0]++ // still mapped
+			waiting.Done()
+		}
+	}})
+	a := p.Arena("a", true, nil)
+	small, large := get(t, a, 1000), get(t, a, 3*huge)
+	for _, s := range []*Segment{small.Segment, large.Segment} {
+		if len(pinned) != 2 || int64(pinned[&s.data[0]]) != s.Size {
+			t.Errorf("pinned: %v, of a segment of %d bytes", pinned, s.Size)
+		}
+	}
+	fd, err := unix.Dup(int(large.Segment.File.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), large.Segment.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pinned) != 3 {
+		t.Errorf("pinned with a peer's memory: %v", pinned)
+	}
+	m.Close()
+	small.Release()
+	large.Release()
+	p.Trim()
+	if n := mappings(t); n < before+3 {
+		t.Errorf("%d mappings are left while the devices are busy, and 3 are pinned", n-before)
+	}
+	close(busy)
+	waiting.Wait()
+	for end := time.Now().Add(time.Minute); mappings(t) != before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d mappings are left", mappings(t)-before)
+		}
+	}
+}
+
 func TestMapRefuses(t *testing.T) {
 	file := func(size int64, seals int) *os.File {
 		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -396,7 +444,7 @@ func TestMapRefuses(t *testing.T) {
 		size int64
 	}{{file(4096, 0), 4096}, {file(4096, unix.F_SEAL_SHRINK), 8192}, {file(4096, unix.F_SEAL_SHRINK), 0},
 		{file(4096, unix.F_SEAL_SHRINK), -1}, {plain, 0}} {
-		if _, err := Map(c.file, c.size); status.CodeOf(err) != status.InvalidArgument {
+		if _, err := NewPool(Config{}).Map(c.file, c.size); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("%d bytes: %v", c.size, err)
 		}
 		if c.file.Close() == nil {
