@@ -25,8 +25,9 @@ func (c *Client) Partition(ctx context.Context, p device.Program, options []byte
 		return module, waitEnded(ctx)
 	}
 	if c.plugin.Kind() != "cpu" {
-		return module, status.New(status.Unimplemented, "programs are partitioned for CPU devices, and plugin %s is for %s",
-			c.plugin.path, c.plugin.Kind())
+		return module, status.New(status.Unimplemented, "a program that spans workers can be split for CPU devices only, "+
+			"and these are of kind %s: join the workers' devices (pathways worker --nodes), or let each worker run a program "+
+			"of its own (pathways.pipeline, slices)", c.plugin.Kind())
 	}
 	if devices < 1 || devices > maxCPUDevices {
 		return module, status.New(status.InvalidArgument, "a program for %d devices: ask for 1 to %d", devices, maxCPUDevices)
