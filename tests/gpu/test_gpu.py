@@ -3,6 +3,8 @@
 Elsewhere, everything here is skipped.
 """
 
+import contextlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -58,6 +60,20 @@ def on_cluster(code, *options):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@contextlib.contextmanager
+def two_workers(directory):
+    """A cluster of two workers that share the first GPU, which `pathways up` would not start. Gives its environment."""
+    env = fresh.environment(env=SMALL | {"PATHWAYS_DIR": str(directory), "XLA_CLIENT_MEM_FRACTION": "0.1"})
+    worker = ["worker", "--devices", "1", "--heartbeat", "200ms", "--name"]
+    commands = [["controller", "--heartbeat", "200ms"], [*worker, "worker-0"], [*worker, "worker-1"]]
+    with contextlib.ExitStack() as running:
+        for arguments in commands:
+            process = subprocess.Popen([sys.executable, "-m", "pathways", *arguments], env=env)
+            running.callback(process.wait)
+            running.callback(process.send_signal, signal.SIGTERM)
+        yield env | {"PATHWAYS_ADDRESS": f"unix:{directory}/default/controller.sock", "WORKER": str(process.pid)}
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda", "pathways"])
@@ -226,3 +242,74 @@ def test_more_workers_than_gpus_are_refused():
         env=fresh.environment(env=SMALL), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2 and "99 workers" in done.stderr, done.stderr
+
+
+def test_workers_send_each_other_arrays_and_go_on_when_one_is_lost(tmp_path_factory):
+    code = """
+        import os, signal, subprocess, sys
+        import jax, jax.numpy as jnp, numpy as np, pathways
+
+        pathways.init(devices=2, wait=120)
+        here, there = sorted(jax.devices(), key=lambda device: device.worker)
+        events = pathways.events()
+        for dtype in (np.float32, np.int8, np.complex64, bool, jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn):
+            for size in (0, 1, 1000, 3 << 20):
+                host = (np.arange(size) % 7).astype(dtype)
+                x = jax.device_put(jax.device_put(jax.device_put(host, here), there), here)
+                assert np.array_equal(np.asarray(x).astype(np.float32), host.astype(np.float32)), (dtype, size)
+
+        def stage(w, x):
+            return jnp.tanh(x @ w)
+
+        def loss(y, to):
+            return jnp.mean((y - to) ** 2)
+
+        ws = [(np.eye(64) * k).astype(np.float32) for k in (0.5, 0.25)]
+        xs, to = np.random.default_rng(0).normal(size=(2, 32, 64)).astype(np.float32)
+        stages = [(stage, ws[0], here), (stage, ws[1], there)]
+        pipe = pathways.pipeline(stages, microbatches=4, loss=loss, schedule="zb-h1")
+
+        @pathways.program
+        def step(params, xs, to):
+            value, gradients = pipe.value_and_grad(xs, to, params=params)
+            return value, [w - 0.5 * g for w, g in zip(params, gradients)]
+
+        def train():
+            params = [jax.device_put(w, d) for w, d in zip(ws, (here, there))]
+            for _ in range(3):
+                value, params = step(params, xs, to)
+            return [np.asarray(x) for x in (value, *params)]
+
+        def whole(ws):
+            return loss(stage(ws[1], stage(ws[0], xs)), to)
+
+        first, plain = train(), [jnp.asarray(w) for w in ws]
+        for _ in range(3):
+            value, gradients = jax.value_and_grad(whole)(plain)
+            plain = [w - 0.5 * g for w, g in zip(plain, gradients)]
+        for one, other in zip(first, (value, *plain)):
+            np.testing.assert_allclose(one, other, rtol=0.02, atol=1e-3)
+
+        kept, lost = jax.device_put(xs, here), jax.device_put(xs, there).block_until_ready()
+        os.kill(int(os.environ["WORKER"]), signal.SIGKILL)
+        events.wait("lost", 60)
+        new = ["worker", "--devices", "1", "--heartbeat", "200ms", "--name", "worker-1"]
+        new = subprocess.Popen([sys.executable, "-m", "pathways", *new])
+        try:
+            events.wait("rebound", 120)
+            assert np.array_equal(np.asarray(kept), xs)
+            try:
+                raise SystemExit(f"an array of the lost worker is still there: {np.asarray(lost)}")
+            except jax.errors.JaxRuntimeError as error:
+                assert "DATA_LOSS" in str(error), error
+            assert all(np.array_equal(a, b) for a, b in zip(train(), first))
+        finally:
+            pathways.shutdown()
+            new.terminate()
+            new.wait()
+    """
+    with two_workers(tmp_path_factory.mktemp("two")) as env:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
