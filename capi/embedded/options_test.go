@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestOptions(t *testing.T) {
+func TestOptionsAreReadOrPassedToThePlugin(t *testing.T) {
 	for name, c := range map[string]struct {
 		given   []option
 		devices int

@@ -80,7 +80,7 @@ func TestRoundTrip(t *testing.T) {
 
 // Lists, lists of lists and tensors with any permutation, with offsets at every
 // level, cut in any way, are what a loop over all indices makes of them.
-func TestTensors(t *testing.T) {
+func TestTensorsBecomeWhatALoopMakesOfThem(t *testing.T) {
 	r := open(t, 2)
 	r.run()
 	rapid.Check(t, func(t *rapid.T) {
@@ -157,7 +157,7 @@ func TestTensors(t *testing.T) {
 
 // Fixed-size lists in one another are more dimensions, and a tensor is found by its
 // field's metadata, too.
-func TestLists(t *testing.T) {
+func TestNestedListsAreMoreDimensions(t *testing.T) {
 	r := open(t, 1)
 	r.run()
 	elements := r.made(arrow.PrimitiveTypes.Int16, 0, 48, 0)
@@ -197,7 +197,7 @@ func TestLists(t *testing.T) {
 }
 
 // What cannot be an array is refused with what to do, by name, and leaves nothing.
-func TestRefused(t *testing.T) {
+func TestWhatCannotBeAnArrayIsRefused(t *testing.T) {
 	r := open(t, 1)
 	r.run()
 	ints := array.NewInt32Builder(r.mem)

@@ -78,7 +78,7 @@ func (s *seeker) Seek(int64, int) (int64, error) { return int64(s.Len()), nil }
 
 // Streams and files, compressed or not, come record by record as arrays, ahead of
 // the reader that asks and no further.
-func TestBatches(t *testing.T) {
+func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 	r := open(t, 2)
 	r.run()
 	for name, data := range map[string][]byte{
@@ -376,7 +376,7 @@ func read(data []byte, a *arrowmem.Allocator) error {
 
 // Bytes that were changed, cut out or put in anywhere are records or an error with a
 // code, and leave no memory behind.
-func TestDamaged(t *testing.T) {
+func TestDamagedBytesAreRecordsOrErrors(t *testing.T) {
 	a := arrowmem.New(shm.NewPool(shm.Config{Limit: 1 << 26}), "arrow", false)
 	var all [][]byte
 	for _, file := range []bool{false, true} {

@@ -21,7 +21,7 @@ import (
 
 // Numbers of every type are shared: what comes back has the address of what was put,
 // whole and cut, from an offset on, with copies on several devices.
-func TestShared(t *testing.T) {
+func TestNumbersOfEveryTypeAreShared(t *testing.T) {
 	r := open(t, 2)
 	for _, dtype := range types {
 		if dtype == shape.Pred {
@@ -187,7 +187,7 @@ func TestCannotShare(t *testing.T) {
 
 // Rounds do not grow: memory of arrays that were shared or copied comes back, and
 // nothing is kept of them.
-func TestRounds(t *testing.T) {
+func TestSharingLeavesNothing(t *testing.T) {
 	r := open(t, 1)
 	r.run()
 	short, long := r.made(arrow.PrimitiveTypes.Int32, 0, 64, 0), r.made(arrow.PrimitiveTypes.Int32, 0, 8<<10, 0)

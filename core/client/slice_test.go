@@ -25,7 +25,7 @@ func (n *near) request(many int) *wire.SliceRequest {
 	return m
 }
 
-func TestSlices(t *testing.T) {
+func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	n := connect(t)
 	n.far.welcome.Protocol = wire.ProtocolWaiting // after the client has decided to send no bursts
 	type answer struct {

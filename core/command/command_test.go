@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestUsage(t *testing.T) {
+func TestWrongUseIsExplained(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
 	if err := os.WriteFile(file, []byte("colour = \"red\"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestUsage(t *testing.T) {
 }
 
 // What a flag says wins over the variable, and the variable over the file.
-func TestPrecedence(t *testing.T) {
+func TestFlagsPrecedeVariablesAndVariablesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	clusters(t, dir, "of-file", "of-variable", "of-flag")
 	file := filepath.Join(dir, "pathways.toml")
@@ -240,7 +240,7 @@ func TestWrongLinesOfTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
+func TestSizesAreReadWithUnits(t *testing.T) {
 	for text, want := range map[string]int64{
 		"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -340,7 +340,7 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestVersionIsPrinted(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
 		if code, out, errs := call(t, nil, arg); code != ExitSuccess || out != "1.2.3\n" {
 			t.Errorf("%s: exit code %d, %q, %s", arg, code, out, errs)
@@ -348,7 +348,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestCerts(t *testing.T) {
+func TestCertsMakesCertificatesOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
 	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitSuccess {
 		t.Fatal(err)

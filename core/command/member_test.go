@@ -116,7 +116,7 @@ func children(parent int) (all []process) {
 	return all
 }
 
-func TestNodes(t *testing.T) {
+func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "pw")
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func topReport(seconds int64) *wire.Report {
 }
 
 // What is shown follows from the answers of the cluster and the keys alone.
-func TestTop(t *testing.T) {
+func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	m, at := newTop(nil), time.Unix(1000, 0)
 	look := func(seconds int64, err error) {
 		r := topReport(seconds)

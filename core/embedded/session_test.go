@@ -225,7 +225,7 @@ func TestSubmitUndoesItself(t *testing.T) {
 	holds(t, s, "without any", 0)
 }
 
-func TestPlace(t *testing.T) {
+func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	a, err := s.Place(2, 40)
 	if err != nil {
@@ -319,7 +319,7 @@ func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 }
 
 // Whatever threads do at the same time, all is accounted for in the end.
-func TestThreads(t *testing.T) {
+func TestAllIsAccountedForWhateverThreadsDo(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	var threads sync.WaitGroup
 	for n := range 4 {

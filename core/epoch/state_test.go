@@ -51,7 +51,7 @@ func (m *machine) want(want ...string) {
 	}
 }
 
-func TestEpochs(t *testing.T) {
+func TestEpochsBeginWhenAllMembersAreThere(t *testing.T) {
 	m := &machine{t: t, State: New(Limits{})}
 	join := func(number uint64, name string, nodes int) {
 		m.step(Event{Kind: Join, Member: number, Name: name, Island: "a", Nodes: nodes})
@@ -112,7 +112,7 @@ func TestEpochs(t *testing.T) {
 	m.want("welcome 6", "begin 6 epoch 3 node 0 of 1")
 }
 
-func TestBounds(t *testing.T) {
+func TestMembersBeyondTheBoundsAreRefused(t *testing.T) {
 	m := &machine{t: t, State: New(Limits{Members: 2, Keys: 2, Bytes: 10, Key: 4, Waits: 1})}
 	m.step(Event{Kind: Join, Member: 1, Nodes: 1, Island: "a"})
 	m.step(Event{Kind: Join, Member: 2, Nodes: 1 << 20})

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-func TestAwait(t *testing.T) {
+func TestAwaitReturnsWhenTheTurnComes(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		island(t, 2, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 			a := now(t, is, span(0, 8))

@@ -91,7 +91,7 @@ func TestPassIsShown(t *testing.T) {
 	})
 }
 
-func TestLanes(t *testing.T) {
+func TestGangsWaitForThoseBeforeThemOnTheirDevices(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		left, right := now(t, is, span(0, 4)), now(t, is, span(4, 8))
 		mid, middle := arm(t, is, span(2, 6))

@@ -206,7 +206,7 @@ func (a *arena) gang(rng *rand.Rand) bool {
 // share one are not launched at the same time and come to all devices in one
 // order, no more than the bound are under way, each gang is launched or failed once, after what it reads from, and all
 // of them are.
-func TestStress(t *testing.T) {
+func TestOrderHoldsUnderManyThreads(t *testing.T) {
 	const workers, each = 6, 50
 	seeds := uint64(60)
 	if testing.Short() {

@@ -33,7 +33,7 @@ func move(source uint64, from, to uint32) graph.Node {
 	return graph.Node{Transfer: &graph.Transfer{Shape: vector, Moves: []graph.Move{{Source: source, From: from, To: to}}}}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckFindsWhatIsWrongWithAGraph(t *testing.T) {
 	region := func(start, at, size []int64) graph.Node {
 		n := move(1, 0, 1)
 		n.Transfer.Moves[0] = graph.Move{Source: 1, From: 0, To: 1, Start: start, At: at, Size: size, Shard: vector}
@@ -116,7 +116,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestString(t *testing.T) {
+func TestGraphsAsText(t *testing.T) {
 	first := run(1, 1, 2)
 	first.Run.Trace = []byte("model.py:12")
 	g := &graph.Graph{Inputs: 2, Nodes: []graph.Node{first, move(3, 1, 5), run(3, 4), run(4, 3)}, Outputs: []uint64{5},

@@ -8,7 +8,7 @@ import (
 
 // What a computation takes beside its results counts once a device, the largest, until it has ended; what it takes over
 // from its arguments does not count twice.
-func TestAdmit(t *testing.T) {
+func TestTemporariesCountOnceADevice(t *testing.T) {
 	l := New()
 	if err := l.AddOwner(1, "session 1"); err != nil {
 		t.Fatal(err)

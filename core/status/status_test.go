@@ -17,7 +17,7 @@ func TestParseReadsWhatUsersSee(t *testing.T) {
 	}
 }
 
-func TestCount(t *testing.T) {
+func TestCountUsesThePlural(t *testing.T) {
 	for want, got := range map[string]string{
 		"0 workers": Count(0, "worker"), "1 worker": Count(uint64(1), "worker"), "2 arrays": Count(int64(2), "array"),
 		"1 process": Count(1, "process"), "3 processes": Count(uint32(3), "process"), "4 patches": Count(4, "patch"),

@@ -23,7 +23,7 @@ func report(second int64, gangs uint64, seconds map[uint32]float64) *wire.Report
 
 // The history has rates between looks, by session, also of those that came or went in between. A report that is known
 // adds nothing, nor does the first one of another controller.
-func TestHistory(t *testing.T) {
+func TestHistoryHasRatesBetweenReports(t *testing.T) {
 	h, at := NewHistory(), time.Unix(100, 0)
 	other := report(9, 50, map[uint32]float64{2: 4})
 	other.Cluster = "another"

@@ -234,7 +234,7 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 }
 
 // The metrics follow Prometheus' conventions, and say what the report says.
-func TestMetrics(t *testing.T) {
+func TestMetricsSayWhatTheReportSays(t *testing.T) {
 	r := fixed{2}.Answer(new(wire.Ask), true)
 	r.Sessions[0].Name = "node\\:\"1\"\n"
 	c := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {

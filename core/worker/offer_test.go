@@ -25,7 +25,7 @@ func (p plain) Devices() []device.Device { return nil }
 func (p plain) Build() string            { return p.file }
 
 // What compiled programs depend on is in the fingerprint, and no more.
-func TestFingerprint(t *testing.T) {
+func TestFingerprintIsWhatCompiledProgramsDependOn(t *testing.T) {
 	of := func(platform, file string) string { return Offer(plain{nil, platform, file}).Fingerprint }
 	one := of("cpu", "plugin.so with SHA-256 1")
 	for _, want := range []string{"1.2", "plugin.so with SHA-256 1", runtime.GOARCH, " processors", features()} {

@@ -60,7 +60,7 @@ func sum() sim.Program {
 
 func ramp(d int) []float32 { f := float32(d); return []float32{f, f + 1, f + 2, f + 3} }
 
-func TestRun(t *testing.T) {
+func TestRunOnEveryNumberOfWorkersAndDevices(t *testing.T) {
 	for _, c := range []struct{ workers, each int }{{1, 1}, {1, 2}, {2, 2}, {4, 2}} {
 		s := start(t, simDrivers(t, c.workers, c.each, sim.Options{}), nil)
 		var devices, all []int

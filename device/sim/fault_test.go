@@ -182,7 +182,7 @@ func TestFailAlloc(t *testing.T) {
 	}
 }
 
-func TestLose(t *testing.T) {
+func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 	is := sim.NewIsland(sim.Manual, 1)
 	d := open(t, sim.Options{Devices: 3, Island: is})
 	kept, lost := put(t, d, 0, 7), put(t, d, 1, 7)

@@ -159,7 +159,7 @@ func trace(t *testing.T, seed uint64) string {
 	return log.String()
 }
 
-func TestDeterministic(t *testing.T) {
+func TestSameSeedGivesTheSameTrace(t *testing.T) {
 	a, b, c := trace(t, 1), trace(t, 1), trace(t, 2)
 	if a != b {
 		t.Error("the same seed gave two traces")

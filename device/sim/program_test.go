@@ -47,7 +47,7 @@ func TestBadPrograms(t *testing.T) {
 	}
 }
 
-func TestArithmetic(t *testing.T) {
+func TestProgramsCompute(t *testing.T) {
 	d := open(t, sim.Options{Devices: 2})
 	p := sim.Program{Name: "p", Params: []sim.Param{{DType: "f32", Dims: []int64{2}}}, Results: []sim.Result{
 		{Op: "mul", Args: []int{0}, Value: 3}, {Op: "mul", Args: []int{0, 0}}, {Op: "add", Args: []int{0}, Value: -0.5},

@@ -30,7 +30,7 @@ func pool(t testing.TB, limit int64) *shm.Pool {
 
 // Whatever is allocated, made longer or shorter and freed: it keeps its bytes, is
 // zero where it is new, begins at a multiple of 64, and is counted.
-func TestAllocator(t *testing.T) {
+func TestBlocksKeepTheirBytesAndAreCounted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := shm.NewPool(shm.Config{Limit: 64 << 20, Idle: time.Hour})
 		defer p.Trim()
@@ -118,7 +118,7 @@ func TestCloseReportsUnfreedMemory(t *testing.T) {
 
 // Where there is no memory, an allocation is an error with a code, and what is
 // there stays.
-func TestExhausted(t *testing.T) {
+func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 	p := pool(t, 4<<20)
 	a := New(p, "arrow", false)
 	allocate := func(n int, of []byte) (b []byte, err error) {

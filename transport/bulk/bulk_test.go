@@ -114,7 +114,7 @@ func TestExchangeWithDeaf(t *testing.T) {
 }
 
 // What keeps a connection alive does not come among the bytes of its streams.
-func TestHeartbeats(t *testing.T) {
+func TestHeartbeatsStayOutOfStreams(t *testing.T) {
 	o := options()
 	o.Heartbeat = time.Millisecond
 	for range 20 {

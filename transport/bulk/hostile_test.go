@@ -20,7 +20,7 @@ import (
 
 // Each of these is something that no process of Open Pathways does. The process that does it
 // is lost, and no other process.
-func TestHostile(t *testing.T) {
+func TestHostileProcessIsLostAlone(t *testing.T) {
 	offer := func(n uint64, size int64) []byte { return offerFrame(nil, n, key(n, 0), size) }
 	for _, c := range []struct {
 		name string
@@ -200,7 +200,7 @@ func TestHostile(t *testing.T) {
 }
 
 // What is no link is refused, and does no harm.
-func TestRefused(t *testing.T) {
+func TestConnectionsThatAreNoLinkAreRefused(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		x, neighbour, address := neighbours(t, kind)
 		for _, hello := range []*wire.Hello{
@@ -274,7 +274,7 @@ func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 }
 
 // A peer that stops, without closing anything, is lost in a bounded time.
-func TestSilent(t *testing.T) {
+func TestSilentPeerIsLost(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -246,7 +246,7 @@ func held(t testing.TB) (files int, shared int) {
 }
 
 // Bytes go to another process and come back as they were.
-func TestProcesses(t *testing.T) {
+func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		for _, size := range []int{0, 8, 16 << 10, 100_000, 5<<20 + 3} {
 			t.Run(fmt.Sprint(kind, size), func(t *testing.T) {

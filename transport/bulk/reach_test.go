@@ -36,7 +36,7 @@ func seeker(t *testing.T, dialTime time.Duration, names ...string) (x *Exchange,
 }
 
 // A process that cannot be reached is lost.
-func TestUnreachable(t *testing.T) {
+func TestUnreachableProcessIsLost(t *testing.T) {
 	x, _ := seeker(t, 30*time.Millisecond, "two")
 	lost := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { lost <- err })

@@ -186,7 +186,7 @@ func TestHalfFloatsRoundToNearestEven(t *testing.T) {
 	}
 }
 
-func TestBitwise(t *testing.T) {
+func TestBitwiseReductions(t *testing.T) {
 	for _, d := range []shape.DType{shape.S8, shape.U16, shape.S32, shape.U64} {
 		a, b := aligned(64), aligned(64)
 		for i := range a {

@@ -185,7 +185,7 @@ func processes(tb testing.TB, j job) (took, used int64) {
 }
 
 // Collectives over the board between real processes bring the right values, in letters and in areas.
-func TestProcesses(t *testing.T) {
+func TestCollectivesBetweenRealProcesses(t *testing.T) {
 	processes(t, job{processes: 4, length: 500, op: spmd.AllReduce, bytes: 8})
 	for _, op := range []spmd.Op{spmd.AllReduce, spmd.AllGather, spmd.AllToAll, spmd.ReduceScatter} {
 		processes(t, job{processes: 3, length: 4, op: op, bytes: 3 << 20})

@@ -37,7 +37,7 @@ func TestFirstToComeWaitsForTheOther(t *testing.T) {
 
 // What fails or is lost takes out what waits, refuses what comes later, and does
 // not grow with how many there were.
-func TestRemembers(t *testing.T) {
+func TestFailuresAreRememberedWithoutGrowing(t *testing.T) {
 	table := New[int]()
 	const many = 3 * remembered
 	for n := uint64(1); n <= many; n++ {

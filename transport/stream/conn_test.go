@@ -306,7 +306,7 @@ func TestHeartbeatsFollowTheHello(t *testing.T) {
 	})
 }
 
-func TestFiles(t *testing.T) {
+func TestFilesCrossWithTheirFrames(t *testing.T) {
 	address := "unix:" + filepath.Join(t.TempDir(), "s")
 	o := Options{Credentials: cred()}
 	x, y := transporttest.Greeted(t, listen(t, address, o), o)
@@ -372,7 +372,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-func TestDetach(t *testing.T) {
+func TestDetachedSocketHasWhatWasNotRead(t *testing.T) {
 	conn, raw := sockets(t, Config{}, true)
 	raw.Write(append(frame(20, []byte("x")), "rest"...))
 	if _, _, err := conn.Recv(); err != nil {
@@ -401,7 +401,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-func TestAddresses(t *testing.T) {
+func TestListenChecksAddresses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

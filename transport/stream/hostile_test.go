@@ -155,7 +155,7 @@ func TestNewcomersMakeRoom(t *testing.T) {
 	}
 }
 
-func TestSources(t *testing.T) {
+func TestSourcesAreToldApartByNetwork(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		same bool

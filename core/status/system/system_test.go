@@ -13,7 +13,7 @@ import (
 )
 
 // The errors are those of real calls.
-func TestError(t *testing.T) {
+func TestErrorsOfSystemCallsHaveCodes(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

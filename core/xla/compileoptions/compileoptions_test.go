@@ -21,7 +21,7 @@ func someOptions() []byte {
 	return protowalk.AppendBytes(options, 78, "outer")
 }
 
-func TestOptions(t *testing.T) {
+func TestDevicesOfOptionsCanBeReplaced(t *testing.T) {
 	none, err := Parse(nil)
 	if err != nil || !reflect.DeepEqual(none, Options{Replicas: 1, Partitions: 1}) {
 		t.Errorf("no options are %+v, %v", none, err)

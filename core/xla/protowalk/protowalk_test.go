@@ -26,7 +26,7 @@ func all(t *testing.T, message []byte) []protowalk.Field {
 	return fields
 }
 
-func TestFields(t *testing.T) {
+func TestFieldsOfEveryKindAreRead(t *testing.T) {
 	m := protowalk.AppendInt(nil, 1, -2)
 	m = protowire.AppendFixed32(protowire.AppendTag(m, 2, protowire.Fixed32Type), 7)
 	m = protowalk.AppendBytes(m, 3, "text")
@@ -86,7 +86,7 @@ func TestReplacedFieldLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestMalformed(t *testing.T) {
+func TestMalformedMessagesAreRefused(t *testing.T) {
 	good := protowalk.AppendBytes(protowalk.AppendInt(nil, 1, 1<<40), 2, "text")
 	for name, m := range map[string][]byte{
 		"a number cut off":        good[:3],

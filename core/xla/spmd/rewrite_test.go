@@ -281,7 +281,7 @@ func TestLoopsAndBranchesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestProgramsThatCannotBeRewrittenAreRefused(t *testing.T) {
 	one := func(in instr) []byte {
 		b := &builder{replicas: 2}
 		add := b.reducer("add")

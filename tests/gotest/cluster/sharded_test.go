@@ -67,7 +67,7 @@ func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *
 // Programs on sharded arrays make what a loop makes, cut in two dimensions, with
 // copies, in a chain that is not waited for; what they are given that they do not
 // take is an error.
-func TestSharded(t *testing.T) {
+func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		r := open(t, workers, 4/workers)
 		s := shardedOf(t, r, "client")
