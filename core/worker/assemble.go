@@ -68,7 +68,10 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 // make hands a shard all of whose pieces have come to the driver.
 func (q *queue) make(g *gang, t *transfer, l *leg) {
 	buf := l.copied // which the driver may still be writing: its end is that of the part, even if the shard was freed
-	if buf == nil {
+	var cause func(error, func(error))
+	if buf != nil {
+		cause = q.causeOf(g, l.gets[0])
+	} else {
 		if l.shard.Freed() {
 			q.giveUp(g, t, l, nil)
 			return
@@ -83,7 +86,20 @@ func (q *queue) make(g *gang, t *transfer, l *leg) {
 			return
 		}
 	}
-	q.fill(g, t.object, l.shard, buf, moveWords, func(err error) { q.moved(g, t, l, err) })
+	q.fill(g, t.object, l.shard, buf, moveWords, cause, func(err error) { q.moved(g, t, l, err) })
+}
+
+// causeOf returns a function that finds out why what the driver copied to this device failed: mostly because its source
+// did, of whose error drivers keep the text alone. The source's queue knows that error.
+func (q *queue) causeOf(g *gang, v *move) func(err error, then func(error)) {
+	return func(err error, then func(error)) {
+		v.out.soon(func() {
+			if why := v.out.state.Failure(g.Session, v.source); why != nil {
+				err = why
+			}
+			q.soon(func() { then(err) })
+		})
+	}
 }
 
 // giveUp fails a shard that will not be made because of err. Without one it was freed, and its bytes are of no use.

@@ -102,11 +102,13 @@ func (q *queue) arrived(g *gang, u *put, s *devicequeue.Shard, b transport.Block
 		return
 	}
 	const what = "bringing an array"
-	q.fill(g, u.object, s, buf, what, func(err error) { g.end(q.explain(err, what, nil)) })
+	q.fill(g, u.object, s, buf, what, nil, func(err error) { g.end(q.explain(err, what, nil)) })
 }
 
-// fill hands a shard's buffer to the state machine, and calls done when its contents are there.
-func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string, done func(error)) {
+// fill hands a shard's buffer to the state machine, and calls done when its contents are there. If they fail, cause,
+// which may be nil, finds out why, and passes that on by the queue's owner.
+func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Buffer, what string,
+	cause func(err error, then func(error)), done func(error)) {
 	writing := q.state.Writing(s)
 	q.state.Fill(s, buf)
 	end := func(err error) {
@@ -117,12 +119,19 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 		}
 		done(err)
 	}
+	written := func(err error) {
+		if err != nil && cause != nil {
+			cause(err, end)
+		} else {
+			end(err)
+		}
+	}
 	e := buf.Ready()
 	if e.Ready() {
-		end(e.Wait(background))
+		written(e.Wait(background))
 		return
 	}
-	e.Then(func(err error) { q.soon(func() { end(err) }) })
+	e.Then(func(err error) { q.soon(func() { written(err) }) })
 }
 
 // fromHost hands a block to the driver, which releases it once it has read it or the array is freed. A short block is

@@ -72,6 +72,15 @@ func (g *gang) init(w *Worker, id, op uint64, session uint32, client uint64) {
 // failure returns the first error of the gang, or nil. It may be called at any time.
 func (g *gang) failure() error { return g.failed.Load() }
 
+// cause returns the gang's error, or else what ended its collectives; nil if there is neither. A process that is lost
+// ends them before the controller says that the gang has failed.
+func (g *gang) cause() error {
+	if why := g.failure(); why != nil || !g.collective {
+		return why
+	}
+	return g.w.config.Engine.Failure(g.ID)
+}
+
 // fail ends whatever waits for the gang here. The first error is the gang's. It does not block,
 // and may be called from any goroutine that holds no lock.
 //

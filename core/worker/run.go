@@ -271,7 +271,7 @@ func (q *queue) charge(g *gang, r *run, at moments) time.Duration {
 func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) {
 	g.allocated(err)
 	err = q.explain(err, r.program.Name, r.trace)
-	if why := g.failure(); why != nil {
+	if why := g.cause(); why != nil {
 		err = why
 	}
 	q.flights.land(f.Index)
@@ -282,14 +282,14 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 // ended ends a part that the driver is through with.
 //
 // Where it failed, the driver's error says little if the reason lies elsewhere: then the
-// part, and what it made, have the first of these: the error of the gang, which ended the
+// part, and what it made, have the first of these: the error of the gang, or what else ended the
 // collective that the part waited in; the error of an input that failed after the launch; and
 // only then the driver's, with this device's name.
 func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, at moments, err error) {
 	g.spent.Add(q.charge(g, r, at))
 	q.w.record(g, q, at)
 	if err != nil {
-		if why := g.failure(); why != nil {
+		if why := g.cause(); why != nil {
 			err = why
 		} else if why := q.state.Cause(f); why != nil {
 			err = why

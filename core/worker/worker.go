@@ -66,6 +66,8 @@ type Engine interface {
 	Enter(c collective.Call)
 	// Abort ends the calls of a gang, and those to come, with err.
 	Abort(gang uint64, err error)
+	// Failure is why the calls of a gang were ended; nil if they were not.
+	Failure(gang uint64) error
 	// End forgets a gang.
 	End(gang uint64)
 	// Lost ends the calls of all gangs that have a rank on a process which has

@@ -132,6 +132,17 @@ func (e *Engine) Abort(id uint64, err error) {
 	}
 }
 
+// Failure returns why the calls of a gang were aborted; nil if they were not, or if the gang is not known.
+func (e *Engine) Failure(id uint64) error {
+	e.mu.RLock()
+	g := e.gangs[id]
+	e.mu.RUnlock()
+	if g == nil {
+		return nil
+	}
+	return g.reason()
+}
+
 // fail aborts the gang and what it has under way in the exchange.
 func (g *gang) fail(err error) {
 	g.abort(err)

@@ -229,6 +229,9 @@ func TestAbortAndLoss(t *testing.T) {
 			if err == nil || loss && g.Ranks[r].Process == dead {
 				continue
 			}
+			if why := w.engines[g.Ranks[r].Process].Failure(g.ID); status.CodeOf(why) != status.CodeOf(err) {
+				rt.Errorf("rank %d has %v, and its engine says %v", r, err, why)
+			}
 			want := status.Aborted
 			if loss {
 				want = status.Unavailable
