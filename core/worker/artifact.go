@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -314,6 +315,10 @@ func (a *artifacts) held(number uint64) []*content.Memory {
 // again.
 const fetchTries = 5
 
+// fetchPause is between the first two tries, and twice as long between the next two, and so on: this worker may know
+// that a sender has gone before the controller does, which then names the same one again.
+const fetchPause = 10 * time.Millisecond
+
 // fetch returns the serialized form and the code of an artifact, for the caller to release: what is kept here, or what
 // comes from a worker that the controller names.
 func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
@@ -339,7 +344,10 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 		a.mu.Unlock()
 		close(done)
 	}()
-	for range fetchTries {
+	for try := range fetchTries {
+		if try > 0 {
+			w.pause(fetchPause << (try - 1))
+		}
 		s, why := w.ask(number)
 		if why != nil {
 			return nil, why
@@ -364,6 +372,16 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 	}
 	w.sendHave(number, true)
 	return nil, status.Wrap(err, "the compiled program did not come")
+}
+
+// pause blocks for a while, or until the worker ends.
+func (w *Worker) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.ctx.Done():
+	}
 }
 
 // ask asks the controller which worker has an artifact.
