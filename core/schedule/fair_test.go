@@ -39,7 +39,6 @@ type stretch struct {
 type load struct {
 	session uint32
 	tenant  *Tenant
-	weight  float64
 	devices DeviceSet
 	length  func() int64
 	cost    int64 // measured before
@@ -110,7 +109,7 @@ func (b *bench) feed(l *load) {
 		l.runs, l.current = 1, after+b.newer
 	}
 	b.apply(Event{Kind: Submit, Gang: Gang{
-		ID: j.id, Session: cmp.Or(l.current, l.session), Tenant: l.tenant, Weight: l.weight, Devices: l.devices, Cost: l.cost,
+		ID: j.id, Session: cmp.Or(l.current, l.session), Tenant: l.tenant, Devices: l.devices, Cost: l.cost,
 		Collective: true}})
 }
 
@@ -215,39 +214,9 @@ func (b *bench) checkIdle() {
 
 const second = 1e9
 
-// Sessions that always have work get device time by their weights.
-func TestFairSharesFollowWeights(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-		b := newBench(t, &Fair{Gangs: 512}, 4)
-		all := Devices(0, 1, 2, 3)
-		sum, longest := 0.0, int64(0)
-		for i := range rapid.IntRange(2, 6).Draw(t, "sessions") {
-			length := int64(1e6 * (1 << rapid.IntRange(0, 8).Draw(t, "length"))) // 1 to 256 ms
-			l := &load{session: uint32(i + 1), weight: float64(rapid.IntRange(1, 8).Draw(t, "weight")), devices: all,
-				length: func() int64 { return length*3/4 + choose.Int64N(length/2) }}
-			sum += l.weight
-			longest = max(longest, length*5/4)
-			b.loads = append(b.loads, l)
-		}
-		for _, l := range b.loads {
-			b.feed(l)
-		}
-		took := b.between(2*second, 12*second)
-		for _, l := range b.loads {
-			got := float64(took[l.session]) / (4 * 10 * second)
-			want := l.weight / sum
-			if off := max(got-want, want-got); off > max(0.02, float64(longest)/(10*second)) {
-				t.Errorf("session %d of weight %v got %.1f %% of the devices, expected %.1f %%", l.session, l.weight, 100*got,
-					100*want)
-			}
-		}
-	})
-}
-
-// Tenants get device time by their weights however many sessions they have, whenever those came, and whether they stay
-// or others begin in their place after a run or two. Sessions of a tenant that stay share what it gets equally, or get
-// more than that beside some that do not stay.
+// Tenants that always have work get device time by their weights, however many sessions they have, whenever these came,
+// and whether they stay or others begin in their place after a run or two. Sessions of a tenant that stay share what it
+// gets equally, or get more than that beside some that do not stay.
 func TestFairSharesFollowTenantsNotTheirSessions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		choose := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
@@ -368,7 +337,8 @@ func TestFairSharesOfSessionsThatWaitForResults(t *testing.T) {
 	} {
 		b := newBench(t, &Fair{Gangs: 512}, 1)
 		for i, weight := range c.weights {
-			b.loads = append(b.loads, &load{session: uint32(i + 1), weight: weight, devices: Devices(0), depth: c.depth,
+			b.loads = append(b.loads, &load{session: uint32(i + 1),
+				tenant: &Tenant{ID: uint32(i + 1), Weight: weight}, devices: Devices(0), depth: c.depth,
 				length: func() int64 { return 4e6 }})
 		}
 		for range c.depth {

@@ -183,11 +183,8 @@ func (f *Fair) party(g *Gang) *party {
 
 // termsOf are those of a gang's party: of its tenant, or of a session that is a tenant of its own.
 func termsOf(g *Gang) Tenant {
-	switch {
-	case g.Tenant != nil:
+	if g.Tenant != nil {
 		return *g.Tenant
-	case g.Weight > 0:
-		return Tenant{Weight: g.Weight}
 	}
 	return Tenant{Weight: 1}
 }

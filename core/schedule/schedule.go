@@ -50,7 +50,6 @@ type Gang struct {
 	ID      uint64    // identifies the run; unique among the gangs that State knows
 	Session uint32    // the session that submitted it
 	Tenant  *Tenant   // whose session that is, for policies that weigh; nil: a tenant of its own
-	Weight  float64   // the session's share where it has no Tenant; 0 means 1
 	Devices DeviceSet // one or more, as the island numbers them
 	Cost    int64     // estimated device time in nanoseconds; 0 if unknown
 	// After lists the gangs whose outputs this one reads. A gang that State does not

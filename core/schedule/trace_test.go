@@ -28,8 +28,8 @@ func TestTraces(t *testing.T) {
 		d.MaybeScanArgs(t, "share", &fifo.Share)
 		d.MaybeScanArgs(t, "max-queued", &c.MaxQueued)
 		if c.Policy = fifo; d.HasArg("fair") {
-			f := newFair(0)
-			d.MaybeScanArgs(t, "window-time", &f.window)
+			f := new(Fair)
+			d.MaybeScanArgs(t, "window-time", &f.Window)
 			c.Policy = f
 		}
 		return stage{New(c)}
@@ -44,6 +44,9 @@ func (s stage) Event(w *strings.Builder, line string) error {
 		return err
 	}
 	actions := s.Step(ev, nil)
+	for s.More() {
+		actions = s.Step(Event{Kind: Resume}, actions)
+	}
 	s.check()
 	fmt.Fprintf(w, "%-38s →%s\n", line, formatActions(actions))
 	return nil
@@ -99,7 +102,8 @@ func parseEvent(line string) (Event, error) {
 				n, err = strconv.ParseUint(rest[1], 10, 32)
 				g.Session = uint32(n)
 			case "weight":
-				g.Weight, err = strconv.ParseFloat(rest[1], 64)
+				g.Tenant = &Tenant{ID: g.Session}
+				g.Tenant.Weight, err = strconv.ParseFloat(rest[1], 64)
 			case "cost":
 				g.Cost, err = strconv.ParseInt(rest[1], 10, 64)
 			default:
@@ -124,65 +128,4 @@ func formatActions(actions []Action) string {
 		}
 	}
 	return b.String()
-}
-
-// fair shares device time by weight among sessions, and stops while the gangs that
-// it placed fill a window of device time. It is here to show that Policy can say so.
-type fair struct {
-	window int64 // nanoseconds; 0 is no bound
-	filled int64
-	order  []uint32 // sessions, as they came
-	queues map[uint32][]*Gang
-	used   map[uint32]float64 // device time by weight
-	cost   map[uint64]int64   // as placed
-}
-
-func newFair(window int64) *fair {
-	return &fair{window: window, queues: map[uint32][]*Gang{}, used: map[uint32]float64{}, cost: map[uint64]int64{}}
-}
-
-func (f *fair) Push(g *Gang) {
-	if _, ok := f.queues[g.Session]; !ok {
-		f.order = append(f.order, g.Session)
-	}
-	f.queues[g.Session] = append(f.queues[g.Session], g)
-}
-
-func (f *fair) Pop() *Gang {
-	if f.window > 0 && f.filled >= f.window {
-		return nil
-	}
-	var best []*Gang
-	for _, session := range f.order {
-		q := f.queues[session]
-		if len(q) > 0 && (best == nil || f.used[session] < f.used[best[0].Session]) {
-			best = q
-		}
-	}
-	if best == nil {
-		return nil
-	}
-	g := best[0]
-	f.queues[g.Session] = best[1:]
-	f.cost[g.ID] = g.Cost
-	f.filled += g.Cost
-	f.used[g.Session] += float64(g.Cost) / max(g.Weight, 1)
-	return g
-}
-
-func (f *fair) Remove(g *Gang) {
-	q := f.queues[g.Session]
-	for i := range q {
-		if q[i] == g {
-			f.queues[g.Session] = append(q[:i:i], q[i+1:]...)
-			return
-		}
-	}
-}
-
-func (f *fair) Done(g *Gang, time int64) {
-	cost := f.cost[g.ID]
-	delete(f.cost, g.ID)
-	f.filled -= cost
-	f.used[g.Session] += float64(time-cost) / max(g.Weight, 1)
 }
