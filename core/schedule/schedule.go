@@ -102,16 +102,15 @@ type ActionKind uint8
 // The kinds of actions.
 const (
 	Start  ActionKind = iota // launch ID, then report Launched or Failed
-	Fail                     // ID will not start; Err says why, Cause says which gang failed first
+	Fail                     // ID will not start; Err says why
 	Refuse                   // ID was not accepted: MaxQueued gangs are already waiting
 )
 
 // Action is one output of Step.
 type Action struct {
-	Kind  ActionKind
-	ID    uint64
-	Cause uint64 // of Fail: ID itself, or the gang it waited for
-	Err   error  // of Fail and Refuse
+	Kind ActionKind
+	ID   uint64
+	Err  error // of Fail and Refuse
 }
 
 // Config configures a State.
@@ -153,12 +152,10 @@ const (
 // record is State's record of a gang. Records are reused; an edge whose gen differs
 // from its record's refers to an earlier use.
 type record struct {
-	gang  Gang
-	phase phase
-	multi bool // spans several devices
-	// failing reports whether the gang is to fail because gang cause failed.
-	failing bool
-	cause   uint64
+	gang    Gang
+	phase   phase
+	multi   bool // spans several devices
+	failing bool // see markFailed
 	gen     uint32
 	lanes   int32  // gangs that must release a lane first
 	data    int32  // producers that must launch first
@@ -250,18 +247,18 @@ func (s *State) Step(ev Event, out []Action) []Action {
 			err := cmp.Or(ev.Err, errNoReason)
 			switch r.phase {
 			case started:
-				s.markFailed(r, ev.ID)
+				s.markFailed(r)
 				out = s.end(r, ev.Time, s.collectFailed(err, out))
 			case launched: // its readers learn of the failure from its outputs
 				out = s.end(r, ev.Time, out)
 			default:
-				s.markFailed(r, ev.ID)
+				s.markFailed(r)
 				out = s.pump(s.collectFailed(err, out))
 			}
 		}
 	case Cancel:
 		if r := s.gangs[ev.ID]; r != nil && r.phase < started {
-			s.markFailed(r, ev.ID)
+			s.markFailed(r)
 			out = s.pump(s.collectFailed(cmp.Or(ev.Err, errCancelled), out))
 		}
 	case Left:
@@ -304,7 +301,7 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	case s.gangs[g.ID] != nil:
 		return out
 	case g.Devices.Len() == 0:
-		return append(out, Action{Kind: Fail, ID: g.ID, Cause: g.ID, Err: errNoDevice})
+		return append(out, Action{Kind: Fail, ID: g.ID, Err: errNoDevice})
 	case s.queued >= s.maxQueued:
 		return append(out, Action{Kind: Refuse, ID: g.ID, Err: errFull})
 	}
@@ -315,7 +312,7 @@ func (s *State) submit(g *Gang, out []Action) []Action {
 	for _, id := range g.After {
 		if id == g.ID {
 			s.drop(r)
-			return append(out, Action{Kind: Fail, ID: g.ID, Cause: g.ID, Err: errSelf})
+			return append(out, Action{Kind: Fail, ID: g.ID, Err: errSelf})
 		}
 		if p := s.gangs[id]; p != nil && p.phase < launched {
 			p.succ = append(p.succ, edge{to: r, gen: r.gen})
@@ -473,9 +470,9 @@ func (s *State) end(r *record, time int64, out []Action) []Action {
 }
 
 // markFailed marks r, which has not launched, for collectFailed.
-func (s *State) markFailed(r *record, cause uint64) {
+func (s *State) markFailed(r *record) {
 	if !r.failing {
-		r.failing, r.cause = true, cause
+		r.failing = true
 		s.work = append(s.work, r)
 	}
 }
@@ -487,13 +484,13 @@ func (s *State) collectFailed(err error, out []Action) []Action {
 		r := s.work[i]
 		for _, e := range r.succ {
 			if !e.lane && e.to.gen == e.gen {
-				s.markFailed(e.to, r.cause)
+				s.markFailed(e.to)
 			}
 		}
 		if r.phase == started {
 			continue
 		}
-		out = append(out, Action{Kind: Fail, ID: r.gang.ID, Cause: r.cause, Err: err})
+		out = append(out, Action{Kind: Fail, ID: r.gang.ID, Err: err})
 		delete(s.gangs, r.gang.ID)
 		if r.phase == pending {
 			s.pending--
@@ -527,7 +524,7 @@ func (s *State) collectFailed(err error, out []Action) []Action {
 func (s *State) close(session uint32, out []Action) []Action {
 	for _, r := range s.gangs {
 		if r.phase < started && r.gang.Session == session {
-			s.markFailed(r, r.gang.ID)
+			s.markFailed(r)
 		}
 	}
 	slices.SortFunc(s.work, func(a, b *record) int { return cmp.Compare(a.order, b.order) })

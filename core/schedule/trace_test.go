@@ -122,7 +122,7 @@ func formatActions(actions []Action) string {
 		case Start:
 			fmt.Fprintf(&b, " start %d", a.ID)
 		case Fail:
-			fmt.Fprintf(&b, " fail %d (by %d, %v: %v)", a.ID, a.Cause, status.CodeOf(a.Err), a.Err)
+			fmt.Fprintf(&b, " fail %d (%v: %v)", a.ID, status.CodeOf(a.Err), a.Err)
 		case Refuse:
 			fmt.Fprintf(&b, " refuse %d (%v)", a.ID, status.CodeOf(a.Err))
 		}

@@ -45,29 +45,29 @@ func (w *twin) remove(g *twinGang) {
 	w.gangs = slices.DeleteFunc(w.gangs, func(o *twinGang) bool { return o == g })
 }
 
-// step returns "start 1", "fail 2 by 1" and "refuse 3", sorted.
+// step returns "start 1", "fail 2" and "refuse 3", sorted.
 func (w *twin) step(ev Event) (got []string) {
 	say := func(f string, args ...any) { got = append(got, fmt.Sprintf(f, args...)) }
-	fail := func(g *twinGang, cause uint64) {
+	fail := func(g *twinGang) {
 		if g.phase >= started {
 			return
 		}
-		say("fail %d by %d", g.id, cause)
+		say("fail %d", g.id)
 		if g.phase != placed || len(g.devices) < 2 {
 			w.remove(g) // it has no place to keep
 		}
 		g.phase = dead
 	}
 	// failReaders goes on until no gang waits for one that has failed.
-	failed := map[uint64]uint64{} // with the cause
+	failed := map[uint64]bool{}
 	failReaders := func() {
 		for again := true; again; {
 			again = false
 			for _, g := range slices.Clone(w.gangs) {
 				for p := range g.after {
-					if cause, ok := failed[p]; ok && g.phase < started {
-						fail(g, cause)
-						failed[g.id] = cause
+					if failed[p] && g.phase < started {
+						fail(g)
+						failed[g.id] = true
 						again = true
 						break
 					}
@@ -85,7 +85,7 @@ func (w *twin) step(ev Event) (got []string) {
 			if ev.Gang.Devices.Len() > 0 && w.count(pending, placed, dead) >= w.maxQueued {
 				say("refuse %d", ev.Gang.ID)
 			} else {
-				say("fail %d by %d", ev.Gang.ID, ev.Gang.ID)
+				say("fail %d", ev.Gang.ID)
 			}
 		case w.count(pending, placed, dead) >= w.maxQueued:
 			say("refuse %d", ev.Gang.ID)
@@ -112,26 +112,26 @@ func (w *twin) step(ev Event) (got []string) {
 	case Failed:
 		if g != nil {
 			if g.phase != launched {
-				failed[g.id] = g.id
+				failed[g.id] = true
 			}
 			if g.phase >= started {
 				w.remove(g)
 			} else {
-				fail(g, g.id)
+				fail(g)
 			}
 			failReaders()
 		}
 	case Cancel:
 		if g != nil && g.phase < started {
-			failed[g.id] = g.id
-			fail(g, g.id)
+			failed[g.id] = true
+			fail(g)
 			failReaders()
 		}
 	case SessionClosed:
 		for _, g := range slices.Clone(w.gangs) {
 			if g.session == uint64(ev.Session) && g.phase < started {
-				failed[g.id] = g.id
-				fail(g, g.id)
+				failed[g.id] = true
+				fail(g)
 			}
 		}
 		failReaders()
@@ -254,7 +254,7 @@ func twinProperty(t *rapid.T) {
 					t.Fatal(err)
 				}
 			case Fail:
-				line = fmt.Sprintf("fail %d by %d", a.ID, a.Cause)
+				line = fmt.Sprintf("fail %d", a.ID)
 				if a.Err == nil || (ev.Kind == Failed || ev.Kind == Cancel) && ev.Err != nil && a.Err != ev.Err {
 					t.Fatalf("gang %d fails with %v, want %v", a.ID, a.Err, ev.Err)
 				}
@@ -269,10 +269,6 @@ func twinProperty(t *rapid.T) {
 		}
 		slices.Sort(got)
 		want := w.step(ev)
-		// Where two producers of a gang fail at once, either is a cause.
-		if ev.Kind == SessionClosed {
-			got, want = withoutCause(got), withoutCause(want)
-		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("%+v: got %v, want %v", ev, got, want)
 		}
@@ -302,17 +298,6 @@ func twinProperty(t *rapid.T) {
 			t.Fatalf("gang %d got no verdict", id)
 		}
 	}
-}
-
-func withoutCause(lines []string) []string {
-	for i, l := range lines {
-		var id uint64
-		if n, _ := fmt.Sscanf(l, "fail %d by", &id); n == 1 {
-			lines[i] = fmt.Sprintf("fail %d", id)
-		}
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 // launches are the gangs of several devices between Start and Launched.
