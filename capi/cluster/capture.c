@@ -99,7 +99,7 @@ static PJRT_Error* open(pw_export* exported, bool donate, PJRT_Buffer** out) {
 
 static void describe(PJRT_LoadedExecutable* e, pp_executable* out) {
   const PJRT_Executable* x = e->x;
-  *out = (pp_executable){.client = x->client,
+  *out = (pp_executable){.client = x->client->family,
                          .name = x->name,
                          .num_devices = x->num_devices,
                          .num_outputs = x->num_outputs,
@@ -135,7 +135,7 @@ static PJRT_Error* ready(PJRT_Event** out) {
   return NULL;
 }
 
-static PJRT_Client* client(PJRT_Device* device) { return device->client; }
+static PJRT_Client* client(PJRT_Device* device) { return device->client->family; }
 static PJRT_Device* where(PJRT_Memory* memory) { return ((pr_memory*)memory)->device; }
 static int id(PJRT_Device* device) { return device->description.id; }
 static PJRT_Device* row(PJRT_LoadedExecutable* e, size_t row) { return e->x->devices[row]; }

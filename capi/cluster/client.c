@@ -10,26 +10,52 @@
 
 // ---- how Go makes a client ----
 
+static bool is_of(PJRT_Client* c, const char* platform, const char* version) {
+  return (c->topology.platform = pw_copy_text(platform)) && (c->topology.version = pw_copy_text(version));
+}
+
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices) {
   PJRT_Client* c = pw_zeros(1, sizeof *c);
   if (c == NULL) return NULL;
   PR_COUNT(clients, 1);
   c->session = session;
-  if (!((c->topology.platform = pw_copy_text(platform)) && (c->topology.version = pw_copy_text(version)) &&
-        (c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
-        (c->devices = pw_zeros(devices, sizeof *c->devices)) &&
-        (c->topology.devices = pw_zeros(devices, sizeof *c->topology.devices)))) {
+  c->family = c;
+  if (!(is_of(c, platform, version) && (c->device_structs = pw_zeros(devices, sizeof *c->device_structs)) &&
+        (c->devices = pw_zeros(devices, sizeof *c->devices)))) {
     pr_client_free(c);
     return NULL;
   }
-  c->num_devices = c->topology.num_devices = devices;
+  c->num_devices = devices;
   for (size_t i = 0; i < devices; i++) {
     c->devices[i] = &c->device_structs[i];
-    c->devices[i]->client = c;
     c->devices[i]->description.id = (int)i;
-    c->topology.devices[i] = &c->devices[i]->description;
   }
   return c;
+}
+
+PJRT_Client* pr_client_beside(PJRT_Client* family, const char* platform, const char* version) {
+  PJRT_Client* c = pw_zeros(1, sizeof *c);
+  if (c == NULL) return NULL;
+  c->session = family->session;
+  c->family = family;
+  c->next = family->next;
+  family->next = c;
+  c->device_structs = family->device_structs;
+  c->devices = family->devices;
+  c->num_devices = family->num_devices;
+  return is_of(c, platform, version) ? c : NULL;
+}
+
+bool pr_client_shows(PJRT_Client* c, size_t first, size_t devices) {
+  c->topology.devices = pw_zeros(devices, sizeof *c->topology.devices);
+  if (c->topology.devices == NULL) return false;
+  c->first = first;
+  c->shown = c->topology.num_devices = devices;
+  for (size_t i = 0; i < devices; i++) {
+    c->devices[first + i]->client = c;
+    c->topology.devices[i] = &c->devices[first + i]->description;
+  }
+  return true;
 }
 
 static bool attribute(PJRT_NamedValue* v, const char* name, PJRT_NamedValue_Type type) {
@@ -101,7 +127,8 @@ bool pr_client_memory(PJRT_Client* c, size_t device, size_t i, const char* kind,
   if (m == NULL) return false;
   c->device_structs[device].description.memories[i] = m;
   pw_memory_init(&m->base);
-  m->id = (int)c->num_memories++;
+  m->id = c->family->memory_ids++;
+  c->num_memories++;
   m->device = c->devices[device];
   return (m->kind = pw_copy_text(kind)) && (m->text = pw_copy_text(text)) && (m->debug = pw_copy_text(debug));
 }
@@ -122,8 +149,8 @@ static void number_kind(pr_memory* m, PJRT_Memory* const* before, size_t n) {
 static char* serialize(const PJRT_Client* c) {
   char* out = pw_text("%s\n%s\n", c->topology.platform, c->topology.version);
   size_t at = out ? strlen(out) : 0;
-  for (size_t d = 0; out && d < c->num_devices; d++) {
-    const PJRT_DeviceDescription* x = &c->device_structs[d].description;
+  for (size_t d = 0; out && d < c->shown; d++) {
+    const PJRT_DeviceDescription* x = c->topology.devices[d];
     enum { kNumber = 32 };  // bytes for a number and the words around it
     size_t more = strlen(x->kind) + kNumber;
     char* grown = pw_resize(out, at + more);
@@ -141,9 +168,9 @@ bool pr_client_done(PJRT_Client* c) {
   c->memories = pw_zeros(c->num_memories, sizeof *c->memories);
   if (c->memories == NULL) return false;
   size_t n = 0;
-  for (size_t d = 0; d < c->num_devices; d++)
-    for (size_t i = 0; i < c->device_structs[d].description.num_memories; i++) {
-      pr_memory* m = c->device_structs[d].description.memories[i];
+  for (size_t d = 0; d < c->shown; d++)
+    for (size_t i = 0; i < c->topology.devices[d]->num_memories; i++) {
+      pr_memory* m = c->topology.devices[d]->memories[i];
       number_kind(m, c->memories, n);
       c->memories[n++] = &m->base.base;
     }
@@ -173,14 +200,17 @@ void pr_client_free(PJRT_Client* c) {
     free(x->text);
     free(x->debug);
   }
-  free(c->topology.platform);
-  free(c->topology.version);
-  free(c->topology.serialized);
-  free(c->topology.devices);
   free(c->device_structs);
   free(c->devices);
-  free(c->memories);
-  free(c);
+  for (PJRT_Client* next; c; c = next) {
+    next = c->next;
+    free(c->topology.platform);
+    free(c->topology.version);
+    free(c->topology.serialized);
+    free(c->topology.devices);
+    free(c->memories);
+    free(c);
+  }
   PR_COUNT(clients, -1);
 }
 
@@ -264,27 +294,31 @@ PJRT_Error* pr_PJRT_Client_Create(PJRT_Client_Create_Args* args) {
 
 PJRT_Error* pr_PJRT_Client_Destroy(PJRT_Client_Destroy_Args* args) {
   if (args->client == NULL || pw_forked) return NULL;
+  PJRT_Client* family = args->client->family;
   PR_COUNT(go_entries, 1);
-  pp_client_ended(args->client);
-  pw_export_end(args->client);
-  prGoDisconnect(args->client->session);
-  pr_client_free(args->client);
+  if (!prGoLeaves(family->session)) return NULL;  // others of the family are there
+  pp_client_ended(family);
+  pw_export_end(family);
+  prGoDisconnect(family->session);
+  pr_client_free(family);
   return NULL;
 }
 
 PW_READS(pr, PJRT_Client_PlatformName, GIVE(platform_name, args->client->topology.platform))
 PW_READS(pr, PJRT_Client_PlatformVersion, GIVE(platform_version, args->client->topology.version))
 PW_READS(pr, PJRT_Client_ProcessIndex, args->process_index = 0)
-PW_READS(pr, PJRT_Client_Devices, args->devices = args->client->devices, args->num_devices = args->client->num_devices)
+PW_READS(pr, PJRT_Client_Devices,
+         args->devices = args->client->devices + args->client->first,
+         args->num_devices = args->client->shown)
 
 PW_READS(pr, PJRT_Client_AddressableDevices,
-         args->addressable_devices = args->client->devices,
-         args->num_addressable_devices = args->client->num_devices)
+         args->addressable_devices = args->client->devices + args->client->first,
+         args->num_addressable_devices = args->client->shown)
 
 static PJRT_Error* lookup(PJRT_Client* c, int id, PJRT_Device** device) {
-  if (id < 0 || (size_t)id >= c->num_devices)
-    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "no device has id %d: this client has %zu devices, from 0", id,
-                    c->num_devices);
+  if (id < 0 || (size_t)id < c->first || (size_t)id - c->first >= c->shown)
+    return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "no device has id %d: this client has %zu devices, from %zu", id,
+                    c->shown, c->first);
   *device = c->devices[id];
   return NULL;
 }
@@ -303,13 +337,13 @@ PW_READS(pr, PJRT_Client_AddressableMemories,
 
 PJRT_Error* pr_PJRT_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args* args) {
   int64_t n = (int64_t)args->num_replicas * args->num_partitions;
-  if (args->num_replicas < 1 || args->num_partitions < 1 || n > (int64_t)args->client->num_devices)
+  if (args->num_replicas < 1 || args->num_partitions < 1 || n > (int64_t)args->client->shown)
     return pw_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas of %d partitions do not fit on %zu devices",
-                    args->num_replicas, args->num_partitions, args->client->num_devices);
+                    args->num_replicas, args->num_partitions, args->client->shown);
   if (args->default_assignment_size < (size_t)n)
     return pw_error(PJRT_Error_Code_FAILED_PRECONDITION, "a device assignment of %lld entries does not fit into %zu",
                     (long long)n, args->default_assignment_size);
-  for (int i = 0; i < n; i++) args->default_assignment[i] = i;
+  for (int i = 0; i < n; i++) args->default_assignment[i] = (int)args->client->first + i;
   return NULL;
 }
 

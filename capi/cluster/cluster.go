@@ -34,6 +34,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/capi/base"
 	_ "github.com/openpathways/pathways/capi/capture"
 	_ "github.com/openpathways/pathways/capi/export" // C
@@ -51,8 +53,8 @@ type Dial func(ctx context.Context, address string, want Want, notify client.Not
 type Want struct {
 	Devices int  // exactly so many; 0 means all that the cluster has
 	Elastic bool // where the cluster has fewer, the others have nothing behind them until workers come
-	// Platform is that of the devices, such as "cpu"; "" leaves the choice to the cluster.
-	Platform string
+	// Platforms are those of the devices, such as "cpu", in this order; with none, the cluster chooses one.
+	Platforms []string
 }
 
 var (
@@ -87,6 +89,8 @@ type session struct {
 	puts     map[uint64][]*put // by token: the rows; guarded by mu
 	callers  callers
 	plays    plays
+	family   []*C.PJRT_Client // by platform; set before the session is known
+	clients  int              // of the family, how many its users have; guarded by the package's mu
 }
 
 // get returns a session by its number, or nil. It takes no lock.
@@ -108,6 +112,10 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	mu.Unlock()
 	asked, err := readOptions(values, n)
 	if err != nil {
+		return C.int(base.Fail(err, message))
+	}
+	if asked.beside != "" {
+		*out, err = clientBeside(asked.beside)
 		return C.int(base.Fail(err, message))
 	}
 	if asked.address != "" {
@@ -135,26 +143,66 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	}
 	s.cluster = cluster
 	s.number = sessions.Add(s)
-	if *out, err = s.describe(); err != nil {
+	if err := s.describe(); err != nil {
+		if len(s.family) > 0 {
+			C.pr_client_free(s.family[0])
+		}
 		sessions.Remove(s.number)
 		s.close()
 		s.ends.close()
+		return C.int(base.Fail(err, message))
 	}
-	return C.int(base.Fail(err, message))
+	*out = s.family[0]
+	mu.Lock()
+	defer mu.Unlock()
+	s.clients = 1
+	return 0
 }
 
-// describe makes the C side of a client.
-func (s *session) describe() (*C.PJRT_Client, error) {
-	platform, devices := s.cluster.Platform(), s.cluster.Devices()
-	name := C.CString(platform.GetName())
-	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
-	// programs apart from those of other backends in JAX's cache.
-	version := C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, cluster: %s", base.Version, platform.GetVersion()))
-	defer C.free(unsafe.Pointer(name))
-	defer C.free(unsafe.Pointer(version))
-	c := C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(len(devices)))
-	if c == nil {
-		return nil, short("a client")
+// clientBeside returns the client of the newest session for its devices of a platform.
+func clientBeside(platform string) (*C.PJRT_Client, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	s := sessions.Get(Latest())
+	if s == nil || s.clients == 0 {
+		return nil, status.New(status.FailedPrecondition, "there is no session yet whose devices of platform %s could be "+
+			"shown", platform)
+	}
+	at := slices.IndexFunc(s.cluster.Platforms(), func(p *wire.Platform) bool { return p.GetName() == platform })
+	if at < 0 {
+		return nil, status.New(status.FailedPrecondition, "the session has no devices of platform %s", platform)
+	}
+	s.clients++
+	return s.family[at], nil
+}
+
+//export prGoLeaves
+func prGoLeaves(id C.uint64_t) (last C.bool) {
+	mu.Lock()
+	defer mu.Unlock()
+	s := get(id)
+	if s == nil {
+		return true
+	}
+	s.clients--
+	return s.clients == 0
+}
+
+// describe makes the C side of a session's clients, one for each platform.
+func (s *session) describe() error {
+	devices := s.cluster.Devices()
+	for i, platform := range s.cluster.Platforms() {
+		if err := s.describeClient(platform, len(devices)); err != nil {
+			return err
+		}
+		of := func(d *wire.Device) bool { return int(d.Platform) == i }
+		first, shown := max(0, slices.IndexFunc(devices, of)), 0
+		for first+shown < len(devices) && of(devices[first+shown]) {
+			shown++
+		}
+		if !C.pr_client_shows(s.family[i], C.size_t(first), C.size_t(shown)) {
+			return short("a client's devices")
+		}
 	}
 	memories := 0 // of the devices before; numbers them as one process's
 	tasks := map[uint64]int{}
@@ -162,21 +210,41 @@ func (s *session) describe() (*C.PJRT_Client, error) {
 		if _, known := tasks[d.Worker]; !known {
 			tasks[d.Worker] = len(tasks)
 		}
-		if !s.describeDevice(c, i, d, tasks[d.Worker], memories) {
-			C.pr_client_free(c)
-			return nil, short("a client's devices")
+		if !s.describeDevice(s.family[d.Platform], i, d, tasks[d.Worker], memories) {
+			return short("a client's devices")
 		}
 		memories += len(d.Memories)
 	}
-	if !C.pr_client_done(c) {
-		C.pr_client_free(c)
-		return nil, short("a client's memories")
+	for _, c := range s.family {
+		if !C.pr_client_done(c) {
+			return short("a client's memories")
+		}
 	}
-	if !describePlugin(platform) {
-		C.pr_client_free(c)
-		return nil, short("what a cluster is like")
+	if !describePlugin(pluginOf(s.cluster.Platforms())) {
+		return short("what a cluster is like")
 	}
-	return c, nil
+	return nil
+}
+
+// describeClient adds a client to the session's family, of so many devices.
+func (s *session) describeClient(platform *wire.Platform, devices int) error {
+	name := C.CString(platform.GetName())
+	// Old versions of JAX look for "PJRT C API" here; the rest keeps compiled
+	// programs apart from those of other backends in JAX's cache.
+	version := C.CString(fmt.Sprintf("PJRT C API\nOpen Pathways %s, cluster: %s", base.Version, platform.GetVersion()))
+	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(version))
+	var c *C.PJRT_Client
+	if len(s.family) == 0 {
+		c = C.pr_client_new(C.uint64_t(s.number), name, version, C.size_t(devices))
+	} else {
+		c = C.pr_client_beside(s.family[0], name, version)
+	}
+	if c == nil {
+		return short("a client")
+	}
+	s.family = append(s.family, c)
+	return nil
 }
 
 // describeDevice makes the C side of a device, whose memories are numbered from first. Task numbers the session's
@@ -188,12 +256,12 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, 
 		C.int64_t(d.MemoryLimit), C.int64_t(d.MemoryShare), C.bool(d.HostMemory))
 	C.free(unsafe.Pointer(kind))
 	C.free(unsafe.Pointer(worker))
-	made = made && C.bool(s.describeKind(c, i, d.Kind))
+	made = made && C.bool(s.describeKind(c, i, d))
 	made = made && C.bool(named("virtual_task_index", func(name *C.char) C.bool {
 		return C.pr_device_int(c, C.size_t(i), name, C.int64_t(task))
 	}))
 	for j, m := range d.Memories {
-		words, debugs := s.cluster.Platform().MemoryText(m, first+j)
+		words, debugs := s.cluster.Platforms()[d.Platform].MemoryText(m, first+j)
 		kind, text, debug := C.CString(m), C.CString(words), C.CString(debugs)
 		made = made && C.pr_client_memory(c, C.size_t(i), C.size_t(j), kind, text, debug)
 		C.free(unsafe.Pointer(kind))
@@ -207,9 +275,9 @@ func (s *session) describeDevice(c *C.PJRT_Client, i int, d *wire.Device, task, 
 var ofCluster = []string{"slice_index", "worker", "local_index", "virtual_task_index"}
 
 // describeKind sets the attributes that a device has by its kind. It returns false if memory is short.
-func (s *session) describeKind(c *C.PJRT_Client, i int, kind string) bool {
-	kinds := s.cluster.Platform().GetKinds()
-	at := slices.IndexFunc(kinds, func(k *wire.DeviceKind) bool { return k.GetKind() == kind })
+func (s *session) describeKind(c *C.PJRT_Client, i int, d *wire.Device) bool {
+	kinds := s.cluster.Platforms()[d.Platform].GetKinds()
+	at := slices.IndexFunc(kinds, func(k *wire.DeviceKind) bool { return k.GetKind() == d.Kind })
 	if at < 0 {
 		return true
 	}
@@ -237,6 +305,27 @@ func named(k string, set func(name *C.char) C.bool) bool {
 	name := C.CString(k)
 	defer C.free(unsafe.Pointer(name))
 	return bool(set(name))
+}
+
+// pluginOf returns what a session's clients say of their plugin, which PJRT asks of the library and not of a client:
+// what the first platform's does, but for the version of StableHLO in which JAX writes programs. That is the oldest of
+// all.
+func pluginOf(platforms []*wire.Platform) *wire.Platform {
+	const version = "stablehlo_current_version"
+	of := func(p *wire.Platform) *wire.IntList {
+		at := slices.IndexFunc(p.GetLists(), func(l *wire.IntList) bool { return l.Name == version })
+		if at < 0 {
+			return nil
+		}
+		return p.Lists[at]
+	}
+	all := proto.CloneOf(platforms[0])
+	for _, p := range platforms[1:] {
+		if mine, its := of(all), of(p); mine != nil && its != nil && slices.Compare(its.Values, mine.Values) < 0 {
+			mine.Values = its.Values
+		}
+	}
+	return all
 }
 
 // describePlugin sets the plugin's attributes. It returns false if memory is short.

@@ -206,18 +206,27 @@ struct PJRT_TopologyDescription {
   size_t num_devices;
 };
 
+// A session has a client for each platform of its devices, since a PJRT client has one platform. They are a family:
+// each shows its own devices, and knows those of all by their ids, so that a call may name devices of several. The
+// first one stands for all: programs and exported arrays belong to it, and it owns the devices. All are freed together.
 struct PJRT_Client {
   uint64_t session;
+  PJRT_Client *family, *next;  // the first one, and the one made before this one; NULL ends the list
   PJRT_TopologyDescription topology;
-  PJRT_Device* device_structs;
-  PJRT_Device** devices;
+  PJRT_Device* device_structs;  // of the family, like the three below
+  PJRT_Device** devices;        // by id
   size_t num_devices;
-  PJRT_Memory** memories;
+  int memory_ids;               // of the first one: how many there are
+  size_t first, shown;          // its own devices: so many from this id on
+  PJRT_Memory** memories;       // its own
   size_t num_memories;
 };
 
-// How Go makes a client. NULL and false: memory is short. A client that is only partly made can be freed.
+// How Go makes a family: its first client for so many devices, and then others, each of which has some of them. NULL
+// and false: memory is short. A family that is only partly made can be freed, by its first client.
 PJRT_Client* pr_client_new(uint64_t session, const char* platform, const char* version, size_t devices);
+PJRT_Client* pr_client_beside(PJRT_Client* family, const char* platform, const char* version);
+bool pr_client_shows(PJRT_Client* client, size_t first, size_t devices);
 bool pr_client_device(PJRT_Client* client, size_t i, const char* kind, const char* worker, int64_t slice, int64_t local,
                       size_t memories, size_t default_memory, int64_t limit, int64_t share, bool host);
 // More attributes of a device, after those that pr_client_device sets.
@@ -226,7 +235,7 @@ bool pr_device_int(PJRT_Client* client, size_t i, const char* name, int64_t valu
 bool pr_client_memory(PJRT_Client* client, size_t device, size_t i, const char* kind, const char* text,
                       const char* debug);
 bool pr_client_done(PJRT_Client* client);
-void pr_client_free(PJRT_Client* client);
+void pr_client_free(PJRT_Client* family);
 pr_memory* pr_memory_kind(PJRT_Device* device, const char* kind, size_t size);  // the default for size 0
 // PJRT_Plugin_Attributes returns these. pr_attributes_new begins a new list; the others append one attribute each.
 size_t pr_attributes_new(void);

@@ -124,7 +124,8 @@ func compile(c *C.PJRT_Client, p program) (*C.PJRT_Executable, error) {
 	if len(handlers) > 0 {
 		s.handlers.Store(true)
 	}
-	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: handlers})
+	remote, err := s.wait(client.CompileSpec{Format: p.format, Code: p.code, Options: p.options, Handlers: handlers,
+		First: uint32(c.first)})
 	if err != nil {
 		text := err.Error()
 		if refused := partition.Refused(text); refused != nil {

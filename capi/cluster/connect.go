@@ -122,7 +122,7 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 	giveBack := host.Spare(waiting)
 	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
-		Elastic: want.Elastic, Platform: want.Platform,
+		Elastic: want.Elastic, Platforms: want.Platforms,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: happened,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
@@ -206,7 +206,7 @@ func within(ctx context.Context, want Want, notify client.Notify, all []device.D
 		return nil, err
 	}
 	c, err := local.ConnectAsking(ctx, &wire.Hello{Name: "embedded", Devices: uint32(want.Devices),
-		Platform: want.Platform}, notify)
+		Platforms: want.Platforms}, notify)
 	if err != nil {
 		end()
 		return nil, err

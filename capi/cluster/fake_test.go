@@ -65,10 +65,10 @@ func (c *single) Devices() []*wire.Device {
 	return out
 }
 
-func (c *single) Platform() *wire.Platform {
-	return &wire.Platform{Name: c.platform, Version: c.driver.PlatformVersion(),
+func (c *single) Platforms() []*wire.Platform {
+	return []*wire.Platform{{Name: c.platform, Version: c.driver.PlatformVersion(),
 		Strings: map[string]string{"color": "blue"}, Ints: map[string]int64{"xla_version": 2},
-		Lists: []*wire.IntList{{Name: "stablehlo_current_version", Values: []int64{1, 13, 0}}}}
+		Lists: []*wire.IntList{{Name: "stablehlo_current_version", Values: []int64{1, 13, 0}}}}}
 }
 
 func array(s shape.Shape, memory string) *wire.Array {

@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -24,6 +25,7 @@ const maxAsked = 1 << 20
 type asked struct {
 	address string // "" if they do not name one
 	want    Want
+	beside  string // a platform: the client is that of the newest session, for its devices of this platform
 }
 
 // readOptions reads create options, and refuses those that have no meaning on a cluster.
@@ -60,7 +62,11 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 			out.want.Elastic = number == 1
 		case "platform":
 			if text := C.string(v); text != nil {
-				out.want.Platform = C.GoStringN(text, C.int(v.value_size))
+				out.want.Platforms = strings.Split(C.GoStringN(text, C.int(v.value_size)), ",")
+			}
+		case "beside":
+			if text := C.string(v); text != nil {
+				out.beside = C.GoStringN(text, C.int(v.value_size))
 			}
 		case "memory_limit", "cpu_device_count":
 			return asked{}, status.New(status.InvalidArgument,

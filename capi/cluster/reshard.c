@@ -45,8 +45,8 @@ pr_export* pr_export_new(PJRT_Client* client, size_t n, bool fresh, pw_shape* sh
     free(h);
     return NULL;
   }
-  h->base = (pw_export){.base = {client, 1}, .methods = &methods};
-  h->client = client;
+  h->base = (pw_export){.base = {client->family, 1}, .methods = &methods};
+  h->client = client->family;
   h->fresh = fresh;
   h->shape = pw_shape_hold(shape, 1);
   return h;

@@ -89,8 +89,9 @@ func Report() *wire.Report {
 		island := &wire.Report_Island{Name: fmt.Sprintf("session %d", number), Platform: s.under.Platform()}
 		w := &wire.Report_Worker{Process: &wire.Process{Name: "this process"}, Last: &wire.Heartbeat{}}
 		age := time.Since(s.begun).Milliseconds()
-		rs := &wire.Report_SessionReport{Session: uint32(number), Name: island.Name, AgeMs: age, Platform: island.Platform,
-			Programs: uint64(s.programs(r)), Held: &wire.Report_Held{}}
+		rs := &wire.Report_SessionReport{Session: uint32(number), Name: island.Name, AgeMs: age,
+			Platforms: []string{island.Platform},
+			Programs:  uint64(s.programs(r)), Held: &wire.Report_Held{}}
 		if rs.Objects = uint64(s.Objects()); st.Sessions == 1 { // otherwise only where memory is limited
 			rs.Objects = uint64(st.Live["arrays"])
 		}

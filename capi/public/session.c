@@ -134,6 +134,10 @@ pathways_error pathways_session_open(const pathways_session_options* options, pa
     return pc_fail(PATHWAYS_INVALID_ARGUMENT,
                    "session_open: platform is \"%s\", and is for clusters, and no address names one: expected NULL, or "
                    "the address of a controller", o.platform);
+  if (o.platform && strchr(o.platform, ','))
+    return pc_fail(PATHWAYS_INVALID_ARGUMENT,
+                   "session_open: platform is \"%s\": expected one; the devices of a session are of one platform here",
+                   o.platform);
   pc_session* s = pw_zeros(1, sizeof *s);
   if (s == NULL) return pc_short("a session", sizeof *s);
   pthread_mutex_init(&s->mu, NULL);

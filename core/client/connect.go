@@ -3,6 +3,8 @@ package client
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,17 +155,18 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if asked := int(hello.Devices); asked > 0 && len(welcome.Devices) != asked {
+	if asked := int(hello.Devices) * max(1, len(hello.Platforms)); asked > 0 && len(welcome.Devices) != asked {
 		conn.Close()
 		return nil, status.New(status.FailedPrecondition, "a session of %s was asked for, and the controller, %s, granted "+
 			"%d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
 			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
-	if p := welcome.Platform.GetName(); hello.Platform != "" && p != hello.Platform {
+	got := platformsOf(welcome)
+	if len(hello.Platforms) > 0 && !slices.Equal(got, hello.Platforms) {
 		conn.Close()
-		return nil, status.New(status.FailedPrecondition, "devices of platform %s were asked for, and the controller, %s, "+
-			"granted some of %s: that version knows one platform; upgrade it, or do not ask for a platform", hello.Platform,
-			cmp.Or(welcome.Software, "of unknown version"), p)
+		return nil, status.New(status.FailedPrecondition, "devices of %s were asked for, and the controller, %s, granted "+
+			"some of %s: that version cannot choose; upgrade it, or do not ask for a platform",
+			strings.Join(hello.Platforms, " and "), cmp.Or(welcome.Software, "of unknown version"), strings.Join(got, " and "))
 	}
 	exchange, err := c.Exchange(welcome)
 	if err != nil {
@@ -194,8 +197,27 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	return r, nil
 }
 
-// Platform implements Cluster.
-func (r *remote) Platform() *wire.Platform { return r.welcome.Platform }
+// Platforms implements Cluster.
+func (r *remote) Platforms() []*wire.Platform {
+	return append([]*wire.Platform{r.welcome.Platform}, r.welcome.MorePlatforms...)
+}
+
+// platformsOf returns the names of a session's platforms.
+func platformsOf(w *wire.Welcome) []string {
+	names := []string{w.Platform.GetName()}
+	for _, p := range w.MorePlatforms {
+		names = append(names, p.GetName())
+	}
+	return names
+}
+
+// platformOf returns the name of a device's platform.
+func (r *remote) platformOf(d *wire.Device) string {
+	if d.Platform == 0 || int(d.Platform) > len(r.welcome.MorePlatforms) {
+		return r.welcome.Platform.GetName()
+	}
+	return r.welcome.MorePlatforms[d.Platform-1].GetName()
+}
 
 // Objects implements Cluster.
 func (r *remote) Objects(n int) uint64 { return r.objects.Add(uint64(n)) - uint64(n) + 1 }
@@ -233,7 +255,8 @@ func (r *remote) Close() error {
 func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 	begun := r.recorder.Clock()
 	defer func() { r.called(begun, "compile", 0, int64(len(c.Code))) }()
-	m := &wire.Compile{Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers}
+	m := &wire.Compile{Format: c.Format, Code: c.Code, Options: c.Options, Handlers: c.Handlers,
+		First: c.First}
 	var text []byte
 	if len(c.Code) > content.MaxSize {
 		return nil, status.New(status.ResourceExhausted, "the program has %d bytes; at most %d, as many as XLA reads",

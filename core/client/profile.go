@@ -265,7 +265,7 @@ func (r *remote) gather(begun, ended *round) Profile {
 	}
 	numbers := map[uint64]map[uint32]int32{} // virtual devices, by worker and local device
 	for _, d := range r.Devices() {
-		out.Devices = append(out.Devices, observe.Device{Number: int32(d.Number), Platform: r.welcome.Platform.GetName(),
+		out.Devices = append(out.Devices, observe.Device{Number: int32(d.Number), Platform: r.platformOf(d),
 			Worker: cmp.Or(names[d.Worker], fmt.Sprint(d.Worker))})
 		if numbers[d.Worker] == nil {
 			numbers[d.Worker] = map[uint32]int32{}

@@ -33,7 +33,8 @@ type Cluster interface {
 	// Devices returns the session's devices. Their number and kinds never change; the worker of one that was lost
 	// does when another worker takes its place.
 	Devices() []*wire.Device
-	Platform() *wire.Platform
+	// Platforms returns those of the devices, the first one's first; wire.Device.Platform is an index of it.
+	Platforms() []*wire.Platform
 	// WorkerName returns the name of the worker with this process number, or the number
 	// as text if it is not known.
 	WorkerName(process uint64) string
@@ -121,6 +122,7 @@ type CompileSpec struct {
 	Format        string
 	Code, Options []byte
 	Handlers      []*wire.Handler // of custom calls that it may have
+	First         uint32          // of a portable program: a device of the platform that it is for
 	// Slow is called if the compilation takes more than a moment, with the worker that
 	// compiles and the time since it began. It must not block. It may be nil.
 	Slow func(worker string, since time.Duration)

@@ -21,10 +21,10 @@ import (
 type ClientConfig struct {
 	Address   string // of the controller
 	Secret    Secret
-	Name      string // of the client, for people
-	Devices   int    // exact number; 0 means all
-	Elastic   bool   // where the cluster has fewer, the others have nothing behind them yet
-	Platform  string // of the devices; "" leaves the choice to the controller
+	Name      string   // of the client, for people
+	Devices   int      // exact number; 0 means all
+	Elastic   bool     // where the cluster has fewer, the others have nothing behind them yet
+	Platforms []string // of the devices, in this order; with none, the controller chooses one
 	Heartbeat time.Duration
 	Silence   time.Duration
 	Versions  map[string]string
@@ -70,7 +70,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	host := Host()
 	machine, _ := os.Hostname() // for people; "" is acceptable
 	hello := &wire.Hello{Name: c.Name, Host: host, Network: network(), Alone: c.Alone, Devices: uint32(c.Devices),
-		Elastic: c.Elastic, Platform: c.Platform, User: userName(), Machine: machine}
+		Elastic: c.Elastic, Platforms: c.Platforms, User: userName(), Machine: machine}
 	sayWho(hello)
 	return client.Connect(ctx, client.Config{
 		Dialer: calls, Address: c.Address, Notify: notify, Hurry: c.Hurry, Held: c.Held, Moment: c.Moment,

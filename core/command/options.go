@@ -49,8 +49,8 @@ var options = []option{
 	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as " +
 		"the device has"},
 	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
-	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, where a cluster has several; default: " +
-		"that of the first island with accelerators, or else cpu"},
+	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, where a cluster has several; or some " +
+		"of these, separated by commas; default: that of the first island with accelerators, or else cpu"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
 	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
 		"register FFI handlers"},

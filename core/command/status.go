@@ -87,7 +87,7 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 // platformOf returns what follows the number of a session's devices: their platform, where the cluster has several.
 func platformOf(r *wire.Report, s *wire.Report_SessionReport) string {
 	if slices.ContainsFunc(r.Islands, func(i *wire.Report_Island) bool { return i.Platform != r.Islands[0].Platform }) {
-		return " × " + s.Platform
+		return " × " + strings.Join(s.Platforms, ", ")
 	}
 	return ""
 }

@@ -77,7 +77,7 @@ func (st *State) tryCompile(s *session, m *wire.Compile, r *request) error {
 	if err := st.admitProgram(s, m, r); err != nil {
 		return err
 	}
-	p, err := st.placeOfProgram(s, r.parsed)
+	p, err := st.placeOfProgram(s, m, r.parsed)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (st *State) admitProgram(s *session, m *wire.Compile, r *request) error {
 }
 
 // placeOfProgram returns the devices that a program is compiled for, all of one island and alive.
-func (st *State) placeOfProgram(s *session, o compileoptions.Options) (*place, error) {
-	rows, err := st.rows(s, o)
+func (st *State) placeOfProgram(s *session, m *wire.Compile, o compileoptions.Options) (*place, error) {
+	rows, err := st.rows(s, m, o)
 	if err != nil {
 		return nil, err
 	}
@@ -163,10 +163,11 @@ func textOf(m *wire.Compile) (*wire.Content, error) {
 }
 
 // rows are the session's devices that a program is for.
-func (st *State) rows(s *session, o compileoptions.Options) ([]uint32, error) {
+func (st *State) rows(s *session, m *wire.Compile, o compileoptions.Options) ([]uint32, error) {
 	if o.Portable {
-		here := slices.IndexFunc(s.slots, func(w int) bool { return st.workers[w].gone == nil })
-		return []uint32{uint32(max(here, 0))}, nil
+		first := min(int(m.First), len(s.slots)-1)
+		here := slices.IndexFunc(s.slots[first:], func(w int) bool { return st.workers[w].gone == nil })
+		return []uint32{uint32(first + max(here, 0))}, nil
 	}
 	n := o.Replicas * o.Partitions
 	if n > len(s.slots) {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,9 +9,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A session has devices of one platform: the one it asks for, or else that of the accelerators. What it lacks is of
-// that platform, too.
-func TestSessionHasDevicesOfOnePlatform(t *testing.T) {
+// A session has devices of the platforms that it asks for, or else of the accelerators'. What it lacks is of its
+// platform, too.
+func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 	st, conn := New(Config{Cluster: "test"}), uint64(0)
 	join := func(h *wire.Hello) (welcome *wire.Welcome, refused error) {
 		conn++
@@ -49,8 +50,8 @@ func TestSessionHasDevicesOfOnePlatform(t *testing.T) {
 			}
 		}
 		sessions := st.Report().Sessions
-		if got := sessions[len(sessions)-1].Platform; got != platform {
-			t.Errorf("the report says that the session's devices are of %q, want %s", got, platform)
+		if got := sessions[len(sessions)-1].Platforms; !slices.Equal(got, []string{platform}) {
+			t.Errorf("the report says that the session's devices are of %v, want %s", got, platform)
 		}
 	}
 	for _, w := range [][3]string{{"host", "rack", "cpu"}, {"fast", "pod", "tpu"}} {
@@ -62,16 +63,29 @@ func TestSessionHasDevicesOfOnePlatform(t *testing.T) {
 		t.Errorf("a worker of another platform in an island: %v", err)
 	}
 	has(&wire.Hello{}, "tpu", 2)
-	has(&wire.Hello{Platform: "cpu"}, "cpu", 2)
-	has(&wire.Hello{Platform: "cpu", Devices: 1}, "cpu", 1)
-	has(&wire.Hello{Platform: "cpu", Devices: 4, Elastic: true}, "cpu", 4)
-	for _, asks := range []*wire.Hello{{Platform: "cuda"}, {Platform: "cuda", Devices: 2, Elastic: true}} {
+	has(&wire.Hello{Platforms: []string{"cpu"}}, "cpu", 2)
+	has(&wire.Hello{Platforms: []string{"cpu"}, Devices: 1}, "cpu", 1)
+	has(&wire.Hello{Platforms: []string{"cpu"}, Devices: 4, Elastic: true}, "cpu", 4)
+	for _, asks := range []*wire.Hello{{Platforms: []string{"cuda"}},
+		{Platforms: []string{"cuda"}, Devices: 2, Elastic: true}} {
 		if _, err := session(asks); status.CodeOf(err) != status.ResourceExhausted ||
 			!strings.Contains(err.Error(), "no devices of platform cuda, and has some of cpu and tpu") {
 			t.Errorf("a session of a platform that is not there: %v", err)
 		}
 	}
-	if _, err := session(&wire.Hello{Platform: "tpu", Devices: 3}); status.CodeOf(err) != status.ResourceExhausted {
+	_, err := session(&wire.Hello{Platforms: []string{"tpu"}, Devices: 3})
+	if status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("a session of more devices than its platform has: %v", err)
+	}
+	m, err := session(&wire.Hello{Platforms: []string{"tpu", "cpu"}, Devices: 1})
+	if err != nil || m.Platform.Name != "tpu" || len(m.MorePlatforms) != 1 || m.MorePlatforms[0].Name != "cpu" ||
+		len(m.Devices) != 2 || m.Devices[0].Platform != 0 || m.Devices[1].Platform != 1 || m.Devices[1].Kind != "cpu" {
+		t.Errorf("a session of two platforms: %v, %v", m, err)
+	}
+	for _, asks := range []*wire.Hello{{Platforms: []string{"tpu", "tpu"}},
+		{Platforms: []string{"tpu", "cpu"}, Devices: 4, Elastic: true}} {
+		if _, err := session(asks); status.CodeOf(err) != status.InvalidArgument {
+			t.Errorf("a session that asks for %v: %v", asks, err)
+		}
 	}
 }

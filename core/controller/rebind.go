@@ -101,8 +101,8 @@ func (st *State) tellOffer(s *session) {
 			m.Workers = append(m.Workers, w.process)
 		}
 		at := b.view.Device(d)
-		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.offer.Devices[at.Local],
-			onHost[w.process.Host]))
+		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.platformIn(s.platforms),
+			w.offer.Devices[at.Local], onHost[w.process.Host]))
 	}
 	st.sendKept(s.to(), wire.KindRebind, m) // who has taken what the next start does not know could not come back
 }

@@ -226,7 +226,7 @@ func (a *Answer) session(s *session) (cost int) {
 		Session: s.id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
 		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name,
-		Platform: st.workers[s.slots[0]].offer.Platform.GetName()}}
+		Platforms: s.platforms}}
 	if c := st.conns[s.conn]; c != nil {
 		f.report.Link = c.cuts.report(st.now)
 	}

@@ -18,16 +18,17 @@ import (
 
 // session is a client's programs, objects and operations.
 type session struct {
-	id       uint32
-	name     string
-	user     string // who began it, and on which machine, for people
-	host     string
-	process  *wire.Process
-	conn     uint64 // 0 where it is no more
-	address  [1]uint64
-	begun    int64
-	profiles int // that have begun, and not ended
-	tenant   *tenancy
+	id        uint32
+	name      string
+	user      string // who began it, and on which machine, for people
+	host      string
+	process   *wire.Process
+	conn      uint64 // 0 where it is no more
+	address   [1]uint64
+	begun     int64
+	profiles  int // that have begun, and not ended
+	tenant    *tenancy
+	platforms []string // of its devices
 
 	// Its devices, and the workers behind them.
 	*binding
@@ -209,26 +210,52 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	if err := st.layout.Agree("client "+h.Name, h.Versions); err != nil {
 		return nil, err
 	}
-	platform := cmp.Or(h.Platform, st.layout.DefaultPlatform())
+	platforms, err := st.platformsFor(h)
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range st.workers {
-		if w != nil && w.gone == nil && w.offer.Platform.GetName() == platform &&
+		if w != nil && w.gone == nil && slices.Contains(platforms, w.offer.Platform.GetName()) &&
 			!spotOf(h).reaches(w.spot, w.offer.Addresses) {
 			return nil, unreached(h.Name, w)
 		}
 	}
-	view := st.layout.View(platform)
-	switch there := st.layout.Platforms(); {
-	case view.Len() == 0 && len(there) == 0:
-		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
+	view := st.layout.View(platforms...)
+	switch {
 	case view.Len() == 0:
-		return nil, status.New(status.ResourceExhausted, "the cluster has no devices of platform %s, and has some of %s; "+
-			"start workers with such devices, or ask for another platform", platform, strings.Join(there, " and "))
+		return nil, status.New(status.ResourceExhausted, "the cluster has no devices yet; start workers first")
 	case h.Elastic && h.Devices > 0:
-		return st.elasticView(int(h.Devices), view, platform)
+		return st.elasticView(int(h.Devices), view, platforms[0])
 	case h.Devices > 0:
-		return st.layout.ViewOf(int(h.Devices), platform)
+		return st.layout.ViewOf(int(h.Devices), platforms...)
 	}
 	return view, nil
+}
+
+// maxPlatforms bounds the platforms that a client may name; more than there are.
+const maxPlatforms = 16
+
+// platformsFor returns the platforms of the devices that a client will see, or why it may not have a session now.
+func (st *State) platformsFor(h *wire.Hello) ([]string, error) {
+	if len(h.Platforms) == 0 {
+		return []string{st.layout.DefaultPlatform()}, nil
+	}
+	if len(h.Platforms) > maxPlatforms {
+		return nil, invalid("a session of %d platforms was asked for; at most %d", len(h.Platforms), maxPlatforms)
+	}
+	there := st.layout.Platforms()
+	for i, p := range h.Platforms {
+		switch {
+		case slices.Contains(h.Platforms[:i], p):
+			return nil, invalid("a session was asked for with devices of platform %s twice; name each platform once", p)
+		case h.Elastic && i > 0:
+			return nil, invalid("an elastic session of several platforms was asked for; its devices are of one platform")
+		case len(there) > 0 && !slices.Contains(there, p):
+			return nil, status.New(status.ResourceExhausted, "the cluster has no devices of platform %s, and has some of %s; "+
+				"start workers with such devices, or ask for another platform", p, strings.Join(there, " and "))
+		}
+	}
+	return h.Platforms, nil
 }
 
 // showDevices tells a session's client of its devices and of their workers.
@@ -247,22 +274,37 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 		w.views++
 		m.Assembles = m.Assembles && w.protocol >= wire.ProtocolObjects
 		m.Workers = append(m.Workers, w.process)
-		m.Platform = cmp.Or(m.Platform, w.offer.Platform)
+		s.knowPlatform(m, w.offer.Platform)
 	}
-	view, spans := s.view, s.spans
-	return func() { describeDevices(m, view, spans, at, there) }
+	view, spans, platforms := s.view, s.spans, s.platforms
+	return func() { describeDevices(m, view, spans, platforms, at, there) }
+}
+
+// knowPlatform has a session's welcome, and its report, tell a platform of its devices.
+func (s *session) knowPlatform(m *wire.Welcome, p *wire.Platform) {
+	switch {
+	case slices.Contains(s.platforms, p.GetName()):
+		return
+	case len(s.platforms) == 0:
+		m.Platform = p
+	default:
+		m.MorePlatforms = append(m.MorePlatforms, p)
+	}
+	s.platforms = append(s.platforms, p.GetName())
 }
 
 // describeDevices fills in the devices of a session's welcome, which are in spans at some workers of those that were
 // there when the session began. It reads only what does not change.
-func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, at, there []*worker) {
+func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, platforms []string,
+	at, there []*worker) {
 	onHost := sharingHosts(there)
 	for i, span := range spans {
 		w := at[i]
+		platform := w.platformIn(platforms)
 		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
 			d := len(m.Devices)
-			m.Devices = append(m.Devices, describeDevice(d, span.Worker, uint32(view.Device(d).Island.Index), local,
-				onHost[w.process.Host]))
+			m.Devices = append(m.Devices, describeDevice(d, span.Worker, uint32(view.Device(d).Island.Index), platform,
+				local, onHost[w.process.Host]))
 		}
 	}
 }
@@ -281,10 +323,16 @@ func sharingHosts(workers []*worker) map[string]int64 {
 	return onHost
 }
 
+// platformIn returns the place of a worker's platform among a session's.
+func (w *worker) platformIn(platforms []string) uint32 {
+	return uint32(max(0, slices.Index(platforms, w.offer.Platform.GetName())))
+}
+
 // describeDevice returns a device as a client sees it. OnHost is memoryOf's.
-func describeDevice(d int, process uint64, slice uint32, local *wire.LocalDevice, onHost int64) *wire.Device {
+func describeDevice(d int, process uint64, slice, platform uint32, local *wire.LocalDevice, onHost int64) *wire.Device {
 	limit, share := memoryOf(local, onHost)
-	return &wire.Device{Number: uint32(d), Worker: process, Local: local.Local, Slice: slice, Kind: local.Kind,
+	return &wire.Device{Number: uint32(d), Worker: process, Local: local.Local, Slice: slice, Platform: platform,
+		Kind:     local.Kind,
 		Memories: local.Memories, DefaultMemory: local.DefaultMemory, MemoryLimit: limit, MemoryShare: share,
 		HostMemory: local.HostMemory > 0}
 }

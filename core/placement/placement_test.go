@@ -128,10 +128,29 @@ func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 			t.Errorf("the devices of %s are %q, want %q", platform, got, want)
 		}
 	}
+	if got, want := list(m.View("tpu", "cpu")), "3.0/2 3.1/2 1.0/0 1.1/0"; got != want {
+		t.Errorf("the devices of tpu and cpu are %q, want %q", got, want)
+	}
+	both, err := m.ViewOf(1, "tpu", "cpu")
+	if err != nil || list(both) != "3.0/2 1.0/0" {
+		t.Errorf("a view of a device of each of tpu and cpu: %v, %v", both, err)
+	}
+	m.Retire(both)
+	// A slice is of the first platform, unless it says where it is to be.
+	mixed := m.View("cuda", "cpu")
+	for i, want := range []Want{{Devices: 2}, {Devices: 2, Island: "host"}} {
+		if got, is := fmt.Sprint(grant(t, &m, mixed, uint64(i), want)), []string{"[0 1]", "[4 5]"}[i]; got != is {
+			t.Errorf("%+v: got %s, want %s", want, got, is)
+		}
+	}
+	if err := m.Ask(&Request{Session: 1, Number: 9, View: mixed, Want: Want{Devices: 5}}); err == nil {
+		t.Error("a slice has devices of two platforms")
+	}
+	m.ReleaseAll(1)
 	if v, err := m.ViewOf(3, "cuda"); err != nil || list(v) != "2.0/1 2.1/1 4.0/3" {
 		t.Errorf("a view of 3 devices of cuda: %v, %v", v, err)
 	}
-	if _, err := m.ViewOf(3, "cpu"); err == nil || !strings.Contains(err.Error(), "has 2 in 1 worker;") {
+	if _, err := m.ViewOf(3, "cpu"); err == nil || !strings.Contains(err.Error(), "has 2 of platform cpu in 1 worker;") {
 		t.Errorf("a view of 3 devices of cpu: %v", err)
 	}
 	m.Leave(2)

@@ -16,8 +16,9 @@ type Want struct {
 	// last dimension is placed on neighbours: consecutive devices of one worker, or, if
 	// no worker has enough of them, of one island. If Topology is empty, any devices do.
 	Topology []int
-	Island   string // "" means any
-	Kind     string // of device; "" means any
+	// Island and Kind say where the devices are, and of which kind; "" means any. Without both they are of the first
+	// platform of the view.
+	Island, Kind string
 	// Exclusive: no other session uses the devices while the slice has them. They are in no other slice of anyone, in no
 	// other session's view of a fixed size, and Occupied by no other session.
 	Exclusive bool
@@ -384,6 +385,14 @@ type scratch struct {
 	chooser   chooser
 }
 
+// platformFor returns the platform of the devices that are wanted; "" means any.
+func (v *View) platformFor(w Want) string {
+	if w.Island != "" || w.Kind != "" || len(v.runs) == 0 {
+		return ""
+	}
+	return v.runs[0].worker.Platform
+}
+
 // candidates lists the devices of workers that have not left and that may be granted, in the view's order, and marks
 // those that could be granted at once: exclusive to no slice, and if the slice wants to be alone, not in use. The
 // list is scratch, until the next call.
@@ -402,6 +411,7 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 		had.Add(d)
 	}
 	m.scratch.had = had
+	only := r.View.platformFor(r.Want)
 	var island *Island
 	ofIsland := 0 // how many
 	m.scratch.several = true
@@ -409,7 +419,7 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 	for i := range r.View.runs {
 		at := &r.View.runs[i]
 		w := at.worker
-		if w.gone || r.Want.Island != "" && r.Want.Island != w.Island.Name {
+		if w.gone || r.Want.Island != "" && r.Want.Island != w.Island.Name || only != "" && w.Platform != only {
 			continue
 		}
 		if w.Island != island { // devices are sorted by island
@@ -444,9 +454,10 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 
 // enough returns an error if the view has fewer than the wanted devices, in use or not.
 func enough(view *View, w Want) error {
-	n := 0
+	n, only := 0, view.platformFor(w)
 	for _, at := range view.runs {
-		if at.worker.gone || w.Island != "" && w.Island != at.worker.Island.Name {
+		if at.worker.gone || w.Island != "" && w.Island != at.worker.Island.Name ||
+			only != "" && only != at.worker.Platform {
 			continue
 		}
 		if w.Kind == "" {

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
@@ -37,17 +38,15 @@ func (v *View) add(w *Worker, local, count int) {
 	}
 }
 
-// View returns a view of all devices that the cluster has now, or of those of a platform.
-func (m *Map) View(platform ...string) *View {
+// View returns a view of all devices that the cluster has now, or of those of some platforms: the first one's, then the
+// next one's.
+func (m *Map) View(platforms ...string) *View {
 	n := 0
 	for _, w := range m.workers {
 		n += w.Devices
 	}
 	v := &View{runs: make([]run, 0, len(m.workers)), at: make([]int32, 0, n)}
-	for _, is := range m.islands {
-		if len(platform) > 0 && !slices.Contains(platform, is.Platform()) {
-			continue
-		}
+	for _, is := range m.islandsOf(platforms) {
 		for _, w := range is.members {
 			v.add(w, 0, w.Devices)
 		}
@@ -55,43 +54,78 @@ func (m *Map) View(platform ...string) *View {
 	return v
 }
 
-// ViewOf returns a view of the given number of those devices of which View does, chosen like those of a slice:
-// from one island if one has enough; there, those that the fewest slices and views of
-// this kind have; among these, as many as possible from one worker. Retire ends the
-// view. Devices of exclusive slices, and those that requests which wait keep for themselves, are not chosen.
+// islandsOf returns the islands of some platforms, in the order of these, or all islands.
+func (m *Map) islandsOf(platforms []string) (all []*Island) {
+	if len(platforms) == 0 {
+		return m.islands
+	}
+	for _, p := range platforms {
+		for _, is := range m.islands {
+			if is.Platform() == p {
+				all = append(all, is)
+			}
+		}
+	}
+	return all
+}
+
+// ViewOf returns a view of the given number of devices of each of some platforms, or of any, chosen like those of a
+// slice: from one island if one has enough; there, those that the fewest slices and views of this kind have; among
+// these, as many as possible from one worker. Retire ends the view. Devices of exclusive slices, and those that
+// requests which wait keep for themselves, are not chosen.
 //
 // Errors: INVALID_ARGUMENT for fewer than one device, RESOURCE_EXHAUSTED if the cluster
 // has too few.
-func (m *Map) ViewOf(devices int, platform ...string) (*View, error) {
+func (m *Map) ViewOf(devices int, platforms ...string) (*View, error) {
+	v := &View{sized: true, at: make([]int32, 0, max(0, devices))}
+	var err error
+	if len(platforms) == 0 {
+		err = m.choose(v, devices)
+	}
+	for _, p := range platforms {
+		if err == nil {
+			err = m.choose(v, devices, p)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.countView(v, +1)
+	return v, nil
+}
+
+// choose adds to a view so many devices of a platform, or of any.
+func (m *Map) choose(v *View, devices int, platform ...string) error {
 	all := m.View(platform...)
-	workers := status.Count(len(all.runs), "worker")
+	there := fmt.Sprint(all.Len())
+	if len(platform) > 0 && len(m.Platforms()) > 1 {
+		there += " of platform " + platform[0]
+	}
+	there += " in " + status.Count(len(all.runs), "worker")
 	switch {
 	case devices < 1:
-		return nil, status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
+		return status.New(status.InvalidArgument, "a session of %s was asked for; expected at least 1",
 			status.Count(devices, "device"))
 	case devices > all.Len():
-		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %d in %s; "+
-			"start more workers, or ask for fewer devices", status.Count(devices, "device"), all.Len(), workers)
+		return status.New(status.ResourceExhausted, "a session of %s was asked for, and the cluster has %s; start more "+
+			"workers, or ask for fewer devices", status.Count(devices, "device"), there)
 	}
 	r := &Request{View: all, Want: Want{Devices: devices}}
 	found, err := m.candidates(r, nil, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	chosen := m.available(r, found, m.queue.reserved)
 	if chosen == nil {
-		return nil, status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %d in %s too many "+
-			"are in exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; "+
-			"pass wait= to wait for them, or ask for fewer devices",
-			status.Count(devices, "device"), all.Len(), workers)
+		return status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %s too many are in "+
+			"exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; pass wait= to "+
+			"wait for them, or ask for fewer devices", status.Count(devices, "device"), there)
 	}
-	v := &View{sized: true, at: make([]int32, 0, devices)}
 	for _, d := range chosen {
 		at := &all.runs[all.at[d]]
 		v.add(at.worker, at.local+d-at.device, 1)
 	}
-	m.countView(v, +1)
-	return v, nil
+	return nil
 }
 
 // ViewAs returns the view that a session had before: of these devices, in their order. It is nil if a worker of some

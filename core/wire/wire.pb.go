@@ -198,31 +198,33 @@ func (Loadable_Form) EnumDescriptor() ([]byte, []int) {
 }
 
 type Hello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ProtocolMin   uint32                 `protobuf:"varint,1,opt,name=protocol_min,json=protocolMin,proto3" json:"protocol_min,omitempty"`
-	ProtocolMax   uint32                 `protobuf:"varint,2,opt,name=protocol_max,json=protocolMax,proto3" json:"protocol_max,omitempty"`
-	Role          Role                   `protobuf:"varint,3,opt,name=role,proto3,enum=pathways.wire.Role" json:"role,omitempty"`
-	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`       // the cluster's secret
-	Software      string                 `protobuf:"bytes,5,opt,name=software,proto3" json:"software,omitempty"` // such as "pathways 0.1.0"
-	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`         // for people: host and process ID, or what the user said
-	Process       uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`  // of ROLE_PEER: the number the controller gave the dialler
-	Worker        *WorkerOffer           `protobuf:"bytes,8,opt,name=worker,proto3" json:"worker,omitempty"`
-	Versions      map[string]string      `protobuf:"bytes,9,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // what must agree: "jax", "jaxlib", "plugin"; compared where both sides have a key
-	Cluster       string                 `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                            // of ROLE_PEER: Welcome.cluster of the dialler's controller
-	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
-	Host          string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
-	Member        *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
-	Alone         bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`                      // of ROLE_CLIENT: operations that come together are passed on one by one
-	Devices       uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`                  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
-	User          string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`                         // of ROLE_CLIENT, for people: who runs it
-	Machine       string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`                   // of ROLE_CLIENT, for people: the name of its machine
-	Network       string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`                   // names the machine and its network namespace: equal where loopback addresses are the same
-	Identity      []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"`                 // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
-	Resume        *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
-	Pid           uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
-	PidSpace      string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
-	Elastic       bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have nothing behind them yet
-	Platform      string                 `protobuf:"bytes,29,opt,name=platform,proto3" json:"platform,omitempty"`                 // of ROLE_CLIENT: that of its devices, such as "cpu"; "": the controller chooses one
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	ProtocolMin uint32                 `protobuf:"varint,1,opt,name=protocol_min,json=protocolMin,proto3" json:"protocol_min,omitempty"`
+	ProtocolMax uint32                 `protobuf:"varint,2,opt,name=protocol_max,json=protocolMax,proto3" json:"protocol_max,omitempty"`
+	Role        Role                   `protobuf:"varint,3,opt,name=role,proto3,enum=pathways.wire.Role" json:"role,omitempty"`
+	Token       string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`       // the cluster's secret
+	Software    string                 `protobuf:"bytes,5,opt,name=software,proto3" json:"software,omitempty"` // such as "pathways 0.1.0"
+	Name        string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`         // for people: host and process ID, or what the user said
+	Process     uint64                 `protobuf:"varint,7,opt,name=process,proto3" json:"process,omitempty"`  // of ROLE_PEER: the number the controller gave the dialler
+	Worker      *WorkerOffer           `protobuf:"bytes,8,opt,name=worker,proto3" json:"worker,omitempty"`
+	Versions    map[string]string      `protobuf:"bytes,9,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // what must agree: "jax", "jaxlib", "plugin"; compared where both sides have a key
+	Cluster     string                 `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                            // of ROLE_PEER: Welcome.cluster of the dialler's controller
+	Proof       []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                                                // of ROLE_PEER: shows that the controller let the dialler in, see Welcome.proof
+	Host        string                 `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`                                                                                  // names the machine and its IPC namespace: equal where shared memory can be
+	Member      *MemberOffer           `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
+	Alone       bool                   `protobuf:"varint,14,opt,name=alone,proto3" json:"alone,omitempty"`                      // of ROLE_CLIENT: operations that come together are passed on one by one
+	Devices     uint32                 `protobuf:"varint,20,opt,name=devices,proto3" json:"devices,omitempty"`                  // of ROLE_CLIENT: the session has exactly so many; 0 is all that are there
+	User        string                 `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`                         // of ROLE_CLIENT, for people: who runs it
+	Machine     string                 `protobuf:"bytes,22,opt,name=machine,proto3" json:"machine,omitempty"`                   // of ROLE_CLIENT, for people: the name of its machine
+	Network     string                 `protobuf:"bytes,24,opt,name=network,proto3" json:"network,omitempty"`                   // names the machine and its network namespace: equal where loopback addresses are the same
+	Identity    []byte                 `protobuf:"bytes,23,opt,name=identity,proto3" json:"identity,omitempty"`                 // of ROLE_PROBE: WorkerOffer.identity of the worker that the dialler expects
+	Resume      *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
+	Pid         uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
+	PidSpace    string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
+	Elastic     bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have nothing behind them yet
+	// Of ROLE_CLIENT: those of its devices, such as "cpu": first all devices of the first, then those of the next. With
+	// none, the controller chooses one. With devices, so many of each.
+	Platforms     []string `protobuf:"bytes,29,rep,name=platforms,proto3" json:"platforms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,11 +420,11 @@ func (x *Hello) GetElastic() bool {
 	return false
 }
 
-func (x *Hello) GetPlatform() string {
+func (x *Hello) GetPlatforms() []string {
 	if x != nil {
-		return x.Platform
+		return x.Platforms
 	}
-	return ""
+	return nil
 }
 
 // Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the one
@@ -632,23 +634,24 @@ type Welcome struct {
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"` // not OK: refused, and the connection closes
 	Software      string                 `protobuf:"bytes,3,opt,name=software,proto3" json:"software,omitempty"`
-	Process       uint64                 `protobuf:"varint,4,opt,name=process,proto3" json:"process,omitempty"`                             // the dialler's number in this cluster, never used again
-	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`                             // of ROLE_CLIENT
-	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`                              // names the controller's incarnation
-	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                  // for the dialler's Hellos to peers
-	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                              // of ROLE_CLIENT: the virtual devices; their number is fixed, what is behind them not
-	Workers       []*Process             `protobuf:"bytes,9,rep,name=workers,proto3" json:"workers,omitempty"`                              // of ROLE_CLIENT: where the devices are
-	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                           // of ROLE_CLIENT
-	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                              // of ROLE_CLIENT: operations that may be under way at once
-	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often a message is to come, Heartbeat if there is no other
-	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                        // of ROLE_CLIENT: the workers of all devices take Assemble
-	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                 // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
-	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`          // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
-	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
-	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                       // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
-	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                             // of ROLE_CLIENT: what is wrong with what is sent to these
-	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                   // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
-	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
+	Process       uint64                 `protobuf:"varint,4,opt,name=process,proto3" json:"process,omitempty"`                                  // the dialler's number in this cluster, never used again
+	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`                                  // of ROLE_CLIENT
+	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`                                   // names the controller's incarnation
+	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                       // for the dialler's Hellos to peers
+	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                                   // of ROLE_CLIENT: the virtual devices; their number is fixed, what is behind them not
+	Workers       []*Process             `protobuf:"bytes,9,rep,name=workers,proto3" json:"workers,omitempty"`                                   // of ROLE_CLIENT: where the devices are
+	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                                // of ROLE_CLIENT: that of the first devices
+	MorePlatforms []*Platform            `protobuf:"bytes,27,rep,name=more_platforms,json=morePlatforms,proto3" json:"more_platforms,omitempty"` // of ROLE_CLIENT: those of further devices, see Device.platform
+	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                                   // of ROLE_CLIENT: operations that may be under way at once
+	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
+	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                             // of ROLE_CLIENT: the workers of all devices take Assemble
+	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
+	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
+	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
+	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
+	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: what is wrong with what is sent to these
+	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                        // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
+	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                                  // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -749,6 +752,13 @@ func (x *Welcome) GetWorkers() []*Process {
 func (x *Welcome) GetPlatform() *Platform {
 	if x != nil {
 		return x.Platform
+	}
+	return nil
+}
+
+func (x *Welcome) GetMorePlatforms() []*Platform {
+	if x != nil {
+		return x.MorePlatforms
 	}
 	return nil
 }
@@ -1543,6 +1553,7 @@ type Device struct {
 	MemoryLimit   int64                  `protobuf:"varint,8,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"` // bytes that its arrays may take; 0 is not known
 	MemoryShare   int64                  `protobuf:"varint,9,opt,name=memory_share,json=memoryShare,proto3" json:"memory_share,omitempty"` // bytes that it may take when all devices of its host take as much; 0 is not known
 	HostMemory    bool                   `protobuf:"varint,10,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`   // all of its memories are the machine's
+	Platform      uint32                 `protobuf:"varint,11,opt,name=platform,proto3" json:"platform,omitempty"`                         // which of the session's platforms: 0 is Welcome.platform, 1 the first of more_platforms
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1645,6 +1656,13 @@ func (x *Device) GetHostMemory() bool {
 		return x.HostMemory
 	}
 	return false
+}
+
+func (x *Device) GetPlatform() uint32 {
+	if x != nil {
+		return x.Platform
+	}
+	return 0
 }
 
 type Heartbeat struct {
@@ -2663,6 +2681,7 @@ type Compile struct {
 	Text          *Content   `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`         // of code that does not come with the message
 	Inline        uint64     `protobuf:"varint,9,opt,name=inline,proto3" json:"inline,omitempty"`    // to a worker: so many bytes of what it makes may come with its answer
 	Key           string     `protobuf:"bytes,10,opt,name=key,proto3" json:"key,omitempty"`          // to a worker: equal for what compiles to the same, whichever controller asks
+	First         uint32     `protobuf:"varint,11,opt,name=first,proto3" json:"first,omitempty"`     // from the client, of a portable program: a device of the platform that it is for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2765,6 +2784,13 @@ func (x *Compile) GetKey() string {
 		return x.Key
 	}
 	return ""
+}
+
+func (x *Compile) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
 }
 
 // Bytes that go from the process that has them to one that needs them, apart from
@@ -9282,7 +9308,7 @@ type Report_SessionReport struct {
 	Held          *Report_Held           `protobuf:"bytes,25,opt,name=held,proto3" json:"held,omitempty"`                             // its operation that waits for admission, without operations where none does
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
 	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why; empty where all have one
-	Platform      string                 `protobuf:"bytes,28,opt,name=platform,proto3" json:"platform,omitempty"`                     // of its devices
+	Platforms     []string               `protobuf:"bytes,28,rep,name=platforms,proto3" json:"platforms,omitempty"`                   // of its devices
 	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9423,11 +9449,11 @@ func (x *Report_SessionReport) GetLacks() string {
 	return ""
 }
 
-func (x *Report_SessionReport) GetPlatform() string {
+func (x *Report_SessionReport) GetPlatforms() []string {
 	if x != nil {
-		return x.Platform
+		return x.Platforms
 	}
-	return ""
+	return nil
 }
 
 func (x *Report_SessionReport) GetLink() *Report_Link {
@@ -10254,7 +10280,7 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rpathways.wire\"\xa7\x06\n" +
+	"wire.proto\x12\rpathways.wire\"\xa9\x06\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12'\n" +
@@ -10279,8 +10305,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06resume\x18\x19 \x01(\v2\x15.pathways.wire.ResumeR\x06resume\x12\x10\n" +
 	"\x03pid\x18\x1a \x01(\rR\x03pid\x12\x1b\n" +
 	"\tpid_space\x18\x1b \x01(\tR\bpidSpace\x12\x18\n" +
-	"\aelastic\x18\x1c \x01(\bR\aelastic\x12\x1a\n" +
-	"\bplatform\x18\x1d \x01(\tR\bplatform\x1a;\n" +
+	"\aelastic\x18\x1c \x01(\bR\aelastic\x12\x1c\n" +
+	"\tplatforms\x18\x1d \x03(\tR\tplatforms\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
@@ -10297,7 +10323,7 @@ const file_wire_proto_rawDesc = "" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\xc8\x05\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x88\x06\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -10309,7 +10335,8 @@ const file_wire_proto_rawDesc = "" +
 	"\adevices\x18\b \x03(\v2\x15.pathways.wire.DeviceR\adevices\x120\n" +
 	"\aworkers\x18\t \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x123\n" +
 	"\bplatform\x18\n" +
-	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12\x16\n" +
+	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12>\n" +
+	"\x0emore_platforms\x18\x1b \x03(\v2\x17.pathways.wire.PlatformR\rmorePlatforms\x12\x16\n" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
@@ -10392,7 +10419,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x0edefault_memory\x18\x04 \x01(\rR\rdefaultMemory\x12!\n" +
 	"\fmemory_limit\x18\x05 \x01(\x03R\vmemoryLimit\x12\x1f\n" +
 	"\vhost_memory\x18\x06 \x01(\x03R\n" +
-	"hostMemory\"\xa2\x02\n" +
+	"hostMemory\"\xbe\x02\n" +
 	"\x06Device\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\x04R\x06worker\x12\x14\n" +
@@ -10405,7 +10432,8 @@ const file_wire_proto_rawDesc = "" +
 	"\fmemory_share\x18\t \x01(\x03R\vmemoryShare\x12\x1f\n" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
-	"hostMemory\"\xb1\x04\n" +
+	"hostMemory\x12\x1a\n" +
+	"\bplatform\x18\v \x01(\rR\bplatform\"\xb1\x04\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -10507,7 +10535,7 @@ const file_wire_proto_rawDesc = "" +
 	"\tKeyAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\xb1\x02\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\xc7\x02\n" +
 	"\aCompile\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x12\x16\n" +
@@ -10519,7 +10547,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x04text\x18\b \x01(\v2\x16.pathways.wire.ContentR\x04text\x12\x16\n" +
 	"\x06inline\x18\t \x01(\x04R\x06inline\x12\x10\n" +
 	"\x03key\x18\n" +
-	" \x01(\tR\x03key\"k\n" +
+	" \x01(\tR\x03key\x12\x14\n" +
+	"\x05first\x18\v \x01(\rR\x05first\"k\n" +
 	"\aContent\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x18\n" +
@@ -10987,7 +11016,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xcd\"\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xcf\"\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11064,7 +11093,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\x80\x04\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\x82\x04\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -11081,8 +11110,8 @@ const file_wire_proto_rawDesc = "" +
 	"host_bytes\x18\x18 \x01(\x03R\thostBytes\x12.\n" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
 	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12\x1a\n" +
-	"\bplatform\x18\x1c \x01(\tR\bplatform\x12.\n" +
+	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12\x1c\n" +
+	"\tplatforms\x18\x1c \x03(\tR\tplatforms\x12.\n" +
 	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
@@ -11332,127 +11361,128 @@ var file_wire_proto_depIdxs = []int32{
 	17,  // 6: pathways.wire.Welcome.devices:type_name -> pathways.wire.Device
 	10,  // 7: pathways.wire.Welcome.workers:type_name -> pathways.wire.Process
 	11,  // 8: pathways.wire.Welcome.platform:type_name -> pathways.wire.Platform
-	8,   // 9: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
-	9,   // 10: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
-	4,   // 11: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
-	6,   // 12: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	105, // 13: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	106, // 14: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
-	14,  // 15: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
-	13,  // 16: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
-	12,  // 17: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	107, // 18: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	108, // 19: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
-	16,  // 20: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
-	11,  // 21: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
-	23,  // 22: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
-	24,  // 23: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
-	21,  // 24: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
-	20,  // 25: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
-	19,  // 26: pathways.wire.Heartbeat.links:type_name -> pathways.wire.PeerLink
-	22,  // 27: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
-	9,   // 28: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
-	1,   // 29: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
-	9,   // 30: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
-	38,  // 31: pathways.wire.Compile.places:type_name -> pathways.wire.Place
-	35,  // 32: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
-	30,  // 33: pathways.wire.Compile.text:type_name -> pathways.wire.Content
-	9,   // 34: pathways.wire.Source.status:type_name -> pathways.wire.Status
-	30,  // 35: pathways.wire.Source.content:type_name -> pathways.wire.Content
-	37,  // 36: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
-	36,  // 37: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
-	37,  // 38: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
-	37,  // 39: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
-	9,   // 40: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
-	42,  // 41: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 42: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	120, // 43: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
-	43,  // 44: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
-	43,  // 45: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
-	44,  // 46: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
-	2,   // 47: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
-	35,  // 48: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
-	45,  // 49: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	38,  // 50: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	43,  // 51: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	9,   // 52: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	53,  // 53: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	54,  // 54: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	43,  // 55: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	43,  // 56: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	57,  // 57: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	43,  // 58: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	60,  // 59: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	54,  // 60: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	63,  // 61: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	52,  // 62: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	56,  // 63: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	68,  // 64: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 65: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	70,  // 66: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	70,  // 67: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 68: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 69: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 70: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 71: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 72: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	89,  // 73: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 74: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 75: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	77,  // 76: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	9,   // 77: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	78,  // 78: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	79,  // 79: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 80: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 81: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 82: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 83: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	89,  // 84: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	89,  // 85: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 86: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 87: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 88: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 89: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 90: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 91: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 92: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 93: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 94: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 95: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 96: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 97: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	96,  // 98: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	95,  // 99: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	109, // 100: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	110, // 101: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	111, // 102: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	113, // 103: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	118, // 104: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	124, // 105: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	116, // 106: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	119, // 107: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	123, // 108: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	125, // 109: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 110: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	98,  // 111: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	114, // 112: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 113: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 114: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 115: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	117, // 116: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	115, // 117: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	122, // 118: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	120, // 119: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	115, // 120: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	121, // 121: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	89,  // 122: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	121, // 123: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	126, // 124: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	125, // [125:125] is the sub-list for method output_type
-	125, // [125:125] is the sub-list for method input_type
-	125, // [125:125] is the sub-list for extension type_name
-	125, // [125:125] is the sub-list for extension extendee
-	0,   // [0:125] is the sub-list for field type_name
+	11,  // 9: pathways.wire.Welcome.more_platforms:type_name -> pathways.wire.Platform
+	8,   // 10: pathways.wire.Welcome.board:type_name -> pathways.wire.Board
+	9,   // 11: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
+	4,   // 12: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
+	6,   // 13: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
+	105, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	106, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	14,  // 16: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
+	13,  // 17: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
+	12,  // 18: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
+	107, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	108, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	16,  // 21: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
+	11,  // 22: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
+	23,  // 23: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
+	24,  // 24: pathways.wire.Heartbeat.running:type_name -> pathways.wire.Running
+	21,  // 25: pathways.wire.Heartbeat.host:type_name -> pathways.wire.HostMemory
+	20,  // 26: pathways.wire.Heartbeat.standing:type_name -> pathways.wire.Standing
+	19,  // 27: pathways.wire.Heartbeat.links:type_name -> pathways.wire.PeerLink
+	22,  // 28: pathways.wire.HostMemory.sessions:type_name -> pathways.wire.HostShare
+	9,   // 29: pathways.wire.Epoch.over:type_name -> pathways.wire.Status
+	1,   // 30: pathways.wire.KeyRequest.act:type_name -> pathways.wire.KeyRequest.Act
+	9,   // 31: pathways.wire.KeyAnswer.status:type_name -> pathways.wire.Status
+	38,  // 32: pathways.wire.Compile.places:type_name -> pathways.wire.Place
+	35,  // 33: pathways.wire.Compile.handlers:type_name -> pathways.wire.Handler
+	30,  // 34: pathways.wire.Compile.text:type_name -> pathways.wire.Content
+	9,   // 35: pathways.wire.Source.status:type_name -> pathways.wire.Status
+	30,  // 36: pathways.wire.Source.content:type_name -> pathways.wire.Content
+	37,  // 37: pathways.wire.Handler.stages:type_name -> pathways.wire.Symbol
+	36,  // 38: pathways.wire.Handler.types:type_name -> pathways.wire.HandlerType
+	37,  // 39: pathways.wire.HandlerType.id:type_name -> pathways.wire.Symbol
+	37,  // 40: pathways.wire.HandlerType.info:type_name -> pathways.wire.Symbol
+	9,   // 41: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
+	42,  // 42: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 43: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
+	120, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	43,  // 45: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
+	43,  // 46: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
+	44,  // 47: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
+	2,   // 48: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
+	35,  // 49: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
+	45,  // 50: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
+	38,  // 51: pathways.wire.Load.places:type_name -> pathways.wire.Place
+	43,  // 52: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	9,   // 53: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	53,  // 54: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	54,  // 55: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	43,  // 56: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	43,  // 57: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	57,  // 58: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 59: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	60,  // 60: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	54,  // 61: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	63,  // 62: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	52,  // 63: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	56,  // 64: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	68,  // 65: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 66: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	70,  // 67: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	70,  // 68: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 69: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 70: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 71: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 72: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 73: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	89,  // 74: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 75: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 76: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	77,  // 77: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	9,   // 78: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
+	78,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	79,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	89,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	89,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	96,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	95,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	109, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	110, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	111, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	113, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	118, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	124, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	116, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	119, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	123, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	125, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	98,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	114, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	117, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	115, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	122, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	120, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	115, // 121: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	121, // 122: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	89,  // 123: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	121, // 124: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	126, // 125: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	126, // [126:126] is the sub-list for method output_type
+	126, // [126:126] is the sub-list for method input_type
+	126, // [126:126] is the sub-list for extension type_name
+	126, // [126:126] is the sub-list for extension extendee
+	0,   // [0:126] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

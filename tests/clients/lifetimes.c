@@ -140,7 +140,9 @@ static void wrong_arguments(pathways_session s, const char* address) {
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "elastic is 2");
   so.elastic = 0, so.platform = "cpu";
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "platform is \"cpu\", and is for clusters");
-  so.address = "local:1x1", so.devices = 1, so.platform = "tpu";
+  so.address = "local:1x1", so.devices = 1, so.platform = "cpu,tpu";
+  FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "platform is \"cpu,tpu\": expected one");
+  so.platform = "tpu";
   FAILS(pathways_session_open(&so, &t), PATHWAYS_RESOURCE_EXHAUSTED, "no devices of platform tpu");
   so.platform = NULL, so.elastic = 1; // the cluster is asked for an elastic session
   FAILS(pathways_session_open(&so, &t), PATHWAYS_INVALID_ARGUMENT, "no worker can join");

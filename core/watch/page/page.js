@@ -121,7 +121,7 @@ function showTables(report) {
     time(t.device_ns / 1e6)]));
   table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
-    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?", `${s.bytes.length} × ${s.platform}`, s.objects, size(sum(s.bytes)), s.under_way,
+    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?", `${s.bytes.length} × ${s.platforms.join(", ")}`, s.objects, size(sum(s.bytes)), s.under_way,
     time(s.device_ns / 1e6), time(s.age_ms)]));
   table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
     all.flatMap(w => w.last.running.map(r => [
