@@ -111,8 +111,10 @@ def init(
         first one serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers can
         join.
       platform: which of a cluster's devices, by the name of their platform as `pathways status` shows it: "cpu",
-        "cuda", "tpu". All devices of a script are of one. None means PATHWAYS_PLATFORM or, if that is not set, the
-        platform of the cluster's first island with accelerators, and "cpu" where none has any.
+        "cuda", "tpu". With several, such as "cuda,cpu", the script has devices of all of these: `jax.devices()` are
+        those of the first, `pathways.devices("cpu")` the others, and `devices` is how many it gets of each. None means
+        PATHWAYS_PLATFORM or, if that is not set, the platform of the cluster's first island with accelerators, and
+        "cpu" where none has any.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
@@ -139,13 +141,16 @@ def shutdown(*, timeout: float = 30.0) -> None:
     _backend.shutdown(timeout)
 
 
-def devices() -> list[jax.Device]:
+def devices(platform: str | None = None) -> list[jax.Device]:
     """Returns the devices that JAX has from Pathways, and makes them if this is the first use.
+
+    Args:
+      platform: one of those that `init(platform="cuda,cpu")` names; None means the first.
 
     Raises:
       PathwaysError: if there are none; the code and the message say why.
     """
-    return _backend.devices()
+    return _backend.devices(platform)
 
 
 def program(

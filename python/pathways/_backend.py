@@ -27,6 +27,7 @@ from pathways._errors import PathwaysError
 from pathways._settings import WAIT, Settings, stock_cpu_devices
 
 NAME = "pathways"
+BESIDE = NAME + "_"  # and a platform: the backend of the session's devices of a further platform
 AGREE = ("jax", "jaxlib")  # packages whose versions must be the same in all processes of a cluster
 OLDEST_JAX = (0, 10)
 # JAX's priority for plugins, above its CPU client (0) and below CUDA's (500). It matters only if jax_platforms is
@@ -45,6 +46,7 @@ _registered = False  # whether the plugin is registered with JAX
 _declined = False  # whether the user chose other platforms
 _closed = False  # whether shutdown() was called, and init() not since then
 _problem: PathwaysError | None = None  # why the plugin could not be registered
+_beside: set[str] = set()  # platforms whose backends are registered with JAX
 
 
 def _jax() -> Any:
@@ -74,15 +76,45 @@ def _take_platforms(jax: Any) -> str | None:
 
     Returns the user's choice if that excludes Pathways.
     """
-    platforms = plugin.chosen_platforms(jax) or [NAME]
+    platforms = [name for name in plugin.chosen_platforms(jax) or [NAME] if not name.startswith(BESIDE)]
     if NAME not in platforms:
         return f"JAX_PLATFORMS={jax.config.jax_platforms}"
+    at = platforms.index(NAME) + 1
+    platforms[at:at] = [BESIDE + platform for platform in _beside_default()]
     if (name := getattr(jax.config, "jax_platform_name", "")) and name != NAME:
         return f"JAX_PLATFORM_NAME={name}"
     if "cpu" not in platforms:
         platforms.append("cpu")
     jax.config.update("jax_platforms", ",".join(platforms))
     return None
+
+
+def _beside_default() -> tuple[str, ...]:
+    """Returns the further platforms that the settings name, with a backend of JAX for each."""
+    try:
+        platforms = _settings.with_environment().beside
+    except PathwaysError:
+        return ()  # whatever makes the devices raises it
+    for platform in platforms:
+        if platform not in _beside:
+            _private.register_plugin(
+                BESIDE + platform,
+                PRIORITY - 1,
+                str(_native.library_path()),
+                functools.partial(dict, beside=platform),
+                lambda factory: functools.partial(_make_beside, factory),
+            )
+            _beside.add(platform)
+    return platforms
+
+
+def _make_beside(factory: Callable[[], Any]) -> Any:
+    from pathways import _reshard
+
+    client = factory()
+    _private.add_name(client)
+    _reshard.cross()
+    return client
 
 
 def register() -> None:
@@ -303,9 +335,9 @@ def _settle(asked: Settings) -> None:
             raise _problem
         asked.with_environment()
         if not running():
-            _take_platforms(_jax())  # JAX reads it again after a shutdown
             if asked != Settings():
                 _settings = asked
+            _take_platforms(_jax())  # JAX reads it again after a shutdown
             _closed = False
             return
         if asked.address is not None and asked.address != _settings.with_environment().address:
@@ -321,7 +353,7 @@ def _settle(asked: Settings) -> None:
                 f"pathways.init(devices={asked.devices}) comes too late: JAX already runs on {have} Pathways devices; "
                 "call it before the first use of JAX, or call pathways.shutdown() first",
             )
-        platform = _private.raw_platform(_private.client(NAME))
+        platform = ",".join(_private.raw_platform(client) for client in clients())
         if asked.platform not in (None, platform):
             raise PathwaysError(
                 "FAILED_PRECONDITION",
@@ -336,7 +368,19 @@ def address() -> str | None:
     return _settings.with_environment().address
 
 
-def devices() -> list[Any]:
+def clients() -> list[Any]:
+    """Returns the clients that JAX has made, one for each platform of the devices."""
+    names = (NAME, *(BESIDE + platform for platform in _settings.with_environment().beside))
+    return [client for client in map(_private.client, names) if client is not None]
+
+
+def all_devices() -> list[Any]:
+    """Returns the devices of all platforms, by their ids."""
+    devices()
+    return [device for client in clients() for device in client.devices()]
+
+
+def devices(platform: str | None = None) -> list[Any]:
     with _lock:
         register()
         if _problem is not None:
@@ -349,13 +393,24 @@ def devices() -> list[Any]:
             "JAX_PLATFORM_NAME), or set JAX_PLATFORMS=pathways,cpu",
         )
     try:
-        return jax.devices(NAME)
+        first = jax.devices(NAME)
     except RuntimeError as error:
         # JAX wraps the error of creating the client; the code is in the wrapped error.
         cause = error.__context__
         if isinstance(cause, PathwaysError):
             raise cause from None
         raise PathwaysError.parse(str(cause or error)) from error
+    if platform is None:
+        return first
+    for client in clients():
+        if _private.raw_platform(client) == platform:
+            return client.devices()
+    there = " and ".join(_private.raw_platform(client) for client in clients())
+    raise PathwaysError(
+        "NOT_FOUND",
+        f"there are no devices of platform {platform!r}, only of {there}; pathways.init(platform=...) names the "
+        "platforms of a script's devices",
+    )
 
 
 def shutdown(timeout: float) -> None:

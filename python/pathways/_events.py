@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pathways import _backend, _native, _private
+from pathways import _backend, _native
 from pathways._errors import PathwaysError
 
 KINDS = ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended")
@@ -50,8 +50,7 @@ class Event:
 
 
 def _event(moment: dict[str, Any]) -> Event:
-    client = _private.client(_backend.NAME)
-    have = {device.id: device for device in client.devices()} if client is not None else {}
+    have = {device.id: device for client in _backend.clients() for device in client.devices()}
     devices = tuple(have[number] for number in moment.get("devices", ()) if number in have)
     when = datetime.datetime.fromisoformat(moment["at"])
     return Event(moment["kind"], moment.get("worker", ""), devices, moment.get("reason", ""), when)

@@ -9,6 +9,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
 - `jax._src.dispatch.runtime_tokens`: the tokens of ordered effects, which `clear_backends` waits for.
 - `jax._src.array.shard_sharded_device_array_slow_path`: the function by which JAX reads an array on the host to change
   its sharding. Without it, moves take the stock way.
+- `jax._src.interpreters.pxla`: `shard_arg_handlers` and `batched_device_put`, by which JAX brings arrays to other
+  devices. They are replaced where a script has devices of several platforms.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
@@ -146,6 +148,20 @@ def replace_slow_path(make: Callable[[Callable[..., Any]], Callable[..., Any]]) 
     stock = getattr(array, SLOW_PATH, None)
     if stock is not None and not hasattr(stock, "__wrapped__"):
         setattr(array, SLOW_PATH, functools.wraps(stock)(make(stock)))
+
+
+def replace_puts(shard_args: Callable[..., Any], batched_put: Callable[..., Any]) -> None:
+    """Replaces the two functions by which JAX brings arrays to other devices by what is made of them.
+
+    It does nothing the second time.
+    """
+    from jax._src import array
+    from jax._src.interpreters import pxla
+
+    stock = pxla.shard_arg_handlers[array.ArrayImpl]
+    if not hasattr(stock, "__wrapped__"):
+        pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(shard_args(stock))
+        pxla.batched_device_put = functools.wraps(pxla.batched_device_put)(batched_put(pxla.batched_device_put))
 
 
 class DevicePut(NamedTuple):

@@ -141,6 +141,11 @@ def _ours(sharding: Sharding) -> bool:
     return all("Open Pathways" in device.client.platform_version for device in sharding.device_set)
 
 
+def _crosses(source: Sharding, target: Sharding) -> bool:
+    """Returns whether the devices are of two platforms, and so of two clients of JAX."""
+    return next(iter(source.device_set)).client is not next(iter(target.device_set)).client
+
+
 def _connected(sharding: Sharding) -> bool:
     """Returns whether the devices have an interconnect, so that a computation moves arrays between them best.
 
@@ -171,7 +176,7 @@ def _route(
         return _at_once(jax.jit(lambda x: x, out_shardings=target))
     if 0 in shape:  # XLA does not divide an array without elements
         return lambda x: jax.device_put(np.zeros(shape, dtype), target)
-    if len(before) == len(after) == 1:
+    if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(in_rows(x), target)  # JAX copies it from device to device
     if carrier := wide(dtype):
         widen = _at_once(jax.jit(lambda x: _cast(x, carrier), out_shardings=source))
@@ -286,3 +291,29 @@ def install() -> None:
         return moved
 
     _private.replace_slow_path(make)
+
+
+def cross() -> None:
+    """Makes JAX move arrays through the library from the devices of one platform to those of another.
+
+    JAX itself would read them on the host: its clients know nothing of each other.
+    """
+
+    def over(x, sharding):
+        """Returns the array on the devices of a sharding if these are of another platform, or else as it is."""
+        if not isinstance(x, jax.Array) or not _crosses(x.sharding, sharding):
+            return x
+        route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
+        return x if route is None else route(x)
+
+    def shard_args(stock):
+        return lambda xs, shardings, *rest: stock(list(map(over, xs, shardings)), shardings, *rest)
+
+    def batched_put(stock):
+        def put(aval, sharding, xs, devices, *rest, **named):
+            xs = [over(x, SingleDeviceSharding(device)) for x, device in zip(xs, devices, strict=True)]
+            return stock(aval, sharding, xs, devices, *rest, **named)
+
+        return put
+
+    _private.replace_puts(shard_args, batched_put)

@@ -36,7 +36,7 @@ class Settings:
     wait: float | None = None  # seconds
     memory_wait: float | None = None  # seconds
     elastic: bool | None = None  # with devices, on a cluster
-    platform: str | None = None  # on a cluster
+    platform: str | None = None  # on a cluster; of several, such as "cuda,cpu", the first is JAX's default
 
     @classmethod
     def of_arguments(
@@ -116,6 +116,11 @@ class Settings:
         if memory_limit is None and (one := said("memory-limit")):
             memory_limit = parse_bytes(*one)
         return Settings(None, devices, memory_limit, wait, self.memory_wait)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The platforms of the devices beside JAX's default ones."""
+        return tuple((self.platform or "").split(",")[1:])
 
     @property
     def remote(self) -> bool:
@@ -213,12 +218,12 @@ def _elastic(value: Any, devices: Any) -> bool:
 
 
 def _platform(value: Any, name: str) -> str:
-    text = value.strip() if isinstance(value, str) else ""
-    if not re.fullmatch(r"[a-z0-9_]+", text):
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if not re.fullmatch(r"[a-z0-9_]+(,[a-z0-9_]+)*", text):
         raise PathwaysError(
             "INVALID_ARGUMENT",
-            f"{name} is {value!r}; expected a name, such as 'cpu', 'cuda' or 'tpu': `pathways status` shows those of "
-            "the cluster's islands",
+            f"{name} is {value!r}; expected a name, such as 'cpu', 'cuda' or 'tpu', or several, such as 'cuda,cpu': "
+            "`pathways status` shows those of the cluster's islands",
         )
     return text
 

@@ -105,7 +105,7 @@ class Slice:
         wait: float = 0.0,
         priority: int = 0,
     ):
-        have = _backend.devices()
+        have = _backend.all_devices()
         self.topology = topology or (devices,)  # the shape of the slice; `devices` is row-major in it
         self.island, self.kind, self.exclusive = island, kind, exclusive
         self._name, self._granted = _Name(), (ctypes.c_uint32 * min(devices, len(have)))()

@@ -1,52 +1,134 @@
-"""A cluster with devices of two platforms: a session has those of one."""
+"""A cluster with devices of three platforms: sessions of one, and a session of two, whose programs use both."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
 import fresh
+import pytest
 from hosts import free_port, serving, there
 from processes import until
 
 # Simulated devices hold arrays, and do not run what JAX compiles.
 SIMULATED = """
 import jax, numpy as np
+pathways.init(platform="sim")
 devices = jax.devices()
-assert [d.platform for d in devices] == ["sim"] * 3 and {d.worker for d in devices} == {"fast"}, devices
+assert [d.platform for d in devices] == ["sim"] * 3 and {d.worker for d in devices} == {"sim"}, devices
 x = np.arange(6.0, dtype=np.float32)
 one = jax.device_put(x, devices[0])
 np.testing.assert_array_equal(jax.device_put(one, devices[2]), x)
+print("ready", flush=True)
+input()
 """
+# The default is the platform of the first accelerators.
 COMPUTES = """
 import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 devices = jax.devices()
-assert [d.platform for d in devices] == ["cpu"] * 2 and {d.worker for d in devices} == {"host"}, devices
-x = jax.device_put(np.arange(6.0, dtype=np.float32), NamedSharding(Mesh(np.array(devices), ("d",)), P("d")))
-np.testing.assert_array_equal(jax.jit(lambda a: a - jnp.sum(a))(x), np.arange(6.0) - 15)
+assert [d.platform for d in devices] == ["fast"] * 2 and {d.worker for d in devices} == {"fast"}, devices
+np.testing.assert_array_equal(jax.jit(lambda a: a - jnp.sum(a))(np.arange(6.0)), np.arange(6.0) - 15)
+print("ready", flush=True)
+input()
 """
-WAITS = 'print("ready", flush=True)\ninput()\nprint("done")\n'
+BOTH = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+pathways.init(platform="fast,cpu", devices=2)
+fast, host = jax.devices(), pathways.devices("cpu")
+assert [(d.platform, d.id) for d in fast] == [("fast", 0), ("fast", 1)]
+assert [(d.platform, d.id, d.worker) for d in host] == [("cpu", 2, "cpu"), ("cpu", 3, "cpu")]
+assert jax.devices("pathways_cpu") == host
+
+def over(devices):
+    return NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
+
+# Arrays move between both platforms without a copy here, whatever they look like.
+x = np.arange(6.0, dtype=np.float32)
+one, two = jax.device_put(x, fast[1]), jax.device_put(x, over(fast))
+before = pathways.stats()
+moved = [
+    jax.device_put(one, host[0]), jax.device_put(one, over(host)), jax.device_put(two, host[1]),
+    jax.device_put(two, over(host)), pathways.reshard(two, over(host)),
+    jax.device_put(jax.device_put(two, over(host)), over(fast)),
+]
+after = pathways.stats()
+assert [after[k] - before[k] for k in ("puts", "fetches", "reshards")] == [0, 0, 7], (before, after)
+for array in moved:
+    np.testing.assert_array_equal(array, x)
+assert moved[0].devices() == {host[0]} and moved[3].sharding == over(host) and moved[5].sharding == over(fast)
+assert jax.device_put(jax.device_put(np.int8([1, -2]).astype(jnp.int4), fast[0]), host[0]).tolist() == [1, -2]
+key = jax.device_put(jax.random.key(1), host[0])
+assert jax.random.normal(key, (2,)).devices() == {host[0]}
+assert jax.grad(lambda a: (jax.device_put(2 * a, host[0]) ** 2).sum())(one).devices() == {fast[1]}
+q, r = jnp.linalg.qr(jax.device_put(np.eye(2, dtype=np.float32), host[0]))  # LAPACK's, on the CPU
+np.testing.assert_allclose(q @ r, np.eye(2), atol=1e-6)
+
+# A program over both is one message.
+double, add = jax.jit(lambda a: 2 * a), jax.jit(lambda a: a + jnp.sum(a))
+
+@pathways.program
+def both(v):
+    there = add(jax.device_put(double(v), over(host)))
+    return double(jax.device_put(there, fast[0])), there
+
+for n in range(3):
+    first, second = both(jax.device_put(x + n, over(fast)))
+    want = 2 * (x + n) + 2 * (x + n).sum()
+    np.testing.assert_array_equal(second, want)
+    np.testing.assert_array_equal(first, 2 * want)
+assert first.devices() == {fast[0]} and second.sharding == over(host)
+assert [node["kind"] for node in both.lower(jax.device_put(x, over(fast))).graph["nodes"]].count("reshard") == 2
+
+# A slice is of the first platform, unless it says which.
+assert pathways.make_virtual_device_set().add_slice(devices=2).devices == fast
+assert pathways.make_virtual_device_set().add_slice(devices=2, island="cpu").devices == host
+try:
+    jax.jit(jnp.add)(one, moved[0])
+except ValueError as error:
+    assert "on platform FAST" in str(error) and "on platform CPU" in str(error)
+else:
+    raise AssertionError("a computation spans two platforms")
+try:
+    pathways.devices("tpu")
+except pathways.PathwaysError as error:
+    assert "only of fast and cpu" in str(error)
+del one, two, moved, key, first, second, q, r, array
+pathways.shutdown()
+pathways.init(platform="cpu")
+assert [d.platform for d in jax.devices()] == ["cpu"] * 2
+print("right")
+"""
 
 
-def test_sessions_on_two_platforms_at_once(tmp_path):
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
+def test_sessions_on_several_platforms(tmp_path):
+    plugin, source = tmp_path / "fast.so", Path(fresh.__file__).parent / "clients/platform.c"
+    names = ('-DNAME="fast"', f'-DPLUGIN="{fresh.plugin_path()}"')
+    headers = f"-I{source.parents[2] / 'device/pjrt/abi'}"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-shared", "-fPIC", "-Wall", headers, *names, source, "-o", plugin], check=True
+    )
     address = f"tcp:127.0.0.1:{free_port()}"
     mine = {"PATHWAYS_DIR": str(tmp_path)}
     with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
         worker = ("worker", "--address", address, "--listen", "tcp:127.0.0.1:0")
-        for name, driver, devices in (("host", "cpu", 2), ("fast", "sim", 3)):
+        for name, driver, devices in (("cpu", "cpu", 2), ("fast", str(plugin), 2), ("sim", "sim", 3)):
             what = ("--name", name, "--island", name, "--driver", driver, "--devices", str(devices))
             workers.enter_context(serving(*worker, *what, env=mine))
-            until("the worker", lambda name=name, driver=driver: f"{name} ({driver})" in there(address, env=mine))
+            until("the worker", lambda name=name: f"{name} ({name})" in there(address, env=mine))
         at = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **mine}
-        simulated = fresh.start(SIMULATED + WAITS, env=at)
-        computes = fresh.start("pathways.init(platform='cpu')\n" + COMPUTES + WAITS, env=at)
-        for client in (simulated, computes):
+        clients = [fresh.start(script, env=at) for script in (SIMULATED, COMPUTES)]
+        for client in clients:
             assert client.stdout.readline() == "ready\n", client.communicate()
         shown = there(address, env=mine)
-        assert "3 × sim" in shown and "2 × cpu" in shown, shown
-        fresh.run(COMPUTES, env={**at, "PATHWAYS_PLATFORM": "cpu"})
-        for client in (simulated, computes):
-            assert client.communicate("go\n", timeout=60)[0] == "done\n"
-        asks = {"PATHWAYS_PLATFORM": "tpu", "PATHWAYS_WAIT": "0"}
+        assert "3 × sim" in shown and "2 × fast" in shown, shown
+        assert fresh.run(BOTH, env=at).stdout == "right\n"
+        for client in clients:
+            out, err = client.communicate("go\n", timeout=60)
+            assert client.returncode == 0, out + err
+        asks = {"PATHWAYS_PLATFORM": "fast,tpu", "PATHWAYS_WAIT": "0"}
         lacks = fresh.run("import jax; jax.devices()", env={**at, **asks}, check=False)
-        assert "no devices of platform tpu, and has some of cpu and sim" in lacks.stderr
+        assert "no devices of platform tpu, and has some of cpu and fast and sim" in lacks.stderr
