@@ -371,13 +371,13 @@ def _cut(batch: Any, microbatches: int, sharding: Sharding) -> list[Any]:
                 f"an array of shape {leaf.shape} cannot be cut into {microbatches} microbatches; expected rows, as its "
                 f"first dimension, in a multiple of {microbatches}",
             )
-        cut = _rows(leaf, microbatches) if isinstance(leaf, jax.Array) else np.split(leaf, microbatches)
+        cut = split_microbatches(leaf, microbatches) if isinstance(leaf, jax.Array) else np.split(leaf, microbatches)
         pieces.append([jax.device_put(piece, first_dims(sharding, leaf.ndim)) for piece in cut])
     return [structure.unflatten(leaves) for leaves in zip(*pieces, strict=True)]
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _rows(x, microbatches):
+def split_microbatches(x, microbatches):  # users see the name
     size = len(x) // microbatches
     return [x[i : i + size] for i in range(0, len(x), size)]
 
@@ -392,7 +392,7 @@ def _joined(microbatches: list[Any]) -> Any:
 
 @functools.lru_cache(64)
 def _joiner(structure: Any, shardings: tuple[Sharding, ...]) -> Callable:
-    def join(microbatches):
+    def join_microbatches(microbatches):
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *microbatches)
 
-    return jax.jit(join, out_shardings=structure.unflatten(shardings))
+    return jax.jit(join_microbatches, out_shardings=structure.unflatten(shardings))

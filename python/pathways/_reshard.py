@@ -113,6 +113,12 @@ def _at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _jitted(name: str, function: Callable[[Any], Any], to: Sharding) -> Callable[..., Any]:
+    """Compiles a function of our own under a name that says in errors, events and profiles what it is for."""
+    function.__name__ = function.__qualname__ = name
+    return _at_once(jax.jit(function, out_shardings=to))
+
+
 @functools.lru_cache(CACHED)
 def _export(aval: jax.ShapeDtypeStruct) -> Any:
     function = jax.jit(__pathways_export, keep_unused=True)
@@ -173,14 +179,14 @@ def _route(
     before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
     leaves = jax.ShapeDtypeStruct(shape, dtype, sharding=source, weak_type=weak)
     if list(before) == list(after) and _connected(target):
-        return _at_once(jax.jit(lambda x: x, out_shardings=target))
+        return _jitted("reshard", lambda x: x, target)
     if 0 in shape:  # XLA does not divide an array without elements
         return lambda x: jax.device_put(np.zeros(shape, dtype), target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(in_rows(x), target)  # JAX copies it from device to device
     if carrier := wide(dtype):
-        widen = _at_once(jax.jit(lambda x: _cast(x, carrier), out_shardings=source))
-        narrow = _at_once(jax.jit(lambda x: _cast(x, dtype), out_shardings=target))
+        widen = _jitted("reshard_widen", lambda x: _cast(x, carrier), source)
+        narrow = _jitted("reshard_narrow", lambda x: _cast(x, dtype), target)
         middle = _route(shape, np.dtype(carrier), False, source, target)
         return lambda x: narrow(middle(widen(x)))
     comes = jax.ShapeDtypeStruct(shape, dtype, sharding=target, weak_type=weak)
