@@ -6,11 +6,13 @@ some captured, while workers and the controller are killed at any time. It deman
 
 - an array that has nothing to do with a lost worker is right, and another one is right or says what was lost;
 - shards on lost devices that were there before say DATA_LOSS, and those beside them are right;
-- once other workers have the places, everything is right again.
+- once other workers have the places, everything is right again;
+- at the end, with the session still there, no array is left, and no process has more files or memory than before.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -26,6 +28,7 @@ import jax
 import numpy as np
 import pathways
 import random_programs
+from kept import Kept
 from waiting import comes
 
 # What JAX raises: the first from a read, the other from a call.
@@ -281,6 +284,17 @@ class Run:
                 self.look(x)
 
 
+def arrays_left() -> dict[str, list[int]]:
+    """By session and by worker: how many arrays there are, and the bytes that each device has in use; none of 0."""
+    report = pathways.status().report
+    left = {f"session {s['session']}": [int(s.get("objects", 0))] for s in report.get("sessions", [])}
+    for island in report["islands"]:
+        for worker in island.get("workers", []):
+            last = worker.get("last", {})
+            left[worker["process"]["name"]] = [int(n) for n in (last.get("objects", 0), *last.get("memory_in_use", []))]
+    return {of: counts for of, counts in left.items() if any(counts)}
+
+
 def go_on(seed: int, folder: str, path: str, faults: int, seconds: float) -> None:
     """Runs the program of a seed while processes of the cluster in a folder are killed, so many times at most."""
     choose = random.Random(seed)
@@ -292,6 +306,7 @@ def go_on(seed: int, folder: str, path: str, faults: int, seconds: float) -> Non
     for captured in run.captured:
         run.once(captured)
         run.look_at_all()
+    kept = Kept(lambda: losses.pids() | {"script": os.getpid()})
     end = time.monotonic() + seconds  # all is compiled
     while faults and time.monotonic() < end:
         faults -= 1
@@ -313,3 +328,8 @@ def go_on(seed: int, folder: str, path: str, faults: int, seconds: float) -> Non
             run.once(choose.choice([None, *run.captured]))
             run.look_at_all()
     print(dict(run.seen), flush=True)
+    assert comes(lambda: all(losses.pids().values())), "some processes of the cluster were not started again"
+    kept.becomes_little()
+    del run, captured
+    gc.collect()
+    assert comes(lambda: not arrays_left()), f"arrays are left: {arrays_left()}"

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import fresh
+from kept import opened
 from waiting import HANG_SECONDS, comes
 
 COMMAND = [sys.executable, "-m", "pathways_command"]
@@ -44,21 +44,6 @@ def tokens_of(directory: Path, *tenants: str) -> dict[str, Path]:
         path.touch(mode=0o600)
         path.write_text(command("token", "new").stdout)
     return tokens
-
-
-def opened(pid: int) -> int:
-    """How many sockets and files of shared memory a process has open."""
-    count = 0
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was closed meanwhile
-            count += file.readlink().name.startswith(("socket:", "memfd:"))
-    return count
-
-
-def resident(pid: int) -> int:
-    """How many MiB of memory a process has of its own, and shared with others."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return sum(int(lines[key].split()[0]) for key in ("RssAnon", "RssShmem")) >> 10
 
 
 def until(what: str, yes) -> None:

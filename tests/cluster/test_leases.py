@@ -22,7 +22,8 @@ from conftest import SEED, SOAK_SECONDS
 from counting import Counting
 from cuts import between, sockets
 from hosts import cluster_on, may_make_networks, set_line, two_hosts
-from processes import FREEZES, Cluster, opened, resident, until
+from kept import Kept
+from processes import FREEZES, Cluster, until
 
 
 def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
@@ -44,37 +45,6 @@ def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
         got = script.after(begun)
         assert not got["errors"], got
         assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == was
-
-
-class Kept:
-    """What the processes of a cluster and its scripts keep, by role: the most of one of them."""
-
-    # Beyond what was open before: which workers the scripts use changes with each that is lost, and with it who has
-    # dialled whom. Of each cluster there are some thirty faults, so that one file of each would be too many.
-    MORE_OPEN = 4
-    # Events, statistics and caches of a session that has other workers: 3 MiB were seen after 33 faults.
-    MORE_MIB = 32
-
-    def __init__(self, cluster: Cluster, scripts: list[Counting]):
-        self.cluster, self.scripts = cluster, scripts
-        self.before = self.now()
-
-    def now(self) -> dict[str, tuple[int, int]]:
-        """How many sockets and files of shared memory are open, and how many MiB are used."""
-        pids = collections.defaultdict(list)
-        for name, pid in self.cluster.listed().items():
-            pids[name.partition("-")[0]].append(pid)
-        pids["script"] = [script.pid for script in self.scripts]
-        return {role: (max(map(opened, some)), max(map(resident, some))) for role, some in pids.items()}
-
-    def is_little(self) -> bool:
-        """Whether no process has much more than before the faults; one that was started again counts as the old one."""
-        now = self.now()
-        print(f"open files and MiB: {self.before} before, {now} after the faults")
-        return all(
-            now[role][0] <= files + self.MORE_OPEN and now[role][1] <= mib + self.MORE_MIB
-            for role, (files, mib) in self.before.items()
-        )
 
 
 def break_one(choose: random.Random, pids: list[int]) -> None:
@@ -104,7 +74,8 @@ def test_scripts_go_on_through_random_faults():
         with Cluster(3, 2, "--lease", "60s", *FREEZES, restart=True) as cluster:
             with ExitStack() as running:
                 scripts = [running.enter_context(Counting(cluster.start)) for _ in range(2)]
-                kept = Kept(cluster, scripts)
+                pids = {f"script-{i}": script.pid for i, script in enumerate(scripts)}
+                kept = Kept(lambda cluster=cluster, pids=pids: cluster.listed() | pids)
                 # A supervisor gives up a worker that dies eleven times soon after its start, so a cluster has no more.
                 kills = 8
                 while kills and time.monotonic() < end:
@@ -137,7 +108,7 @@ def test_scripts_go_on_through_random_faults():
                 until("all processes to run", lambda cluster=cluster: all(cluster.listed().values()))
                 for script in scripts:
                     script.after()
-                until("no more to be kept than before the faults", kept.is_little)
+                kept.becomes_little()
             until("all to be freed", cluster.idle)
     for what, of in pauses.items():
         print(f"{what}: {len(of) // 2} times, {sorted(of)[len(of) // 2]:.2f} s in the middle, {max(of):.2f} s at most")
