@@ -9,14 +9,22 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A graph is kept taken apart, and a play makes gangs of its nodes: the same as if
-// they had come one by one. Each device releases its shards of what is not kept
-// behind its own last part that uses them.
+// A worker resolves a graph once, when it arrives: it keeps of each node what concerns its own devices. A play then
+// makes a gang of each of these nodes and posts its parts, as if its operation had come by itself. So a played node has
+// the order, the pins and the errors of any other operation, and nothing here waits for its end.
+//
+// # Why no part needs what is freed
+//
+// An array that the graph does not keep is freed by each device for itself. resolve finds the last node that uses it
+// there, and playNode posts the free behind that node's part, into the same queue. A queue takes its parts in order:
+// all parts of this device that use the shard come before, and pin it until they have ended. Other devices have shards
+// of their own. Where a node fails, the frees behind it are posted all the same.
 
-// graph is a session's graph. Objects have their numbers in it.
+// graph is a session's graph, as this worker has resolved it. Its objects have the graph's own numbers; each play turns
+// them into the session's (graphs.Number).
 type graph struct {
-	err    error // why it cannot be played here
-	inputs uint64
+	err    error  // why it cannot be played here
+	inputs uint64 // how many
 	nodes  []node
 }
 
@@ -48,6 +56,7 @@ func (w *Worker) graph(m *wire.Graph) {
 	}
 }
 
+// resolve keeps of each node what concerns this worker, and what its devices free behind which node.
 func (w *Worker) resolve(g *graph, m *wire.Graph) error {
 	pg, err := m.Program()
 	if err != nil {
@@ -103,8 +112,7 @@ func (n *node) freedBy(objects []uint64, q *queue) {
 	n.frees = append(n.frees, frees{objects, []*queue{q}})
 }
 
-// resolveNode keeps of a node what concerns this worker. It returns the queues of
-// devices that take part.
+// resolveNode keeps of a node what concerns this worker. It returns the queues of the devices that take part.
 func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.Node) ([]*queue, error) {
 	if pn.Run != nil {
 		n.run, n.mixed, n.kept = pn.Run, m.Run.Mixed, arguments(pn.Run.NotDonated)
@@ -140,7 +148,7 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 	return g.queues, t.lay(w, g)
 }
 
-// play makes a run of a node, of the objects that it sets in the gang.
+// play fills in a run of the node for one play, and the objects of its gang.
 func (n *node) play(g *gang, r *run, d *wire.Played) {
 	g.First, g.Objects = graphs.Number(n.first, d.Inputs, d.First), make([]uint64, len(n.run.Inputs))
 	r.name, r.kept, r.only, r.trace = n.run.Program, n.kept, uint32(n.run.Only+1), n.run.Trace
@@ -158,7 +166,8 @@ func (n *node) play(g *gang, r *run, d *wire.Played) {
 	}
 }
 
-// playTransfer makes a transfer of a node the gang's work.
+// playTransfer makes the node's transfer the gang's work for one play. The moves are copied, since each play has other
+// objects.
 func (n *node) playTransfer(g *gang, d *wire.Played) error {
 	t := &transfer{object: graphs.Number(n.first, d.Inputs, d.First), shape: n.shape, memory: n.memory}
 	legs := make(map[*queue]*leg, len(n.moves))
@@ -171,10 +180,11 @@ func (n *node) playTransfer(g *gang, d *wire.Played) error {
 	return t.lay(g.w, g)
 }
 
-// postAfter is how many nodes are taken apart before their devices may begin.
+// postAfter is how many nodes of a play become gangs before the devices get their parts. With more, devices would begin
+// later; with fewer, their queues would be woken more often.
 const postAfter = 16
 
-// play makes gangs of nodes.
+// play makes gangs of those nodes of a play in which this worker takes part, and posts their parts.
 func (w *Worker) play(d *wire.Played) {
 	gr := w.graphs[programKey{d.Session, d.Graph}]
 	var err error
@@ -189,7 +199,7 @@ func (w *Worker) play(d *wire.Played) {
 			w.config.Name)
 	}
 	if err != nil {
-		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // those of others are of no interest to the controller
+		for i := range uint64(min(d.Count, graphs.MaxNodes)) { // the controller ignores those of other workers
 			w.report.add(newGang(w, d.Gang+i, d.Op+uint64(d.From)+i, d.Session, d.Client), err, false)
 		}
 		w.report.flush()
