@@ -171,36 +171,14 @@ func TestCertificateOpensItsRole(t *testing.T) {
 		{"a role and a query", []string{tenant + "?ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			listener := cred()
-			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: listener, TLS: as()}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			passes := make(chan transport.Pass, 1)
-			if c.refuse == status.OK {
-				go func() {
-					in, err := l.Accept()
-					if err != nil {
-						return
-					}
-					passes <- in.Pass
-					_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
-					in.Close()
-				}()
-			}
 			o := Options{Credentials: cred(), TLS: as(c.uris...)}
 			o.Token = c.token
-			conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: c.role}, o)
+			holder, err := admitted(t, Options{Credentials: cred(), TLS: as()}, o, c.role)
 			if status.CodeOf(err) != c.refuse || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Fatalf("%v (%v), expected %v and %q", err, status.CodeOf(err), c.refuse, c.says)
 			}
-			if err != nil {
-				return
-			}
-			conn.Close()
-			if pass := <-passes; pass != c.pass {
-				t.Errorf("it opens what is for %v, expected %v", pass, c.pass)
+			if err == nil && holder.Pass != c.pass {
+				t.Errorf("it opens what is for %v, expected %v", holder.Pass, c.pass)
 			}
 		})
 	}
@@ -313,39 +291,44 @@ func TestCredentialsNameTheirTenant(t *testing.T) {
 		t.Run(c.token+" "+c.uri, func(t *testing.T) {
 			listener := cred()
 			listener.TenantOf = func(token []byte) (string, bool) { return "ada", string(token) == "ada's token" }
-			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: listener, TLS: as()}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			got := make(chan transport.Holder, 1)
-			if c.refuse == status.OK {
-				go func() {
-					in, err := l.Accept()
-					if err != nil {
-						return
-					}
-					got <- in.Holder
-					_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
-					in.Close()
-				}()
-			}
 			o := Options{Credentials: cred(), TLS: as()}
 			if c.uri != "" {
 				o.TLS = as(c.uri)
 			}
 			o.Token = c.token
-			conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: c.role}, o)
+			holder, err := admitted(t, Options{Credentials: listener, TLS: as()}, o, c.role)
 			if status.CodeOf(err) != c.refuse || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Fatalf("%v (%v), expected %v and %q", err, status.CodeOf(err), c.refuse, c.says)
 			}
-			if err != nil {
-				return
-			}
-			conn.Close()
-			if holder := <-got; holder != c.want {
+			if err == nil && holder != c.want {
 				t.Errorf("it is shown by %v, expected %v", holder, c.want)
 			}
 		})
 	}
+}
+
+// admitted has a dialler greet a listener in a role, and returns as whom it is admitted, or why not.
+func admitted(t *testing.T, listener, dialler Options, role wire.Role) (transport.Holder, error) {
+	t.Helper()
+	l, err := Listen("tcp:127.0.0.1:0", listener, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	holders := make(chan transport.Holder, 1)
+	go func() {
+		in, err := l.Accept()
+		if err != nil {
+			return // the dialler is refused
+		}
+		holders <- in.Holder
+		_ = in.Welcome(&wire.Welcome{}) // the dialler says if it fails
+		in.Close()
+	}()
+	conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: role}, dialler)
+	if err != nil {
+		return transport.Holder{}, err
+	}
+	conn.Close()
+	return <-holders, nil
 }
