@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from pathways import _native, _reshard
+from pathways import _backend, _native, _reshard
 from pathways._errors import PathwaysError
 
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
@@ -295,11 +295,13 @@ def capture(
         line = _native._text(library, library.pathways_capture_read())
         if line is None:
             raise
+        several = len(_backend.clients()) > 1
         raise PathwaysError(
             "FAILED_PRECONDITION",
             f"{line or 'a line of it'} reads, prints or branches on an array in the program {name}, where it stands "
             "for a result and has no contents; return it and read it outside, compute what depends on it in a jitted "
-            "function (jax.lax.cond, jnp.where), or make the argument static",
+            "function (jax.lax.cond, jnp.where), or make the argument static"
+            + ("; jax.device_put brings it to devices of another platform" if several else ""),
         ) from error
     finally:
         _local.capturing = False

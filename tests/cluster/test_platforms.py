@@ -82,6 +82,16 @@ for n in range(3):
 assert first.devices() == {fast[0]} and second.sharding == over(host)
 assert [node["kind"] for node in both.lower(jax.device_put(x, over(fast))).graph["nodes"]].count("reshard") == 2
 
+# JAX would bring an array that was never placed to the other platform through this process.
+plus = jax.jit(jnp.add)
+plus(moved[0], jnp.ones(6)), plus(moved[0], jnp.ones(6))
+try:
+    pathways.program(lambda v: plus(v, 2 * jnp.ones(6)))(moved[0])
+except pathways.PathwaysError as error:
+    assert "jax.device_put brings it to devices of another platform" in str(error), error
+else:
+    raise AssertionError("an array that was never placed is in a program of another platform")
+
 # A slice is of the first platform, unless it says which.
 assert pathways.make_virtual_device_set().add_slice(devices=2).devices == fast
 assert pathways.make_virtual_device_set().add_slice(devices=2, island="cpu").devices == host
