@@ -41,8 +41,9 @@ import (
 //
 // A place cannot be taken back, so few are given ahead: on each device as many as fill Window nanoseconds by their
 // estimates, and at most Gangs of them. A gang that was not measured yet, or is longer than the window, takes a whole
-// one, so it waits until its devices are free. So a session that is below its share waits for one window at most, or
-// for one gang that is longer.
+// one, so it waits until its devices are free. Where a single gang of half a window or more is left, and about to end,
+// the next has its place already, so that the device has it then. So a session that is below its share waits for one
+// window at most, or for one gang that is longer and the end of another.
 //
 // # Why every gang gets its place
 //
@@ -98,6 +99,10 @@ type Fair struct {
 // DefaultWindow is the device time that is placed ahead if Fair has no Window: long enough that a device has work while
 // the controller hears that something has ended, and short enough that a person does not notice the wait.
 const DefaultWindow = 50e6
+
+// When a long gang is about to end: early is the part of the window that it has yet to take. That is long enough for a
+// worker to hear of a large computation, and to launch it on a GPU; long is the part that a long gang takes.
+const early, long = 1. / 10, 1. / 2
 
 // asking is a head that may get the next place, in the line.
 type asking struct {
@@ -195,12 +200,27 @@ func (f *Fair) isAlone(s *share, g *Gang) bool {
 
 // isFull reports whether no device has room for a gang that takes some. It spares most calls of Pop the rest.
 func (f *Fair) isFull() bool {
+	full := f.free == 0
 	for _, at := range f.groups {
-		if at.load < f.window() && (f.Gangs == 0 || at.gangs < f.Gangs) {
-			return false
-		}
+		roomy := at.load < f.window() && (f.Gangs == 0 || at.gangs < f.Gangs)
+		full = full && !roomy && !f.endsSoon(at)
 	}
-	return f.free == 0
+	return full
+}
+
+// endsSoon reports whether a single gang is left on a group's devices, a long one that is about to end by its estimate.
+// If it is not yet, the gangs that wait are looked at again then. It is false where a party may have something at most:
+// what is kept back until the end would lose its turn to another that is placed before.
+func (f *Fair) endsSoon(at *group) bool {
+	window := float64(f.window())
+	if at.gangs != 1 || at.unknown > 0 || at.takes < int64(long*window) || f.Gangs == 1 || f.capped > 0 {
+		return false
+	}
+	then := at.since + at.takes - int64(early*window)
+	if then > f.now {
+		f.due = cmp.Or(min(f.due, then), then)
+	}
+	return then <= f.now
 }
 
 // line finds, for each head, by how much others are behind it on the device where they are most so. It returns the one
@@ -384,7 +404,7 @@ func (f *Fair) fits(h *head) bool {
 	cost := f.cost(h.gang)
 	for _, i := range h.groups {
 		at := f.groups[i]
-		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room {
+		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room && (at.room < f.window() || !f.endsSoon(at)) {
 			return false
 		}
 	}
@@ -418,8 +438,11 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 			at.virtual = max(at.virtual, p.finish[i])
 			t.virtual = max(t.virtual, u.finish)
 		}
-		at.load += cost
+		if at.load += cost; at.gangs == 0 {
+			at.since = f.now
+		}
 		at.gangs++
+		at.counts(g, 1)
 		p.charge(i, cost, f.weightOf(p, i))
 		u.cost += cost
 		u.finish += float64(cost)
@@ -490,6 +513,8 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at, p, cost := f.groups[group], s.of, f.cost(g)
 	at.load -= cost
 	at.gangs--
+	at.counts(g, -1)
+	at.since = f.now
 	at.longest = max(at.longest, time)
 	t, u := &p.on[group], &s.on[group]
 	p.correct(group, cost, time, f.weightOf(p, group))

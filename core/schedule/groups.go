@@ -9,6 +9,9 @@ type group struct {
 	devices mask
 	load    int64   // estimated cost of what is placed and has not ended, in nanoseconds on each device
 	gangs   int     // placed and not ended
+	unknown int     // of these, those that were not measured, or may wait for later ones
+	takes   int64   // what the others take by their estimates
+	since   int64   // when the first of them began
 	longest int64   // of those that have ended
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
 	// Of the parties that have gangs, first in their sessions or placed: their number, the sum of their weights, and that
@@ -37,6 +40,15 @@ func (at *group) exit(p *party) {
 	at.set -= p.key
 	if at.parties == 0 {
 		at.weights = 0 // sums of fractions are not exact
+	}
+}
+
+// counts takes a gang into what the placed ones take, or out of it.
+func (at *group) counts(g *Gang, n int) {
+	if g.Calls || g.Cost <= 0 {
+		at.unknown += n
+	} else {
+		at.takes += int64(n) * g.Cost
 	}
 }
 
