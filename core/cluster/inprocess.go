@@ -264,7 +264,7 @@ func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 // Timeline returns what some devices did, as Server.Timeline does.
 func (l *Local) Timeline(look *wire.Look) *wire.Timeline { return l.server.Load().Timeline(look) }
 
-// Traces tells of traces, as Server.Traces does.
+// Traces lists traces, as Server.Traces does.
 func (l *Local) Traces() []*wire.Report_Trace { return l.server.Load().Traces() }
 
 // Trace returns a trace, as Server.Trace does.

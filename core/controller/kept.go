@@ -53,7 +53,7 @@ func (st *State) keepTrace(s *session, m *wire.Trace) {
 	}
 }
 
-// Traces tells of the traces that are kept, the oldest first.
+// Traces lists the traces that are kept, the oldest first.
 func (st *State) Traces() (all []*wire.Report_Trace) {
 	for _, t := range st.traces.all {
 		about := shallow(t.about)
@@ -63,7 +63,7 @@ func (st *State) Traces() (all []*wire.Report_Trace) {
 	return all
 }
 
-// Traces tells of the traces that are kept for the web page.
+// Traces lists the traces that are kept for the web page.
 func (s *Server) Traces() []*wire.Report_Trace {
 	s.mu.Lock()
 	defer s.mu.Unlock()

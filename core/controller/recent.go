@@ -18,7 +18,7 @@ type recent struct {
 	tenants *wire.Report // what a tenant is told of it; nil until one asks
 }
 
-// Report tells who is there and what they have.
+// Report says who is in the cluster, and what they have.
 func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
 
 // Answer answers a question as an operator gets it, or a tenant. It never stops the cluster. The caller does not change

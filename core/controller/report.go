@@ -72,7 +72,7 @@ func (st *State) Answer(ask *wire.Ask) *wire.Report {
 	return a.Report()
 }
 
-// Report tells who is there and what they have.
+// Report says who is in the cluster, and what they have.
 func (st *State) Report() *wire.Report { return st.Answer(new(wire.Ask)) }
 
 // Answer is a report in the making. A State's owner calls Begin, and Look until it returns false, in turn with Step;

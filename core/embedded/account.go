@@ -167,7 +167,7 @@ func (a *account) Free(id ledger.ID) {
 	}
 }
 
-// Forget tells that a program has gone. Its code goes when the runs of it have ended that are under way.
+// Forget records that a program has gone. Its code goes when the runs of it have ended that are under way.
 func (a *account) Forget(c *code) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

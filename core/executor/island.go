@@ -257,7 +257,7 @@ func unknown(gang uint64) error {
 	return status.New(status.Internal, "computation %d is not waiting for its turn", gang)
 }
 
-// Report tells the island that bits were set in the cell of a gang that others wait for.
+// Report notifies the island that bits were set in the cell of a gang that others wait for.
 func (i *Island) Report(uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -249,7 +249,7 @@ func (l *Ledger) Shrink(id ID, bytes int64) {
 	l.verify()
 }
 
-// Passed tells that all gangs of an owner have ended up to this one, and reports whether bytes left for that.
+// Passed records that all gangs of an owner have ended up to this one, and reports whether bytes left for that.
 func (l *Ledger) Passed(o Owner, ended uint64) (left bool) {
 	a := l.owners[o]
 	if a == nil {

@@ -170,7 +170,7 @@ func (sp *space) leave(e *extent, bytes int64) {
 	}
 }
 
-// Begin tells that a computation is under way on a placement, which takes so many bytes beside what it reads and
+// Begin records that a computation is under way on a placement, which takes so many bytes beside what it reads and
 // makes: of those under way on a device, the one that takes most counts. End tells that it has ended.
 func (l *Ledger) Begin(p Placement, bytes int64) { l.compute(p.extent, bytes, 1) }
 

@@ -46,8 +46,7 @@ type Wait struct {
 // read an array before it is donated.
 var outside = []devicequeue.Reason{devicequeue.Loading, devicequeue.Bytes, devicequeue.Readers}
 
-// Waits tells of the queues that wait, by device, and of the collectives and calls
-// that the devices are in, by gang.
+// Waits lists the queues that wait, by device, and the collectives and calls that the devices are in, by gang.
 func (w *Worker) Waits() []Wait {
 	var all []Wait
 	for _, q := range w.queues {

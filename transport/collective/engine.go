@@ -76,7 +76,7 @@ type site struct {
 	open   []*meeting // with members missing
 }
 
-// Begin tells of a gang before it is launched. It may be told again.
+// Begin records a gang before it is launched. Recording it again does nothing.
 func (e *Engine) Begin(g Gang) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

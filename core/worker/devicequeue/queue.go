@@ -341,7 +341,7 @@ func (q *Queue) pop() {
 	}
 }
 
-// Launched tells that the driver has a computation, so that what the part donates is gone.
+// Launched records that the driver has a computation, so that what the part donates is gone.
 // Each of Flight.Made is owed Fill.
 func (q *Queue) Launched(f *Flight) {
 	q.Depart(f)
@@ -353,7 +353,7 @@ func (q *Queue) Launched(f *Flight) {
 	q.unpin(f)
 }
 
-// Depart tells that what is behind a computation that gathers may begin, although its
+// Depart records that what is behind a computation that gathers may begin, although its
 // launch has not returned.
 func (q *Queue) Depart(f *Flight) {
 	if q.gathering == f {
@@ -361,7 +361,7 @@ func (q *Queue) Depart(f *Flight) {
 	}
 }
 
-// Failed tells that a computation was not launched, because of err: what it would have
+// Failed records that a computation was not launched, because of err: what it would have
 // made fails, and what it would have donated stays.
 func (q *Queue) Failed(f *Flight, err error) {
 	q.Depart(f)
@@ -377,7 +377,7 @@ func (q *Queue) Failed(f *Flight, err error) {
 	q.land(f)
 }
 
-// Ended tells that a computation that was launched has ended. With an error, what it made
+// Ended records that a computation that was launched has ended. With an error, what it made
 // has failed with it, also for what has begun to read it: see Cause.
 func (q *Queue) Ended(f *Flight, err error) {
 	if err != nil {
@@ -410,7 +410,7 @@ func (q *Queue) CopyBegun() { q.begun++ }
 // CopyEnded tells that such a copy has ended.
 func (q *Queue) CopyEnded() { q.begun-- }
 
-// Drop tells that a session has ended: its arrays go, and again those of its parts that
+// Drop records that a session has ended: its arrays go, and again those of its parts that
 // have yet to fail.
 func (q *Queue) Drop(session uint32) {
 	q.drop(session)

@@ -111,7 +111,7 @@ func (q *Queue) Unpin(s *Shard) {
 	}
 }
 
-// Fill tells that the driver has a pending shard, or has promised it.
+// Fill records that the driver has a pending shard, or has promised it.
 func (q *Queue) Fill(s *Shard, b Buffer) {
 	s.Buffer, s.state = b, ready
 	if s.freed && s.readers == 0 {
@@ -119,7 +119,7 @@ func (q *Queue) Fill(s *Shard, b Buffer) {
 	}
 }
 
-// Spoil tells that a pending shard will have no contents, because of err.
+// Spoil records that a pending shard will have no contents, because of err.
 func (q *Queue) Spoil(s *Shard, err error) {
 	q.spoil(s, err)
 	if s.freed && s.readers == 0 {
@@ -145,7 +145,7 @@ func (q *Queue) discard(s *Shard) {
 	s.charge.goes()
 }
 
-// Fault tells that an object which was ready has failed after all, because of err: parts
+// Fault records that an object which was ready has failed after all, because of err: parts
 // that read it fail, and Cause says so of those that have begun.
 func (q *Queue) Fault(session uint32, object uint64, err error) {
 	t := q.tables[session]

@@ -13,7 +13,7 @@ import (
 // that counts up, transposed and cut into rows, and axes of a mesh. All become lists, and what their numbers mean
 // (numbering) makes these lists of ranks. A rank is replica × partitions + partition.
 //
-// The bytes come from a compiler, but also from whoever sends a program: each number is checked before it indexes or
+// The bytes come from a compiler, but also from any sender of a program: each number is checked before it indexes or
 // sizes anything, and no list has more than maxRanks elements.
 
 // Field numbers of messages in XLA's xla/xla_data.proto.
