@@ -77,8 +77,17 @@ func (w *twin) step(ev Event) {
 	running := 0
 	for _, is := range w.st.islands {
 		running += is.sched.Running()
-		if n := is.sched.Running(); n > w.st.limits.Window {
+		if n := is.sched.Running(); w.config.FirstCome && n > w.st.limits.Window {
 			w.t.Fatalf("%d runs have been given to an island, the window is %d", n, w.st.limits.Window)
+		}
+	}
+	on := map[int]int{} // runs by device, whose window it is where shares count; one that has failed may have left it
+	for _, g := range w.st.gangs {
+		for i := 0; !w.config.FirstCome && g.island != nil && g.err == nil && i < len(g.place.numbers); i++ {
+			d := g.place.numbers[i]
+			if on[d]++; on[d] > w.st.limits.Window {
+				w.t.Fatalf("%d runs have been given to a device, the window is %d", on[d], w.st.limits.Window)
+			}
 		}
 	}
 	if there := len(w.st.gangs) + len(w.st.leaving); running > there {
