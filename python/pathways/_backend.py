@@ -80,7 +80,7 @@ def _take_platforms(jax: Any) -> str | None:
     if NAME not in platforms:
         return f"JAX_PLATFORMS={jax.config.jax_platforms}"
     at = platforms.index(NAME) + 1
-    platforms[at:at] = [BESIDE + platform for platform in _beside_default()]
+    platforms[at:at] = [BESIDE + platform for platform in _platforms_beside()]
     if (name := getattr(jax.config, "jax_platform_name", "")) and name != NAME:
         return f"JAX_PLATFORM_NAME={name}"
     if "cpu" not in platforms:
@@ -89,13 +89,17 @@ def _take_platforms(jax: Any) -> str | None:
     return None
 
 
-def _beside_default() -> tuple[str, ...]:
-    """Returns the further platforms that the settings name, with a backend of JAX for each."""
+def _platforms_beside() -> tuple[str, ...]:
+    """Returns the further platforms that the settings name."""
     try:
-        platforms = _settings.with_environment().beside
+        return _settings.with_environment().beside
     except PathwaysError:
         return ()  # whatever makes the devices raises it
-    for platform in platforms:
+
+
+def _register_beside() -> None:
+    """Registers a backend for each further platform that has none yet."""
+    for platform in _platforms_beside():
         if platform not in _beside:
             _private.register_plugin(
                 BESIDE + platform,
@@ -105,7 +109,6 @@ def _beside_default() -> tuple[str, ...]:
                 lambda factory: functools.partial(_make_beside, factory),
             )
             _beside.add(platform)
-    return platforms
 
 
 def _make_beside(factory: Callable[[], Any]) -> Any:
@@ -153,6 +156,7 @@ def register() -> None:
             )
         try:
             _register_plugin(_put_back(jax, before) if plugin.found_by_jax else lambda: None)
+            _register_beside()
             _registered, _problem = True, None
         except PathwaysError as error:
             _problem = error
@@ -338,6 +342,7 @@ def _settle(asked: Settings) -> None:
             if asked != Settings():
                 _settings = asked
             _take_platforms(_jax())  # JAX reads it again after a shutdown
+            _register_beside()
             _closed = False
             return
         if asked.address is not None and asked.address != _settings.with_environment().address:
