@@ -321,7 +321,10 @@ func (st *State) remind(at int64) {
 
 // Due is the time at which a Tick has to come at the latest, 0 where there is none.
 func (st *State) Due() int64 {
-	first := st.due
+	first := int64(0)
+	if len(st.held) > 0 { // whom st.due is for
+		first = st.due
+	}
 	if st.until != 0 && (first == 0 || st.until < first) {
 		first = st.until
 	}
