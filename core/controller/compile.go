@@ -166,7 +166,10 @@ func textOf(m *wire.Compile) (*wire.Content, error) {
 func (st *State) rows(s *session, m *wire.Compile, o compileoptions.Options) ([]uint32, error) {
 	if o.Portable {
 		first := min(int(m.First), len(s.slots)-1)
-		here := slices.IndexFunc(s.slots[first:], func(w int) bool { return st.workers[w].gone == nil })
+		platform := st.workers[s.slots[first]].offer.Platform.GetName()
+		here := slices.IndexFunc(s.slots[first:], func(w int) bool {
+			return st.workers[w].gone == nil && st.workers[w].offer.Platform.GetName() == platform
+		})
 		return []uint32{uint32(first + max(here, 0))}, nil
 	}
 	n := o.Replicas * o.Partitions

@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
 // A session has devices of the platforms that it asks for, or else of the accelerators'. What it lacks is of its
@@ -86,6 +87,33 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 		{Platforms: []string{"tpu", "cpu"}, Devices: 4, Elastic: true}} {
 		if _, err := session(asks); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a session that asks for %v: %v", asks, err)
+		}
+	}
+}
+
+// A program that may run on any device of its platform runs on none of another one, even if its own has no worker left.
+func TestPortableProgramStaysOnItsPlatform(t *testing.T) {
+	st, conn := New(Config{Cluster: "test"}), uint64(0)
+	join := func(h *wire.Hello) {
+		conn++
+		h.ProtocolMax = wire.ProtocolMax
+		st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil)
+	}
+	for _, platform := range []string{"cpu", "tpu"} {
+		join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: platform, Worker: &wire.WorkerOffer{Island: platform,
+			Platform: &wire.Platform{Name: platform}, Devices: []*wire.LocalDevice{{Kind: platform}}}})
+	}
+	join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "c", Platforms: []string{"tpu", "cpu"}})
+	for _, lost := range []bool{false, true} {
+		if lost {
+			st.Step(Event{Kind: Lost, Conn: 2, Err: errStopped}, nil)
+		}
+		for first, want := range []uint32{0, 1} {
+			rows, err := st.rows(st.sessions[1], &wire.Compile{First: uint32(first)},
+				compileoptions.Options{Portable: true, Replicas: 1, Partitions: 1})
+			if err != nil || !slices.Equal(rows, []uint32{want}) {
+				t.Errorf("a program for the platform of device %d is for %v, %v; its worker is lost: %v", first, rows, err, lost)
+			}
 		}
 	}
 }
