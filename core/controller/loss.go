@@ -78,15 +78,25 @@ func (st *State) shrink(g *gang, w *worker) {
 }
 
 // putLeft returns what of a put that is performed goes on without workers that were lost before, its place, and why the
-// other shards are lost; nil, nil, nil if all of it goes on, or nothing.
+// other shards are lost; nil, nil, nil if all of it goes on, or nothing: none of it does if a device has yet to get a
+// worker.
 func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place, error) {
 	left := st.leftOf(s, at)
 	if left == nil || len(left.rows) == len(at.rows) {
 		return nil, nil, nil
 	}
-	first := slices.IndexFunc(at.rows, func(d uint32) bool { return !left.has.has(int(d)) })
-	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows}, left,
-		st.errShards(st.workers[at.in.slots[at.rows[first]]])
+	var why error
+	for _, d := range at.rows {
+		w := st.workers[at.in.slots[d]]
+		switch {
+		case w.gone == nil:
+		case status.CodeOf(w.why) == status.NotFound:
+			return nil, nil, nil
+		case why == nil:
+			why = st.errShards(w)
+		}
+	}
+	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows}, left, why
 }
 
 // lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless

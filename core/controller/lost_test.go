@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -30,5 +31,25 @@ func TestOperationsWhoseMessagesWereLostKeepTheirPlace(t *testing.T) {
 		if got := fmt.Sprint(b.work(b.startAgain(c.gangs, client()))); got != c.want {
 			t.Errorf("the workers are sent %s, want %s", got, c.want)
 		}
+	}
+}
+
+// A put to a device that has yet to get a worker fails, also where others of its devices have one.
+func TestPutToADeviceWithoutAWorkerFails(t *testing.T) {
+	b := newBed(t, Config{}, 1, 1)
+	b.conns++
+	b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "elastic", Devices: 2,
+		Elastic: true, ProtocolMax: wire.ProtocolMax}})
+	b.say(b.conns, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: floats(1), Devices: []uint32{0, 1}})
+	var ends wire.Completed
+	for _, a := range b.step(Event{Kind: Flush}) {
+		if a.Kind == Send && a.Wire == wire.KindCompleted {
+			if err := ends.Parse(a.Payload); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(ends.Failed) != 1 || status.CodeOf(ends.Failed[0].Status.Err()) != status.NotFound {
+		t.Errorf("the put ends with %v", &ends)
 	}
 }
