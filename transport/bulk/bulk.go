@@ -432,6 +432,7 @@ func (x *Exchange) Close() error {
 func (x *Exchange) settle() {
 	x.running.Wait()
 	x.arena.Wait()
+	x.pool.Settle()
 }
 
 // Memory counts the memory of blocks that are on their way, or in use.

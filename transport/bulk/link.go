@@ -289,7 +289,7 @@ func (l *link) takeOfSegment(conn *stream.Conn, kind wire.Kind, r *reader) error
 		}
 	case kindShow:
 		if size := r.size(); r.end() {
-			return mapSegment(l.views, number, size, conn.File(), shm.MapToRead)
+			return mapSegment(l.views, number, size, conn.File(), l.x.pool.MapToRead)
 		}
 	case kindUnmap:
 		if r.end() {

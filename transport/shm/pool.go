@@ -53,11 +53,16 @@ type Pool struct {
 
 	mu     sync.Mutex
 	mapped int64 // bytes of segments, with those being made
-	all    map[*Segment]struct{}
-	used   int64               // bytes of blocks, as they were asked for
-	arenas map[*Arena]struct{} // that have blocks, or had some before
-	owned  map[uint64]*int64   // of used, by owner; 0 where it had some before
-	last   struct {            // in owned
+	// Segments that are no more, and are pinned yet: their bytes, and how many they are, with mappings. Settled is
+	// signalled when one has gone; it uses mu.
+	leaving  int64
+	releases int
+	settled  sync.Cond
+	all      map[*Segment]struct{}
+	used     int64               // bytes of blocks, as they were asked for
+	arenas   map[*Arena]struct{} // that have blocks, or had some before
+	owned    map[uint64]*int64   // of used, by owner; 0 where it had some before
+	last     struct {            // in owned
 		owner uint64
 		bytes *int64 // nil: none
 	}
@@ -115,8 +120,9 @@ func NewPool(config Config) *Pool {
 	if config.Idle == 0 {
 		config.Idle = 10 * time.Second
 	}
-	return &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{},
-		owned: map[uint64]*int64{}}
+	p := &Pool{config: config, all: map[*Segment]struct{}{}, arenas: map[*Arena]struct{}{}, owned: map[uint64]*int64{}}
+	p.settled.L = &p.mu
+	return p
 }
 
 // Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose and by owner.
@@ -132,7 +138,7 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Limit: p.config.Limit, Mapped: p.mapped, Segments: len(p.all), Used: map[string]int64{},
+	s := Stats{Limit: p.config.Limit, Mapped: p.mapped + p.leaving, Segments: len(p.all), Used: map[string]int64{},
 		Owned: map[uint64]int64{}}
 	for a := range p.arenas {
 		if a.used == 0 {
@@ -472,7 +478,7 @@ func (p *Pool) serve() (gone []*Segment) {
 		}
 		need, idle := p.room(w.size, w.arena)
 		gone = append(gone, idle...)
-		if p.mapped+need > p.config.Limit {
+		if p.mapped+p.leaving+need > p.config.Limit { // it is looked at again when more has gone
 			full = true
 			return false
 		}
@@ -530,6 +536,10 @@ func (p *Pool) remove(s *Segment) {
 	delete(p.all, s)
 	p.mapped -= s.Size
 	a.mapped -= s.Size
+	if s.unpin != nil {
+		s.leaving = s.Size
+		p.leaving += s.Size
+	}
 	s.told = a.closed == nil && a.dropped != nil && a.shared
 }
 

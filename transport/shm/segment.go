@@ -27,7 +27,8 @@ type Segment struct {
 	then  []func()
 	unpin func() // nil if it is not pinned
 
-	retired bool // no more blocks come from it
+	leaving int64 // of the pool's
+	retired bool  // no more blocks come from it
 }
 
 // Retire has no more blocks come from the segment, which goes back to the system with its last one: for memory that
@@ -116,17 +117,36 @@ func (p *Pool) pin(data []byte) (unpin func()) {
 	return p.config.Pin(data)
 }
 
-// release returns memory to the system. Unpinning takes until the devices have computed what they were given; nobody
-// waits for that.
-func release(data []byte, unpin func()) {
+// release returns memory to the system, of which so many bytes count as leaving. Unpinning takes until the devices have
+// computed what they were given; only Settle waits for that.
+func (p *Pool) release(data []byte, unpin func(), leaving int64) {
 	if unpin == nil {
 		_ = unix.Munmap(data)
 		return
 	}
+	p.mu.Lock()
+	p.releases++
+	p.mu.Unlock()
 	go func() {
 		unpin()
 		_ = unix.Munmap(data)
+		p.mu.Lock()
+		p.leaving -= leaving
+		p.releases--
+		p.settled.Broadcast()
+		gone := p.serve()
+		p.mu.Unlock()
+		unmap(gone)
 	}()
+}
+
+// Settle waits until all memory that is being unpinned has gone.
+func (p *Pool) Settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.releases > 0 {
+		p.settled.Wait()
+	}
 }
 
 // mapped maps memory and touches it, so that no later use faults.
@@ -144,7 +164,7 @@ func mapped(fd int, size int64, flags, may, populate int) ([]byte, error) {
 }
 
 func (s *Segment) unmap() {
-	release(s.data, s.unpin)
+	s.arena.pool.release(s.data, s.unpin, s.leaving)
 	s.data = nil
 	if s.File != nil {
 		s.File.Close()
@@ -190,6 +210,7 @@ func (s *Segment) give(offset, length int64) {
 // Mapping is a peer's segment in this process.
 type Mapping struct {
 	mu    sync.Mutex
+	pool  *Pool
 	data  []byte
 	unpin func() // nil if it is not pinned
 	users int    // of its pieces
@@ -200,7 +221,7 @@ type Mapping struct {
 // the peer could cut short, so that writing would crash this process, is refused; so are
 // huge pages, of which there may be none left when one that the peer has given up is touched.
 func (p *Pool) Map(file *os.File, size int64) (*Mapping, error) {
-	m, err := mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
+	m, err := p.mapFile(file, size, unix.PROT_READ|unix.PROT_WRITE, unix.MADV_POPULATE_WRITE)
 	if err == nil {
 		m.unpin = p.pin(m.data)
 	}
@@ -208,11 +229,11 @@ func (p *Pool) Map(file *os.File, size int64) (*Mapping, error) {
 }
 
 // MapToRead is Map of a segment that is only to be read: writing to it is a fault, and so it cannot be pinned.
-func MapToRead(file *os.File, size int64) (*Mapping, error) {
-	return mapFile(file, size, unix.PROT_READ, unix.MADV_POPULATE_READ)
+func (p *Pool) MapToRead(file *os.File, size int64) (*Mapping, error) {
+	return p.mapFile(file, size, unix.PROT_READ, unix.MADV_POPULATE_READ)
 }
 
-func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
+func (p *Pool) mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	defer file.Close()
 	fd := int(file.Fd())
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -232,7 +253,7 @@ func mapFile(file *os.File, size int64, may, populate int) (*Mapping, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "%d bytes of a peer's memory could not be mapped: %w", size, err)
 	}
-	return &Mapping{data: data}, nil
+	return &Mapping{pool: p, data: data}, nil
 }
 
 // Use returns a piece of the segment, which stays until done is called.
@@ -253,7 +274,7 @@ func (m *Mapping) done() {
 	last := m.gone && m.users == 0
 	m.mu.Unlock()
 	if last {
-		release(m.data, m.unpin)
+		m.pool.release(m.data, m.unpin, 0)
 	}
 }
 
@@ -264,7 +285,7 @@ func (m *Mapping) Close() {
 	m.gone = true
 	m.mu.Unlock()
 	if last {
-		release(m.data, m.unpin)
+		m.pool.release(m.data, m.unpin, 0)
 	}
 }
 

@@ -375,15 +375,13 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 // Devices are told of every segment, a peer's too, and of its end before it is unmapped. Nobody waits for them then.
 func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 	before := mappings(t)
-	pinned, waiting, busy := map[*byte]int{}, new(sync.WaitGroup), make(chan struct{})
-	p := NewPool(Config{Pin: func(data []byte) func() {
+	pinned, busy := map[*byte]int{}, make(chan struct{})
+	p := NewPool(Config{Limit: 12 * huge, Pin: func(data []byte) func() {
 		at := &data[0]
 		pinned[at] = len(data)
-		waiting.Add(1)
 		return func() {
 			<-busy
 			data[0]++ // still mapped
-			waiting.Done()
 		}
 	}})
 	a := p.Arena("a", true, nil)
@@ -411,12 +409,22 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 	if n := mappings(t); n < before+3 {
 		t.Errorf("%d mappings are left while the devices are busy, and 3 are pinned", n-before)
 	}
+	if at := p.Stats().Mapped; at != small.Segment.Size+large.Segment.Size {
+		t.Errorf("%d bytes are counted while the devices are busy", at)
+	}
+	more := make(chan *Block, 1)
+	a.Get(0, 10*huge, func(b *Block, err error) { more <- b }) // has no room beside them
+	select {
+	case <-more:
+		t.Error("there is more memory than the limit allows")
+	case <-time.After(10 * time.Millisecond):
+	}
 	close(busy)
-	waiting.Wait()
-	for end := time.Now().Add(time.Minute); mappings(t) != before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d mappings are left", mappings(t)-before)
-		}
+	(<-more).Release()
+	p.Trim()
+	p.Settle()
+	if n := mappings(t); n != before {
+		t.Errorf("%d mappings are left", n-before)
 	}
 }
 
@@ -497,7 +505,8 @@ func TestHugePagesOfAPeerAreRefused(t *testing.T) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := MapToRead(os.NewFile(uintptr(fd), "test"), huge); status.CodeOf(err) != status.InvalidArgument {
+	m, err := NewPool(Config{}).MapToRead(os.NewFile(uintptr(fd), "test"), huge)
+	if status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("%v, %v, expected INVALID_ARGUMENT", m, err)
 	}
 }
