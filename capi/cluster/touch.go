@@ -3,7 +3,9 @@ package cluster
 import (
 	"os"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +16,8 @@ const touchLong = 8 << 20
 
 // touch has pages of memory there before bytes come. What a client reads an array into is new in most cases, and the
 // goroutine that copies would fault on each page: that takes longer than the copy, and here all processors share it.
-// The caller calls wait before it gives the memory back.
-func touch(memory []byte) (wait func()) {
+// The caller calls stop before it gives the memory back: pages that are not there by then are not needed.
+func touch(memory []byte) (stop func()) {
 	if len(memory) < touchLong {
 		return func() {}
 	}
@@ -25,10 +27,19 @@ func touch(memory []byte) (wait func()) {
 	n := max(1, min(runtime.GOMAXPROCS(0), len(memory)/touchLong))
 	part := (len(memory)/n + page - 1) &^ (page - 1)
 	var all sync.WaitGroup
-	for len(memory) > 0 {
-		piece := memory[:min(part, len(memory))]
-		memory = memory[len(piece):]
-		all.Go(func() { _ = unix.Madvise(piece, unix.MADV_POPULATE_WRITE) }) // a hint; Linux has it from 5.14 on
+	var stopped atomic.Bool
+	for piece := range slices.Chunk(memory, part) {
+		all.Go(func() {
+			for some := range slices.Chunk(piece, touchLong) {
+				if stopped.Load() {
+					return
+				}
+				_ = unix.Madvise(some, unix.MADV_POPULATE_WRITE) // a hint; Linux has it from 5.14 on
+			}
+		})
 	}
-	return all.Wait
+	return func() {
+		stopped.Store(true)
+		all.Wait()
+	}
 }
