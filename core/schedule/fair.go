@@ -43,7 +43,7 @@ import (
 // estimates, and at most Gangs of them. A gang that was not measured yet, or is longer than the window, takes a whole
 // one, so it waits until its devices are free. Where a single gang of half a window or more is left, and about to end,
 // the next has its place already, so that the device has it then. So a session that is below its share waits for one
-// window at most, or for one gang that is longer and the end of another.
+// window at most, or for one gang that is longer and the end of another: the rest of it, if it takes longer than usual.
 //
 // # Why every gang gets its place
 //
