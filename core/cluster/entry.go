@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
@@ -120,7 +122,7 @@ func (e *entry) join(ctx context.Context) (err error) {
 		if e.board, err = openBoard(e.welcome.Board); err != nil {
 			// Some hosts do not let a process open another's files.
 			e.Log.Info("blocks of collectives go by sockets", "why", err)
-			e.conn.Close()
+			e.leave()
 			e.hello.Worker.Board = ""
 			if e.conn, e.welcome, err = e.dial(ctx, e.hello, e.options); err != nil {
 				return err
@@ -131,6 +133,14 @@ func (e *entry) join(ctx context.Context) (err error) {
 	}
 	e.admitted.Store(e.welcome)
 	return nil
+}
+
+// leave gives up this worker's place in the cluster, which would otherwise be kept for the controller's lease.
+func (e *entry) leave() {
+	if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil {
+		_ = e.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
+	}
+	e.conn.Close()
 }
 
 // meetPeers makes the exchange of blocks with other processes, which then owns the listeners.
