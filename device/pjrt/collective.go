@@ -211,10 +211,13 @@ func (a *answer) finish(err error) {
 		C.pwdrv_future_finish(a.api, a.future, 0, nil)
 		return
 	}
-	message := C.CString(err.Error())
+	message := C.CString(textOf(err))
 	C.pwdrv_future_finish(a.api, a.future, codeOf(err), message)
 	C.free(unsafe.Pointer(message))
 }
+
+// textOf is an error's text with its code, which XLA does not always pass on: coded takes it out again.
+func textOf(err error) string { return status.CodeOf(err).String() + ": " + err.Error() }
 
 func codeOf(err error) C.int { return C.int(status.CodeOf(err)) }
 
@@ -223,7 +226,7 @@ func collectiveError(api unsafe.Pointer, err error) unsafe.Pointer {
 	if err == nil {
 		return nil
 	}
-	message := C.CString(err.Error())
+	message := C.CString(textOf(err))
 	defer C.free(unsafe.Pointer(message))
 	return C.pwdrv_collective_error(api, codeOf(err), message)
 }

@@ -4,6 +4,7 @@ package pjrt
 import "C"
 
 import (
+	"strings"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -44,7 +45,24 @@ func (p *Plugin) take(e *C.PJRT_Error) error {
 	if code == 0 {
 		code = C.PJRT_Error_Code_UNKNOWN
 	}
-	return &status.Error{Code: status.Code(code), Message: text}
+	return coded(status.Code(code), text)
+}
+
+// dispatching is what XLA writes before the text of an error that ends a computation after its call has returned. It
+// passes on all of these as INTERNAL.
+const dispatching = "Error dispatching computation: "
+
+// coded returns a plugin's error. What a handler of this package has answered has its code in its text (textOf): then
+// that is the error, without what XLA wrote before it.
+func coded(code status.Code, text string) error {
+	own := text
+	if i := strings.LastIndex(text, dispatching); i >= 0 {
+		own = text[i+len(dispatching):]
+	}
+	if err := status.Parse(own); status.CodeOf(err) != status.Unknown {
+		return err
+	}
+	return &status.Error{Code: code, Message: text}
 }
 
 func goString(b C.pwdrv_bytes) string { return C.GoStringN(b.data, C.int(b.size)) }
