@@ -128,17 +128,19 @@ def test_script_goes_on_through_random_partitions(tmp_path):
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             return subprocess.Popen([*hosts[1], sys.executable, "-c", fresh.source(code)], env=asked, **pipes)
 
-        script = running.enter_context(Counting(start))
         pauses, end = [], time.monotonic() + SOAK_SECONDS
         while not pauses or time.monotonic() < end:
-            time.sleep(choose.uniform(0, 1))
-            begun = time.monotonic()
-            set_line(hosts, "down")
-            time.sleep(choose.choice([0.05, 0.5, 1, 2, 4]) * choose.uniform(0.5, 1.5))
-            set_line(hosts, "up")
-            got = script.after(begun, time.monotonic())
-            pauses.append(got["seconds"])
-            assert not got["errors"] and "ended" not in dict(got["heard"]), got
+            lives = min(end, time.monotonic() + fresh.HANG_SECONDS / 2)  # after all of which a script ends itself
+            with Counting(start) as script:
+                while not pauses or time.monotonic() < lives:
+                    time.sleep(choose.uniform(0, 1))
+                    begun = time.monotonic()
+                    set_line(hosts, "down")
+                    time.sleep(choose.choice([0.05, 0.5, 1, 2, 4]) * choose.uniform(0.5, 1.5))
+                    set_line(hosts, "up")
+                    got = script.after(begun, time.monotonic())
+                    pauses.append(got["seconds"])
+                    assert not got["errors"] and "ended" not in dict(got["heard"]), got
         print(
             f"{len(pauses)} partitions; the next result came after {sorted(pauses)[len(pauses) // 2]:.2f} s in the "
             f"middle, {max(pauses):.2f} s at most"
