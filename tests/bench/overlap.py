@@ -12,9 +12,12 @@ import sys
 import tempfile
 from contextlib import ExitStack
 
-import fresh
 import matplotlib
-import slow
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import fresh  # noqa: E402
+import slow  # noqa: E402
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
