@@ -22,10 +22,11 @@ import slow  # noqa: E402
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-RATE = 400  # megabits a second: gradients are on the line for about half of a step
+RATE = 1000  # megabits a second: gradients are on the line for about half of a step
 STEPS = 2
 LONG = 1 << 16  # bytes of a transfer that is gradients
 COLOURS = {"forward": "#56B4E9", "backward": "#0072B2", "update": "#E69F00"}
+SAME = {"chunks": "backward"}  # one layer's gradients are cut while the next one's backward runs
 SENT = "#D55E00"
 
 TRAIN = """
@@ -99,7 +100,8 @@ def draw(axes, workers, title):
     first = min(begin for bars in workers.values() for row in bars for _, begin, _ in row)
     for i, (worker, (computed, sent)) in enumerate(sorted(workers.items())):
         for name, begin, end in computed:
-            axes.barh(-2 * i, end - begin, left=begin - first, color=COLOURS.get(name, "#999999"), height=0.8)
+            colour = COLOURS.get(SAME.get(name, name), "#999999")
+            axes.barh(-2 * i, end - begin, left=begin - first, color=colour, height=0.8)
         for begin, end in union(sent):
             axes.barh(-2 * i - 0.7, end - begin, left=begin - first, color=SENT, height=0.5)
         share = hidden(computed, sent)
