@@ -323,18 +323,14 @@ func prGoFetch(id, object C.uint64_t, device C.uint32_t, dst *C.char, size C.siz
 		return C.int(base.Fail(err, message))
 	}
 	s.underWay.Add(1)
-	memory := unsafe.Slice((*byte)(unsafe.Pointer(dst)), size)
-	touched := touch(memory)
-	done := func(err error) {
-		touched()
+	err = s.fetch(uint64(object), uint32(device), unsafe.Slice((*byte)(unsafe.Pointer(dst)), size), func(err error) {
 		if f != nil {
 			C.pr_fetch_end(f, C.bool(err == nil))
 		}
 		s.underWay.Add(-1)
 		s.ends.add(end(uint64(token), err))
-	}
-	if err := s.cluster.Fetch(uint64(object), uint32(device), memory, done); err != nil {
-		touched()
+	})
+	if err != nil {
 		s.underWay.Add(-1)
 		return C.int(base.Fail(err, message))
 	}
@@ -373,9 +369,7 @@ func prGoLend(id, object C.uint64_t, device C.uint32_t, size C.size_t, v *C.pr_v
 		err = status.New(status.ResourceExhausted, "this process has no %d bytes of memory for an array's contents", size)
 	} else {
 		dst := unsafe.Slice((*byte)(unsafe.Pointer(room)), size)
-		touched := touch(dst)
-		err = s.cluster.Fetch(uint64(object), uint32(device), dst, func(err error) {
-			touched()
+		err = s.fetch(uint64(object), uint32(device), dst, func(err error) {
 			s.underWay.Add(-1)
 			if err != nil {
 				s.ends.tell(func() { failed(err) })

@@ -16,7 +16,7 @@ const touchLong = 8 << 20
 
 // touch has pages of memory there before bytes come. What a client reads an array into is new in most cases, and the
 // goroutine that copies would fault on each page: that takes longer than the copy, and here all processors share it.
-// The caller calls stop before it gives the memory back: pages that are not there by then are not needed.
+// The caller calls stop before it gives the memory back; pages that were not touched by then stay untouched.
 func touch(memory []byte) (stop func()) {
 	if len(memory) < touchLong {
 		return func() {}
@@ -42,4 +42,18 @@ func touch(memory []byte) (stop func()) {
 		stopped.Store(true)
 		all.Wait()
 	}
+}
+
+// fetch has a shard's contents copied into dst, whose pages it touches meanwhile. Once done is called, or fetch fails,
+// nothing here touches dst any more.
+func (s *session) fetch(object uint64, device uint32, dst []byte, done func(error)) error {
+	stop := touch(dst)
+	err := s.cluster.Fetch(object, device, dst, func(err error) {
+		stop()
+		done(err)
+	})
+	if err != nil {
+		stop()
+	}
+	return err
 }
