@@ -235,9 +235,7 @@ func (r *remote) Close() error {
 	r.closing = true
 	r.mu.Unlock()
 	r.lose(status.New(status.Unavailable, "the session was closed"))
-	if payload, err := proto.Marshal(&wire.Goodbye{}); err == nil {
-		_ = r.conn.Send(wire.KindGoodbye, payload) // the connection may have ended already
-	}
+	_ = transport.SayGoodbye(r.conn, nil) // the connection may have ended already
 	r.conn.Close()
 	r.running.Wait()
 	r.freeing.Lock()

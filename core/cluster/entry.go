@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
@@ -137,9 +135,7 @@ func (e *entry) join(ctx context.Context) (err error) {
 
 // leave gives up this worker's place in the cluster, which would otherwise be kept for the controller's lease.
 func (e *entry) leave() {
-	if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil {
-		_ = e.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
-	}
+	_ = transport.SayGoodbye(e.conn, nil) // a controller that has gone need not know
 	e.conn.Close()
 }
 

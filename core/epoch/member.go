@@ -82,7 +82,7 @@ const goodbyeWait = 2 * time.Second
 func (p *Pending) Wait(ctx context.Context) (*Member, error) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		if payload, err := proto.Marshal(new(wire.Goodbye)); err == nil && p.conn.Send(wire.KindGoodbye, payload) == nil {
+		if transport.SayGoodbye(p.conn, nil) == nil {
 			select {
 			case <-ended:
 			case <-time.After(goodbyeWait):
@@ -168,9 +168,7 @@ func (m *Member) Leave(why error) {
 func (m *Member) Close() { m.goodbye(nil) }
 
 func (m *Member) goodbye(why error) {
-	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
-		_ = m.conn.Send(wire.KindGoodbye, payload) // if it fails, the end of the connection has the same effect
-	}
+	_ = transport.SayGoodbye(m.conn, why) // if it fails, the end of the connection has the same effect
 	m.conn.Close()
 	<-m.done
 }

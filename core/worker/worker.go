@@ -311,9 +311,7 @@ func (w *Worker) Leave(why error) {
 
 // goodbye tells the controller that this worker ends.
 func (w *Worker) goodbye(why error) {
-	if payload, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(why)}); err == nil {
-		_ = w.conn.Send(wire.KindGoodbye, payload) // a controller that has gone need not know
-	}
+	_ = transport.SayGoodbye(w.conn, why) // a controller that has gone need not know
 }
 
 func (w *Worker) close() {
