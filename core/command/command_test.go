@@ -576,7 +576,7 @@ func TestControllerWarnsOfStateWithoutLease(t *testing.T) {
 		"--state x --lease 0": false, "--heartbeat 1s": false} {
 		all := append([]string{"controller", "--dir", t.TempDir(), "--order", "neither"}, strings.Fields(args)...)
 		if _, _, errs := call(t, nil, all...); strings.Contains(errs, "no use without --lease") != warns {
-			t.Errorf("%s: warns is to be %v:\n%s", args, warns, errs)
+			t.Errorf("%s: whether it warns: want %v:\n%s", args, warns, errs)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 		t.Errorf("a view of a device of each of tpu and cpu: %v, %v", both, err)
 	}
 	m.Retire(both)
-	// A slice is of the first platform, unless it says where it is to be.
+	// A slice comes from the first platform, unless the request names an island.
 	mixed := m.View("cuda", "cpu")
 	for i, want := range []Want{{Devices: 2}, {Devices: 2, Island: "host"}} {
 		if got, is := fmt.Sprint(grant(t, &m, mixed, uint64(i), want)), []string{"[0 1]", "[4 5]"}[i]; got != is {
