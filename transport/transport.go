@@ -154,7 +154,7 @@ type Exchange interface {
 	Peers(come []*wire.Process, gone []uint64, why error)
 	// Self is the process number of this side.
 	Self() uint64
-	// Close ends all links; what is under way fails.
+	// Close ends all links; what is under way fails. Callbacks that say so may come after Close has returned.
 	Close() error
 }
 
