@@ -58,20 +58,21 @@ const hurryShare = 64
 // and takes mu inside of it for a moment. The reader takes only mu to end an operation,
 // so a connection that is full delays submissions but never ends.
 type remote struct {
-	conn     transport.Conn
-	batcher  transport.Batcher // conn, or nil if it is no Batcher
-	bursts   bool              // whether operations that queue up are sent as one message
-	exchange transport.Exchange
-	welcome  *wire.Welcome
-	view     atomic.Pointer[view]
-	space    uint64
-	notify   Notify
-	hurry    func() bool // Config.Hurry; may be nil
-	section  int         // Config.Section
-	held     func(*wire.Held)
-	moments  func(Moment)     // Config.Moment; may be nil
-	recorder observe.Recorder // of calls
-	running  sync.WaitGroup
+	conn      transport.Conn
+	batcher   transport.Batcher // conn, or nil if it is no Batcher
+	bursts    bool              // whether operations that queue up are sent as one message
+	exchange  transport.Exchange
+	welcome   *wire.Welcome
+	platforms []*wire.Platform // its Platform and MorePlatforms
+	view      atomic.Pointer[view]
+	space     uint64
+	notify    Notify
+	hurry     func() bool // Config.Hurry; may be nil
+	section   int         // Config.Section
+	held      func(*wire.Held)
+	moments   func(Moment)     // Config.Moment; may be nil
+	recorder  observe.Recorder // of calls
+	running   sync.WaitGroup
 
 	objects  atomic.Uint64 // the last number used, like the two below
 	programs atomic.Uint64
@@ -161,7 +162,11 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 			"%d devices: that version always grants all devices; upgrade it, or do not ask for a number of devices",
 			status.Count(asked, "device"), cmp.Or(welcome.Software, "of unknown version"), len(welcome.Devices))
 	}
-	got := platformsOf(welcome)
+	platforms := append([]*wire.Platform{welcome.Platform}, welcome.MorePlatforms...)
+	var got []string
+	for _, p := range platforms {
+		got = append(got, p.GetName())
+	}
 	if len(hello.Platforms) > 0 && !slices.Equal(got, hello.Platforms) {
 		conn.Close()
 		return nil, status.New(status.FailedPrecondition, "devices of %s were asked for, and the controller, %s, granted "+
@@ -174,11 +179,12 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		return nil, err
 	}
 	exchange.Peers(welcome.Workers, welcome.Vacant, welcome.Vacancy.Err())
-	r := &remote{conn: conn, exchange: exchange, welcome: welcome, space: transport.Transfers(welcome.Session),
-		notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment, section: cmp.Or(c.Section, graph.MaxNodes),
-		credit: int(max(welcome.Credit, 1)), pending: map[uint64]pending{}, graphs: map[uint64]defined{},
-		compiles: map[uint64]*compiling{}, texts: map[uint64][]byte{}, giving: map[uint64]bool{},
-		asked: map[uint64]*asking{}, slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
+	r := &remote{conn: conn, exchange: exchange, welcome: welcome, platforms: platforms,
+		space: transport.Transfers(welcome.Session), notify: c.Notify, hurry: c.Hurry, held: c.Held, moments: c.Moment,
+		section: cmp.Or(c.Section, graph.MaxNodes), credit: int(max(welcome.Credit, 1)),
+		pending: map[uint64]pending{}, graphs: map[uint64]defined{}, compiles: map[uint64]*compiling{},
+		texts: map[uint64][]byte{}, giving: map[uint64]bool{}, asked: map[uint64]*asking{},
+		slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
 		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices)),
 		lossWhy: make([]error, len(welcome.Devices))}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
@@ -198,25 +204,11 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 }
 
 // Platforms implements Cluster.
-func (r *remote) Platforms() []*wire.Platform {
-	return append([]*wire.Platform{r.welcome.Platform}, r.welcome.MorePlatforms...)
-}
-
-// platformsOf returns the names of a session's platforms.
-func platformsOf(w *wire.Welcome) []string {
-	names := []string{w.Platform.GetName()}
-	for _, p := range w.MorePlatforms {
-		names = append(names, p.GetName())
-	}
-	return names
-}
+func (r *remote) Platforms() []*wire.Platform { return r.platforms }
 
 // platformOf returns the name of a device's platform.
 func (r *remote) platformOf(d *wire.Device) string {
-	if d.Platform == 0 || int(d.Platform) > len(r.welcome.MorePlatforms) {
-		return r.welcome.Platform.GetName()
-	}
-	return r.welcome.MorePlatforms[d.Platform-1].GetName()
+	return r.platforms[min(int(d.Platform), len(r.platforms)-1)].GetName()
 }
 
 // Objects implements Cluster.

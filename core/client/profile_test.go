@@ -157,7 +157,7 @@ func TestSpansAreOnTheClientsClock(t *testing.T) {
 		}
 	}
 
-	r := &remote{welcome: new(wire.Welcome)}
+	r := &remote{platforms: []*wire.Platform{{Name: "sim"}}}
 	r.view.Store(&view{devices: []*wire.Device{{Number: 0, Worker: 1, Local: 1}, {Number: 1, Worker: 2, Local: 0}}})
 	spans := func(local uint32, at uint64) *wire.Recorded {
 		return &wire.Recorded{Programs: []string{"f"}, Spans: []*wire.Executed{
