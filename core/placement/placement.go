@@ -1,25 +1,22 @@
 // Package placement keeps the devices of a cluster, numbers them for each session,
 // and grants slices.
 //
-// A worker adds devices to an island, which has one platform. A session sees the devices of all islands
-// of its platform as one list of virtual devices 0, 1, 2 …: islands in the order in which they
-// joined, within an island the workers by name (worker-2 before worker-10), within a
-// worker its devices in their local order. The list is a View. Its length is fixed when
-// the session begins, and so are its devices, except those of workers that leave: other
-// workers may take their places, see Rebind. A session that asks for a number of devices
-// sees that many.
+// A worker adds devices to an island, which has one platform. A session sees the devices of all islands of its
+// platform as one list of virtual devices 0, 1, 2 …: islands in the order in which they joined, within an island the
+// workers by name (worker-2 before worker-10), within a worker its devices in their local order. The list is a View.
+// Its length is fixed when the session begins, and so are its devices, except those of workers that leave: other
+// workers may take their places, see Rebind. A session that asks for a number of devices sees that many.
 //
 // # What it guarantees
 //
-// A slice is a set of devices of a session's list that were granted to it together.
-// A grant chooses the devices that have the fewest grants of all sessions, never
-// chooses a device of a worker that has left, and ends with its session. Both hold
-// because the grants of each device are counted in its worker's record: each grant
-// adds one, its release subtracts one, and Leave removes the record.
+// A slice is a set of devices of a session's list that were granted to it together. A grant chooses the devices that
+// have the fewest grants of all sessions, never chooses a device of a worker that has left, and ends with its session.
+// Both hold because the grants of each device are counted in its worker's record: each grant adds one, its release
+// subtracts one, and Leave removes the record.
 //
-// The same calls in the same order choose the same devices: the package has values
-// and one table, and no goroutine, lock, clock or socket. The caller serialises calls
-// of a Map; a View does not change. The package imports only core/status.
+// The same calls in the same order choose the same devices: the package has values and one table, and no goroutine,
+// lock, clock or socket. The caller serialises calls of a Map; a View does not change. The package imports only
+// core/status.
 package placement
 
 import (

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -385,12 +386,20 @@ type scratch struct {
 	chooser   chooser
 }
 
-// platformFor returns the platform of the devices that are wanted; "" means any.
-func (v *View) platformFor(w Want) string {
-	if w.Island != "" || w.Kind != "" || len(v.runs) == 0 {
-		return ""
+// wanted yields the runs, with their indices, that a slice may be of, but for the kind of their devices: those of
+// workers that have not left, of the wanted island, and where neither island nor kind is wanted, of the view's first
+// platform.
+func (v *View) wanted(w Want) iter.Seq2[int, *run] {
+	return func(yield func(int, *run) bool) {
+		for i := range v.runs {
+			at := &v.runs[i]
+			ofIsland := w.Island == "" || w.Island == at.worker.Island.Name
+			ofPlatform := w.Island != "" || w.Kind != "" || at.worker.Platform == v.runs[0].worker.Platform
+			if !at.worker.gone && ofIsland && ofPlatform && !yield(i, at) {
+				return
+			}
+		}
 	}
-	return v.runs[0].worker.Platform
 }
 
 // candidates lists the devices of workers that have not left and that may be granted, in the view's order, and marks
@@ -411,17 +420,12 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 		had.Add(d)
 	}
 	m.scratch.had = had
-	only := r.View.platformFor(r.Want)
 	var island *Island
 	ofIsland := 0 // how many
 	m.scratch.several = true
 	all = m.scratch.all[:0]
-	for i := range r.View.runs {
-		at := &r.View.runs[i]
+	for i, at := range r.View.wanted(r.Want) {
 		w := at.worker
-		if w.gone || r.Want.Island != "" && r.Want.Island != w.Island.Name || only != "" && w.Platform != only {
-			continue
-		}
 		if w.Island != island { // devices are sorted by island
 			island, ofIsland = w.Island, 0
 		}
@@ -454,12 +458,8 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 
 // enough returns an error if the view has fewer than the wanted devices, in use or not.
 func enough(view *View, w Want) error {
-	n, only := 0, view.platformFor(w)
-	for _, at := range view.runs {
-		if at.worker.gone || w.Island != "" && w.Island != at.worker.Island.Name ||
-			only != "" && only != at.worker.Platform {
-			continue
-		}
+	n := 0
+	for _, at := range view.wanted(w) {
 		if w.Kind == "" {
 			n += at.count
 			continue
