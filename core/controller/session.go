@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/ledger"
@@ -232,32 +231,6 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	return view, nil
 }
 
-// maxPlatforms bounds the platforms that a client may name; more than there are.
-const maxPlatforms = 16
-
-// platformsFor returns the platforms of the devices that a client will see, or why it may not have a session now.
-func (st *State) platformsFor(h *wire.Hello) ([]string, error) {
-	if len(h.Platforms) == 0 {
-		return []string{st.layout.DefaultPlatform()}, nil
-	}
-	if len(h.Platforms) > maxPlatforms {
-		return nil, invalid("a session of %d platforms was asked for; at most %d", len(h.Platforms), maxPlatforms)
-	}
-	there := st.layout.Platforms()
-	for i, p := range h.Platforms {
-		switch {
-		case slices.Contains(h.Platforms[:i], p):
-			return nil, invalid("a session was asked for with devices of platform %s twice; name each platform once", p)
-		case h.Elastic && i > 0:
-			return nil, invalid("an elastic session of several platforms was asked for; its devices are of one platform")
-		case len(there) > 0 && !slices.Contains(there, p):
-			return nil, status.New(status.ResourceExhausted, "the cluster has no devices of platform %s, and has some of %s; "+
-				"start workers with such devices, or ask for another platform", p, strings.Join(there, " and "))
-		}
-	}
-	return h.Platforms, nil
-}
-
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	there := st.workersHere()
@@ -278,19 +251,6 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	}
 	view, spans, platforms := s.view, s.spans, s.platforms
 	return func() { describeDevices(m, view, spans, platforms, at, there) }
-}
-
-// knowPlatform has a session's welcome, and its report, tell a platform of its devices.
-func (s *session) knowPlatform(m *wire.Welcome, p *wire.Platform) {
-	switch {
-	case slices.Contains(s.platforms, p.GetName()):
-		return
-	case len(s.platforms) == 0:
-		m.Platform = p
-	default:
-		m.MorePlatforms = append(m.MorePlatforms, p)
-	}
-	s.platforms = append(s.platforms, p.GetName())
 }
 
 // describeDevices fills in the devices of a session's welcome, which are in spans at some workers of those that were
@@ -323,18 +283,12 @@ func sharingHosts(workers []*worker) map[string]int64 {
 	return onHost
 }
 
-// platformIn returns the place of a worker's platform among a session's.
-func (w *worker) platformIn(platforms []string) uint32 {
-	return uint32(max(0, slices.Index(platforms, w.offer.Platform.GetName())))
-}
-
 // describeDevice returns a device as a client sees it. OnHost is memoryOf's.
 func describeDevice(d int, process uint64, slice, platform uint32, local *wire.LocalDevice, onHost int64) *wire.Device {
 	limit, share := memoryOf(local, onHost)
 	return &wire.Device{Number: uint32(d), Worker: process, Local: local.Local, Slice: slice, Platform: platform,
-		Kind:     local.Kind,
-		Memories: local.Memories, DefaultMemory: local.DefaultMemory, MemoryLimit: limit, MemoryShare: share,
-		HostMemory: local.HostMemory > 0}
+		Kind: local.Kind, Memories: local.Memories, DefaultMemory: local.DefaultMemory, MemoryLimit: limit,
+		MemoryShare: share, HostMemory: local.HostMemory > 0}
 }
 
 // memoryOf returns the bytes that arrays may take on a device, and those that they
