@@ -11,7 +11,7 @@ type group struct {
 	gangs   int     // placed and not ended
 	unknown int     // of these, those that were not measured, or may wait for later ones
 	takes   int64   // what the others take by their estimates
-	since   int64   // when the first of them began
+	since   int64   // from when the oldest of these can have run: the last end there, or its own placement
 	longest int64   // of those that have ended
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
 	// Of the parties that have gangs, first in their sessions or placed: their number, the sum of their weights, and that
