@@ -84,7 +84,8 @@ type remote struct {
 	open       *openPut   // the last operation, if its message has yet to be sent; or nil
 	assemblies assemblies
 	kept       remembered
-	epoch      uint64 // of the devices, 0 until the first Rebind
+	epoch      uint64   // of the devices, 0 until the first Rebind
+	rebound    []uint64 // by device: the last operation before another worker took the place of a lost one
 
 	gathering *time.Timer // calls sendLate
 	armedPut  bool        // whether gathering runs
@@ -186,7 +187,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 		texts: map[uint64][]byte{}, giving: map[uint64]bool{}, asked: map[uint64]*asking{},
 		slicesOf: map[uint64]bool{}, remapping: remapping{}, gone: map[uint64]bool{},
 		profiles: map[uint64]bool{}, losses: make([]uint64, len(welcome.Devices)),
-		lossWhy: make([]error, len(welcome.Devices))}
+		lossWhy: make([]error, len(welcome.Devices)), rebound: make([]uint64, len(welcome.Devices))}
 	r.view.Store(&view{devices: welcome.Devices, workers: welcome.Workers})
 	r.lostWorkers(welcome.Vacant, welcome.Vacancy.Err())
 	r.batcher, _ = conn.(transport.Batcher)

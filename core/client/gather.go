@@ -29,7 +29,10 @@ import (
 //   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else.
 //
 // The end of the operation is that of all rows, and so is its error. A worker that is lost meanwhile is no error, as
-// long as another one is left: only its own rows are lost, see core/controller/loss.go.
+// long as another one is left: only its own rows are lost, see core/controller/loss.go. What else can happen to a row
+// fails all of them: this process and a worker cannot reach each other, a worker or a device has no memory for it, or
+// the caller has no bytes. Then an array is not what was asked for although its devices are there, and whoever waits
+// for it must hear that, not only who reads that row.
 
 // How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
 // row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is
@@ -99,6 +102,7 @@ func (r *remote) putRow(s *PutSpec, put *putting) (op uint64, _ *putting, full b
 	if op, err = r.begin(pending{token: s.Token, put: put}); err != nil {
 		return 0, nil, false, err
 	}
+	put.to = r.view.Load()
 	r.takeFrees()
 	r.leave()
 	r.open = &openPut{op: op, object: s.Object, token: s.Token, memory: s.Memory, devices: slices.Clone(s.Devices),

@@ -137,11 +137,13 @@ func (r *remote) rejoin() error {
 			}
 			continue
 		}
-		frames = append(frames, p.message)
 		if p.put == nil {
+			frames = append(frames, p.message)
 			continue
 		}
-		if err := cmp.Or(p.put.err, r.misdirected(p.message)); err != nil {
+		frame, err := r.delivered(op, p.message)
+		frames = append(frames, frame)
+		if err = cmp.Or(p.put.err, err); err != nil {
 			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(err)})
 		}
 	}
@@ -191,19 +193,33 @@ func (r *remote) rejoin() error {
 	return nil
 }
 
-// misdirected returns why a put, whose frame this is, cannot go on: a row was pushed to a worker that was lost, and
-// another one has its place now, which would wait for the bytes. The caller holds mu.
-func (r *remote) misdirected(frame []byte) error {
+var errRowLost = status.New(status.Unavailable, "the worker that it was sent to is gone")
+
+// delivered returns the frame of a put without the rows whose bytes went to a worker in whose place another one is now:
+// that one would wait for them, since all that is sent again comes behind its coming. If no row is left, it returns the
+// frame as it is, and why the put cannot go on. The caller holds order and mu.
+func (r *remote) delivered(op uint64, frame []byte) ([]byte, error) {
 	m := new(wire.Put)
 	if _, payload, _, err := wire.NextFrame(frame); err != nil || proto.Unmarshal(payload, m) != nil {
-		return nil // the controller finds the same
+		return frame, nil // the controller finds the same
 	}
-	for _, d := range m.Devices {
-		if m.Object <= r.losses[d] && !r.gone[r.worker(d)] {
-			return r.lossWhy[d]
+	var why error
+	m.Devices = slices.DeleteFunc(m.Devices, func(d uint32) bool {
+		lost := op <= r.rebound[d]
+		if lost {
+			why = cmp.Or(r.lossWhy[d], errRowLost)
 		}
+		return lost
+	})
+	if why == nil || len(m.Devices) == 0 {
+		return frame, why
 	}
-	return nil
+	m.Lost = wire.Of(why)
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		return frame, why
+	}
+	return wire.AppendFrame(nil, wire.KindPut, payload), nil
 }
 
 // sendRejoin sends frames in as many messages as they take, and last with the rest of them.

@@ -164,6 +164,7 @@ func (r *remote) submit(p pending, kind wire.Kind, set func(op uint64) proto.Mes
 
 // putting is a Put in flight: its pushes, and the operation itself. remote.mu guards it.
 type putting struct {
+	to     *view // where its bytes go: what was behind the devices when it was numbered
 	left   int
 	err    error
 	unsent bool // its message has yet to be sent, see gather.go
@@ -193,6 +194,7 @@ func (r *remote) Put(s *PutSpec) error {
 		op, put, full, err = r.putRow(s, put)
 	} else {
 		op, err = r.submit(pending{token: s.Token, put: put}, wire.KindPut, func(op uint64) proto.Message {
+			put.to = r.view.Load()
 			return &wire.Put{Op: op, Object: s.Object, Devices: s.Devices, Array: &wire.Array{
 				Dtype: uint32(s.Shape.DType), Dims: s.Shape.Dims, Memory: s.Memory}}
 		})
@@ -243,7 +245,7 @@ func (r *remote) pushRows(s *PutSpec, op uint64, size int64, put *putting) {
 			r.lend(op, d, s.Lend(d), put, s.Returned)
 			continue
 		}
-		worker, key := r.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
+		worker, key := put.to.worker(d), transport.Key{Space: r.space, ID: op, Part: uint64(d)}
 		end := func(err error) { r.pushed(op, worker, token, put, err) }
 		write := func(dst []byte, written func(error)) { fill(d, dst, written) }
 		if size <= transport.PostSize {
@@ -313,7 +315,7 @@ func (r *remote) abort(op uint64, err error) {
 
 // lend tells a device's worker where a shard of a Put is in this process's memory.
 func (r *remote) lend(op uint64, device uint32, data []byte, put *putting, returned func(device uint32)) {
-	worker, key := r.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}
+	worker, key := put.to.worker(device), transport.Key{Space: r.space, ID: op, Part: uint64(device)}
 	end := func(err error) {
 		r.broke(op, worker, put, err)
 		returned(device)
@@ -399,13 +401,14 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 	}
 	begun := r.recorder.Clock()
 	f := new(fetching)
+	var worker uint64
 	op, err := r.submit(pending{fetch: f}, wire.KindFetch, func(op uint64) proto.Message {
+		worker = r.worker(device)
 		return &wire.Fetch{Op: op, Object: object, Device: device}
 	})
 	if err != nil {
 		return err
 	}
-	worker := r.worker(device)
 	r.exchange.Expect(worker, transport.Key{Space: r.space, ID: op, Part: uint64(device)}, size, into,
 		func(b transport.Block, err error) {
 			r.mu.Lock()

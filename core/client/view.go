@@ -25,7 +25,9 @@ type view struct {
 func (r *remote) Devices() []*wire.Device { return r.view.Load().devices }
 
 // worker returns the process of the worker that a device is of.
-func (r *remote) worker(device uint32) uint64 { return r.view.Load().devices[device].Worker }
+func (r *remote) worker(device uint32) uint64 { return r.view.Load().worker(device) }
+
+func (v *view) worker(device uint32) uint64 { return v.devices[device].Worker }
 
 // WorkerName implements Cluster.
 func (r *remote) WorkerName(process uint64) string {
@@ -99,7 +101,10 @@ func (r *remote) rebind(m *wire.Rebind) {
 	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
 	r.mu.Lock()
 	for _, d := range m.Devices {
-		r.losesUpTo(d.GetNumber(), nil)
+		if number := d.GetNumber(); int(number) < len(r.rebound) {
+			r.losesUpTo(number, nil)
+			r.rebound[number] = r.op
+		}
 	}
 	r.mu.Unlock()
 	r.view.Store(next)

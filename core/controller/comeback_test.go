@@ -338,6 +338,41 @@ func TestPlaysGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
+// A put that is sent again without the rows that were lost on their way makes the others, whether its worker has it or
+// not, and to read a lost one is DATA_LOSS.
+func TestPutWithoutLostRowsGoesOnWhenTheControllerStartsAgain(t *testing.T) {
+	for name, has := range map[string]bool{"its worker has it": true, "no worker has it": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBedThatKeeps(t)
+			put := &wire.Put{Op: 2, Object: 2, Array: floats(1), Devices: []uint32{0},
+				Lost: wire.Of(status.New(status.Unavailable, "worker w9 is gone"))}
+			gangs, gang := [2][]*wire.HeldGang{}, uint64(1)
+			if has {
+				gang = 70
+				gangs[0] = []*wire.HeldGang{{Gang: gang, Op: 2}}
+			}
+			b.startAgain(gangs, &wire.Rejoin{Last: 2, Frames: frames(t, wire.KindPut, put)})
+			b.done(0, gang)
+			if got := b.told(); !slices.Equal(got, []int{2}) {
+				t.Errorf("the client is told that %v have ended, want 2", got)
+			}
+			b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 3, Object: 2, Device: 1})
+			var ends wire.Completed
+			for _, a := range b.check(b.step(Event{Kind: Flush})) {
+				if a.Kind == Send && a.Wire == wire.KindCompleted {
+					if err := ends.Parse(sent(a)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(ends.Failed) != 1 || status.CodeOf(ends.Failed[0].Status.Err()) != status.DataLoss ||
+				!strings.Contains(ends.Failed[0].Status.Message, "w9") {
+				t.Errorf("a read of the lost row ends with %v, want DATA_LOSS that names w9", &ends)
+			}
+		})
+	}
+}
+
 // A session that has lost a worker goes on when the controller starts again: with what it has on others, and with the
 // worker that takes the place of the lost one, whether that comes later, was offered, or was taken already.
 func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {

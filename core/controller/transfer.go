@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -45,6 +46,9 @@ func (st *State) put(s *session, m *wire.Put, q *queued) {
 		err = st.alive(at)
 	}
 	st.make(s, m.Op, m.Object, bytes, m.Array.GetMemory(), at, err, wire.KindPut, at.workers, at.conns, q)
+	if err := m.Lost.Err(); err != nil && lost == nil { // before the controller started again
+		lost = status.New(status.DataLoss, "a part of this array was lost on its way: %w", err)
+	}
 	if lost != nil && s.objects[m.Object] != nil {
 		s.loses(m.Object, lost)
 	}

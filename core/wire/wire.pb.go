@@ -4637,6 +4637,7 @@ type Put struct {
 	Object        uint64                 `protobuf:"varint,2,opt,name=object,proto3" json:"object,omitempty"`
 	Array         *Array                 `protobuf:"bytes,3,opt,name=array,proto3" json:"array,omitempty"`             // of a shard: dense, row-major
 	Devices       []uint32               `protobuf:"varint,4,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual; the bytes for device d come under key (session, op, d)
+	Lost          *Status                `protobuf:"bytes,5,opt,name=lost,proto3" json:"lost,omitempty"`               // in a Rejoin: why its bytes for other devices, which are not named here, are lost
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4695,6 +4696,13 @@ func (x *Put) GetArray() *Array {
 func (x *Put) GetDevices() []uint32 {
 	if x != nil {
 		return x.Devices
+	}
+	return nil
+}
+
+func (x *Put) GetLost() *Status {
+	if x != nil {
+		return x.Lost
 	}
 	return nil
 }
@@ -10711,12 +10719,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x06pieces\x18\x02 \x03(\v2\x14.pathways.wire.PieceR\x06pieces\"3\n" +
 	"\x05Piece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\"s\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\x9e\x01\n" +
 	"\x03Put\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
 	"\x05array\x18\x03 \x01(\v2\x14.pathways.wire.ArrayR\x05array\x12\x18\n" +
-	"\adevices\x18\x04 \x03(\rR\adevices\"\x89\x01\n" +
+	"\adevices\x18\x04 \x03(\rR\adevices\x12)\n" +
+	"\x04lost\x18\x05 \x01(\v2\x15.pathways.wire.StatusR\x04lost\"\x89\x01\n" +
 	"\bTransfer\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
@@ -11409,80 +11418,81 @@ var file_wire_proto_depIdxs = []int32{
 	53,  // 54: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
 	54,  // 55: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
 	43,  // 56: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	43,  // 57: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	57,  // 58: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	43,  // 59: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	60,  // 60: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	54,  // 61: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	63,  // 62: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	52,  // 63: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	56,  // 64: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	68,  // 65: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 66: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	70,  // 67: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	70,  // 68: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 69: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 70: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 71: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 72: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 73: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	89,  // 74: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 75: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 76: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	77,  // 77: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	9,   // 78: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	78,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	79,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	89,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	89,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	96,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	95,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	109, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	110, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	111, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	113, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	118, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	124, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	116, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	119, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	123, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	125, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	98,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	114, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	117, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	115, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	122, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	120, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	115, // 121: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	121, // 122: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	89,  // 123: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	121, // 124: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	126, // 125: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	126, // [126:126] is the sub-list for method output_type
-	126, // [126:126] is the sub-list for method input_type
-	126, // [126:126] is the sub-list for extension type_name
-	126, // [126:126] is the sub-list for extension extendee
-	0,   // [0:126] is the sub-list for field type_name
+	9,   // 57: pathways.wire.Put.lost:type_name -> pathways.wire.Status
+	43,  // 58: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	57,  // 59: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 60: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	60,  // 61: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	54,  // 62: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	63,  // 63: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	52,  // 64: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	56,  // 65: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	68,  // 66: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 67: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	70,  // 68: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	70,  // 69: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 70: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 71: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 72: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 73: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 74: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	89,  // 75: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 76: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 77: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	77,  // 78: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	9,   // 79: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
+	78,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	79,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	89,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	89,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	96,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	95,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	109, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	110, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	111, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	113, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	118, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	124, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	116, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	119, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	123, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	125, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	98,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	114, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	117, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	115, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	122, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	120, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	115, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	121, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	89,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	121, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	126, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	127, // [127:127] is the sub-list for method output_type
+	127, // [127:127] is the sub-list for method input_type
+	127, // [127:127] is the sub-list for extension type_name
+	127, // [127:127] is the sub-list for extension extendee
+	0,   // [0:127] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
