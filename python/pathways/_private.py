@@ -10,7 +10,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
 - `jax._src.array.shard_sharded_device_array_slow_path`: the function by which JAX reads an array on the host to change
   its sharding. Without it, moves take the stock way.
 - `jax._src.interpreters.pxla`: `shard_arg_handlers` and `batched_device_put`, by which JAX brings arrays to other
-  devices. They are replaced where a script has devices of several platforms.
+  devices, and `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call. They are replaced
+  where a script has devices of several platforms.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
@@ -150,18 +151,32 @@ def replace_slow_path(make: Callable[[Callable[..., Any]], Callable[..., Any]]) 
         setattr(array, SLOW_PATH, functools.wraps(stock)(make(stock)))
 
 
-def replace_puts(shard_args: Callable[..., Any], batched_put: Callable[..., Any]) -> None:
+def replace_puts(
+    shard_args: Callable[..., Any],
+    batched_put: Callable[..., Any],
+    is_slow: Callable[[Sequence[Any], Sequence[Any]], bool],
+) -> None:
     """Replaces the two functions by which JAX brings arrays to other devices by what is made of them.
 
-    It does nothing the second time.
+    JAX's C++ calls neither in calls of a jitted function like an earlier one. So is_slow says of a call's arguments and
+    of the shardings in which the computation takes them whether such calls stay with JAX's Python. It does nothing the
+    second time.
     """
-    from jax._src import array
+    from jax._src import array, pjit
     from jax._src.interpreters import pxla
+
+    def fastpath_data(stock):
+        def get(executable, out_tree, args, *rest, **named):
+            data = stock(executable, out_tree, args, *rest, **named)
+            return None if data is None or is_slow(args, data.in_shardings) else data
+
+        return get
 
     stock = pxla.shard_arg_handlers[array.ArrayImpl]
     if not hasattr(stock, "__wrapped__"):
         pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(shard_args(stock))
         pxla.batched_device_put = functools.wraps(pxla.batched_device_put)(batched_put(pxla.batched_device_put))
+        pjit._get_fastpath_data = functools.wraps(pjit._get_fastpath_data)(fastpath_data(pjit._get_fastpath_data))
 
 
 class DevicePut(NamedTuple):
