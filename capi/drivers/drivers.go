@@ -5,6 +5,7 @@ package drivers
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +44,7 @@ func Dirs() []string {
 // Want describes a kind of devices.
 type Want struct {
 	// Name is "auto" for the best there is on this machine, "cpu", "cuda", "tpu", "sim" for
-	// simulated devices, or the path of a PJRT plugin; "" is "auto".
+	// simulated devices or "sim:KIND" for those of a platform sim_KIND, or the path of a PJRT plugin; "" is "auto".
 	Name string
 	// Count is the number of devices, if the driver supports a choice; 0 is its default.
 	Count int
@@ -56,6 +57,9 @@ type Want struct {
 	// OwnProcess is that of pjrt.ClientOptions.
 	OwnProcess bool
 }
+
+// simulated matches the names of drivers of simulated devices.
+var simulated = regexp.MustCompile(`^sim(:[a-z0-9_]+)?$`)
 
 // GPUs counts the GPUs of this machine that the devices of this name are, 0 if they are none.
 func GPUs(name string) int {
@@ -76,8 +80,8 @@ func Kind(want Want) (device.Kind, error) {
 	name, count := want.Name, want.Count
 	look := pjrt.FindOptions{Dirs: want.Dirs}
 	switch {
-	case name == "sim":
-		return sim.Kind{Options: sim.Options{Devices: count}}, nil
+	case simulated.MatchString(name):
+		return sim.Kind{Options: sim.Options{Devices: count, Platform: strings.Replace(name, ":", "_", 1)}}, nil
 	case name == "auto" || name == "":
 	case name == "cpu" || name == "cuda" || name == "tpu":
 		look.Platform = name
@@ -90,7 +94,8 @@ func Kind(want Want) (device.Kind, error) {
 		}
 	default:
 		return nil, status.New(status.InvalidArgument,
-			"there is no driver %q; expected auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin", name)
+			"there is no driver %q; expected auto, cpu, cuda, tpu, sim, sim:KIND with small letters, or "+
+				"the path of a PJRT plugin", name)
 	}
 	found, err := pjrt.Find(look)
 	if err != nil {

@@ -339,7 +339,7 @@ func (r *remote) CanLend(device uint32, data []byte) error {
 	l, ok := r.exchange.(transport.Lender)
 	odd := uintptr(unsafe.Pointer(unsafe.SliceData(data))) % alignment
 	switch platform := r.platformOf(r.Devices()[device]); {
-	case platform != "cpu" && platform != "sim":
+	case !wire.OnHost(platform):
 		return status.New(status.FailedPrecondition,
 			"devices of the platform %s have memory of their own, so bytes must be copied to them", platform)
 	case !ok:

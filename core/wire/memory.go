@@ -27,3 +27,8 @@ func (p *Platform) MemoryText(kind string, number int) (text, debug string) {
 	return fmt.Sprintf("%sMemory(id=%d, process_index=0, client=%s)", words.String(), number, p.GetName()),
 		fmt.Sprintf("%s_%s_%d", strings.ToUpper(p.GetName()), strings.ToUpper(kind), number)
 }
+
+// OnHost reports whether devices of a platform have no memory but the machine's: CPUs, and all simulated ones.
+func OnHost(platform string) bool {
+	return platform == "cpu" || platform == "sim" || strings.HasPrefix(platform, "sim_")
+}

@@ -45,7 +45,7 @@ func Offer(d device.Driver) *wire.WorkerOffer {
 		if s, err := d.MemoryStats(i); err == nil {
 			l.MemoryLimit = max(0, s.Limit)
 		}
-		if onHost(d) {
+		if wire.OnHost(d.Platform()) {
 			l.HostMemory = host.Memory()
 		}
 		o.Devices = append(o.Devices, l)
@@ -117,9 +117,6 @@ func unnumbered(text string, id int) string {
 func isDigit(text string, i int) bool {
 	return i >= 0 && i < len(text) && '0' <= text[i] && text[i] <= '9'
 }
-
-// onHost reports whether a driver's devices have no memory but the machine's.
-func onHost(d device.Driver) bool { return d.Platform() == "cpu" || d.Platform() == "sim" }
 
 // features names what this machine's processors have beyond their architecture:
 // code that uses more ends the process.

@@ -53,7 +53,7 @@ func (one) MemoryStats(int) (device.MemoryStats, error) {
 }
 
 func TestDevicesWithoutMemoryOfTheirOwnOfferTheMachines(t *testing.T) {
-	for platform, want := range map[string]int64{"cpu": host.Memory(), "sim": host.Memory(), "cuda": 0} {
+	for platform, want := range map[string]int64{"cpu": host.Memory(), "sim_fast": host.Memory(), "cuda": 0} {
 		d := Offer(one{plain{nil, platform, "plugin.so"}}).Devices[0]
 		if d.HostMemory != want || d.MemoryLimit != 0 {
 			t.Errorf("%s: %d bytes of the machine's and a limit of %d, want %d and none", platform, d.HostMemory, d.MemoryLimit,

@@ -15,6 +15,7 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
+// platform is the platform's name, if the options do not say another.
 const platform = "sim"
 
 // memoryKinds are the memories of every simulated device, the default first.
@@ -72,7 +73,7 @@ func newDriver(o Options, m device.Membership, base, total int) *Driver {
 }
 
 // Platform implements device.Driver.
-func (d *Driver) Platform() string { return platform }
+func (d *Driver) Platform() string { return d.options.Platform }
 
 // PlatformVersion implements device.Driver.
 func (d *Driver) PlatformVersion() string {

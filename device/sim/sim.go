@@ -54,7 +54,8 @@ const Version = 1
 // Options configures a driver. The zero value of a field means its default, which the
 // field's comment states.
 type Options struct {
-	Devices int // of this driver; 1
+	Platform string // its name; "sim"
+	Devices  int    // of this driver; 1
 	// Memory and HostMemory are the limits in bytes of each device's memories
 	// "device" (16 GiB) and "pinned_host" (64 GiB).
 	Memory, HostMemory int64
@@ -79,6 +80,9 @@ type Options struct {
 
 // normal fills in the defaults and refuses invalid options.
 func (o Options) normal() (Options, error) {
+	if o.Platform == "" {
+		o.Platform = platform
+	}
 	if o.Devices == 0 {
 		o.Devices = 1
 	}
