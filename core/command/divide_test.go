@@ -1,6 +1,7 @@
 package command
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,18 +27,51 @@ func TestUpDividesTheGPUsOfAMachineAmongItsWorkers(t *testing.T) {
 		{8, "--workers=0", 0, 0, "--workers is 0"},
 	} {
 		cmd := &cobra.Command{}
-		take(cmd, "workers", "devices", "driver")
+		take(cmd, "workers", "devices", "driver", "island")
 		if err := cmd.ParseFlags(strings.Fields(c.flags)); err != nil {
 			t.Fatal(err)
 		}
 		p := &program{Env: Env{GPUs: func(string) int { return c.gpus }}}
-		workers, devices, err := p.divided(settings{cmd.Flags()})
+		crews, err := p.crews(settings{cmd.Flags()})
+		workers, devices := 0, 0
+		if err == nil {
+			workers, devices = crews[0].workers, crews[0].devices
+		}
 		if workers != c.workers || devices != c.devices || (err == nil) != (c.refused == "") {
 			t.Errorf("%d GPUs, %q: %d workers of %d devices and error %v, want %d of %d", c.gpus, c.flags, workers, devices, err,
 				c.workers, c.devices)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.refused) {
 			t.Errorf("%d GPUs, %q: error %q lacks %q", c.gpus, c.flags, err, c.refused)
+		}
+	}
+}
+
+func TestUpTakesWorkersOfSeveralDrivers(t *testing.T) {
+	for flags, want := range map[string][]crew{
+		"--driver=sim":                          {{"sim", "default", 2, 0}},
+		"--driver=cuda,cpu":                     {{"cuda", "default", 1, 8}, {"cpu", "cpu", 2, 0}},
+		"--driver=cuda,cpu=3 --devices=2":       {{"cuda", "default", 1, 2}, {"cpu", "cpu", 3, 2}},
+		"--driver=sim:a=3x4,cpu --island=first": {{"sim:a", "first", 3, 4}, {"cpu", "cpu", 2, 0}},
+		"--driver=/a=b/c.so,/a/fast.so=1":       {{"/a=b/c.so", "default", 2, 0}, {"/a/fast.so", "fast.so", 1, 0}},
+		"--driver=cuda=9,cpu":                   nil,
+		"--driver=cpu=0":                        nil,
+		"--driver=cpu,":                         nil,
+	} {
+		cmd := &cobra.Command{}
+		take(cmd, "workers", "devices", "driver", "island")
+		if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
+			t.Fatal(err)
+		}
+		p := &program{Env: Env{GPUs: func(driver string) int {
+			if driver == "cuda" {
+				return 8
+			}
+			return 0
+		}}}
+		got, err := p.crews(settings{cmd.Flags()})
+		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%s: %v and error %v, want %v", flags, got, err, want)
 		}
 	}
 }

@@ -48,7 +48,9 @@ var options = []option{
 	{"nodes", 0, "number of workers of the island that join their devices to one interconnect; 0 means that none does"},
 	{"memory-limit", "", "`bytes` that arrays may take on each device of a worker, such as 4GiB; default: as much as " +
 		"the device has"},
-	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, sim, or the path of a PJRT plugin"},
+	{"driver", "auto", "`driver` of the devices: auto, cpu, cuda, tpu, the path of a PJRT plugin, or sim for simulated " +
+		"ones, sim:KIND for a platform sim_KIND of them; pathways up takes several, such as cuda=1x8,cpu=2: one worker " +
+		"with 8 devices, and two, each driver but the first in an island of its name"},
 	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, where a cluster has several; or some " +
 		"of these, separated by commas; default: that of the first island with accelerators, or else cpu"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,6 +38,7 @@ restart of the controller. ` + "`pathways status`" + ` shows it, and
 
 With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.`,
 		Example: `  pathways up --workers 4 --devices 2
+  pathways up --driver cuda,cpu=2x4  # beside the GPUs, two workers of four CPU devices
   pathways up --workers 2 -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
@@ -55,7 +58,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if err != nil {
 		return err
 	}
-	workers, devices, err := p.divided(s)
+	crews, err := p.crews(s)
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if _, err := c.directory().KeepToken(); err != nil {
 		return err
 	}
-	report, err := p.start(ctx, s, c, workers, devices)
+	report, err := p.start(ctx, s, c, crews)
 	if err == nil && !s.flag("no-restart") {
 		err = p.leave(s, c)
 	}
@@ -87,7 +90,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 			devices += len(w.Devices)
 		}
 		fmt.Fprintf(p.out, "%s in %s. In a shell:\n\n  export PATHWAYS_ADDRESS=%s\n\n", status.Count(devices, "device"),
-			status.Count(workers, "worker"), c.address())
+			status.Count(members(crews), "worker"), c.address())
 		if page := s.text("http"); page != "" {
 			fmt.Fprintf(p.out, "The cluster is shown at http://%s/\n\n", page)
 		}
@@ -124,34 +127,76 @@ func (c place) isDown() error {
 	return nil
 }
 
-// divided returns how many workers to start, and how many devices each gets: GPUs are divided among them.
-func (p *program) divided(s settings) (workers, devices int, err error) {
-	workers, devices = s.number("workers"), s.number("devices")
-	if workers < 1 {
-		return 0, 0, usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", workers)}
+// crew is the workers of one driver.
+type crew struct {
+	driver, island   string
+	workers, devices int // devices of each; 0 is the driver's default
+}
+
+func members(crews []crew) (n int) {
+	for _, c := range crews {
+		n += c.workers
 	}
-	if devices < 0 {
-		return 0, 0, usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", devices)}
+	return n
+}
+
+// counted matches a driver with its number of workers, and that of the devices of each.
+var counted = regexp.MustCompile(`^(.+)=([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?$`)
+
+// crews returns which workers to start. An island has devices of one platform, so each driver but the first has an
+// island of its name.
+func (p *program) crews(s settings) (all []crew, err error) {
+	for i, text := range strings.Split(s.text("driver"), ",") {
+		c := crew{driver: text, island: s.text("island"), workers: s.number("workers"), devices: s.number("devices")}
+		chosen := s.Changed("workers")
+		if m := counted.FindStringSubmatch(text); m != nil {
+			c.driver, chosen = m[1], true
+			c.workers, _ = strconv.Atoi(m[2]) // matched
+			if m[3] != "" {
+				c.devices, _ = strconv.Atoi(m[3])
+			}
+		} else if text == "" || strings.Contains(text, "=") && !strings.ContainsRune(text, filepath.Separator) {
+			return nil, usage{status.New(status.InvalidArgument, "--driver has %q; expected the name of a driver, with or "+
+				"without its numbers of workers and of devices each, such as cpu, cpu=2 or cpu=2x4", text)}
+		}
+		if i > 0 {
+			c.island = filepath.Base(c.driver)
+		}
+		if err := p.divide(&c, chosen); err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// divide divides the GPUs of this machine among a crew. Without a chosen number of workers one has all of them.
+func (p *program) divide(c *crew, chosen bool) error {
+	if c.workers < 1 {
+		return usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", c.workers)}
+	}
+	if c.devices < 0 {
+		return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", c.devices)}
 	}
 	gpus := 0
 	if p.GPUs != nil {
-		gpus = p.GPUs(s.text("driver"))
+		gpus = p.GPUs(c.driver)
 	}
 	if gpus == 0 {
-		return workers, devices, nil
+		return nil
 	}
-	if !s.Changed("workers") {
-		workers = 1
+	if !chosen {
+		c.workers = 1
 	}
-	if devices == 0 && gpus%workers == 0 {
-		devices = gpus / workers
+	if c.devices == 0 && gpus%c.workers == 0 {
+		c.devices = gpus / c.workers
 	}
-	if devices == 0 || workers*devices > gpus {
-		return 0, 0, usage{status.New(status.InvalidArgument,
+	if c.devices == 0 || c.workers*c.devices > gpus {
+		return usage{status.New(status.InvalidArgument,
 			"%s cannot be divided among %s with --devices %d; expected --workers times --devices to be at most %d",
-			status.Count(gpus, "GPU"), status.Count(workers, "worker"), devices, gpus)}
+			status.Count(gpus, "GPU"), status.Count(c.workers, "worker"), c.devices, gpus)}
 	}
-	return workers, devices, nil
+	return nil
 }
 
 // failed takes a cluster down after an error, and prints where its logs are.
@@ -190,8 +235,9 @@ func run(ctx context.Context, command []string, c place) error {
 const readyEvery = 50 * time.Millisecond
 
 // start starts the processes and blocks until the controller has all workers.
-func (p *program) start(ctx context.Context, s settings, c place, workers, devices int) (*wire.Report, error) {
-	all, err := p.launchAll(c, s, workers, devices)
+func (p *program) start(ctx context.Context, s settings, c place, crews []crew) (*wire.Report, error) {
+	workers := members(crews)
+	all, err := p.launchAll(c, s, crews)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +284,7 @@ func (p *program) start(ctx context.Context, s settings, c place, workers, devic
 
 // launchAll starts the controller and workers. Each is in the cluster's list of processes before the next one starts,
 // so that `pathways down` finds them all if this process is killed.
-func (p *program) launchAll(c place, s settings, workers, devices int) (all []process, err error) {
+func (p *program) launchAll(c place, s settings, crews []crew) (all []process, err error) {
 	tenants := s.text("tenants")
 	if tenants != "" { // the controller's directory may be another
 		if tenants, err = filepath.Abs(tenants); err != nil {
@@ -261,14 +307,17 @@ func (p *program) launchAll(c place, s settings, workers, devices int) (all []pr
 		"--stuck-after", s.time("stuck-after").String(), "--memory-wait", s.time("memory-wait").String(),
 		"--order", s.text("order"), "--tenants", tenants,
 		"--dispatch", s.text("dispatch"), "--http", s.text("http"))
-	for i := 0; i < workers && err == nil; i++ {
-		name := fmt.Sprintf("worker-%d", i)
-		err = launch(name, "worker", "--address", c.address(), "--listen", "unix:"+c.path(name+".sock"), "--name", name,
-			"--devices", strconv.Itoa(devices), "--first-device", strconv.Itoa(i*devices),
-			"--memory-limit", s.text("memory-limit"),
-			"--driver", s.text("driver"), "--island", s.text("island"), "--import", s.text("import"), "--cache", s.text("cache"),
-			"--cache-bytes", s.text("cache-bytes"),
-			"--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String())
+	number := 0
+	for _, crew := range crews {
+		for i := 0; i < crew.workers && err == nil; i++ {
+			name := fmt.Sprintf("worker-%d", number)
+			number++
+			err = launch(name, "worker", "--address", c.address(), "--listen", "unix:"+c.path(name+".sock"), "--name", name,
+				"--driver", crew.driver, "--island", crew.island, "--devices", strconv.Itoa(crew.devices),
+				"--first-device", strconv.Itoa(i*crew.devices), "--memory-limit", s.text("memory-limit"),
+				"--import", s.text("import"), "--cache", s.text("cache"), "--cache-bytes", s.text("cache-bytes"),
+				"--evict-after", s.time("evict-after").String(), "--wait", s.time("wait").String())
+		}
 	}
 	return all, err
 }

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import fresh
 import pytest
-from hosts import free_port, serving, there
-from processes import until
+from processes import Cluster
 
 # Simulated devices hold arrays, and do not run what JAX compiles.
 SIMULATED = """
 import jax, numpy as np
-pathways.init(platform="sim")
+pathways.init(platform="sim_slow")
 devices = jax.devices()
-assert [d.platform for d in devices] == ["sim"] * 3 and {d.worker for d in devices} == {"sim"}, devices
+assert [d.platform for d in devices] == ["sim_slow"] * 3 and {d.worker for d in devices} == {"worker-2"}, devices
 x = np.arange(6.0, dtype=np.float32)
 one = jax.device_put(x, devices[0])
 np.testing.assert_array_equal(jax.device_put(one, devices[2]), x)
 print("ready", flush=True)
 input()
 """
-# The default is the platform of the first accelerators.
 COMPUTES = """
 import jax, jax.numpy as jnp, numpy as np
 devices = jax.devices()
-assert [d.platform for d in devices] == ["fast"] * 2 and {d.worker for d in devices} == {"fast"}, devices
+assert [d.platform for d in devices] == ["fast"] * 2 and {d.worker for d in devices} == {"worker-1"}, devices
 np.testing.assert_array_equal(jax.jit(lambda a: a - jnp.sum(a))(np.arange(6.0)), np.arange(6.0) - 15)
 print("ready", flush=True)
 input()
@@ -39,7 +36,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 pathways.init(platform="fast,cpu", devices=2)
 fast, host = jax.devices(), pathways.devices("cpu")
 assert [(d.platform, d.id) for d in fast] == [("fast", 0), ("fast", 1)]
-assert [(d.platform, d.id, d.worker) for d in host] == [("cpu", 2, "cpu"), ("cpu", 3, "cpu")]
+assert [(d.platform, d.id, d.worker) for d in host] == [("cpu", 2, "worker-0"), ("cpu", 3, "worker-0")]
 assert jax.devices("pathways_cpu") == host
 
 def over(devices):
@@ -97,7 +94,7 @@ for n in range(2):
 
 # A slice is of the first platform, unless it says which.
 assert pathways.make_virtual_device_set().add_slice(devices=2).devices == fast
-assert pathways.make_virtual_device_set().add_slice(devices=2, island="cpu").devices == host
+assert pathways.make_virtual_device_set().add_slice(devices=2, island="default").devices == host
 try:
     jax.jit(jnp.add)(one, moved[0])
 except ValueError as error:
@@ -124,24 +121,14 @@ def test_sessions_on_several_platforms(tmp_path):
     subprocess.run(
         ["gcc", "-std=gnu11", "-shared", "-fPIC", "-Wall", headers, *names, source, "-o", plugin], check=True
     )
-    address = f"tcp:127.0.0.1:{free_port()}"
-    mine = {"PATHWAYS_DIR": str(tmp_path)}
-    with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
-        worker = ("worker", "--address", address, "--listen", "tcp:127.0.0.1:0")
-        for name, driver, devices in (("cpu", "cpu", 2), ("fast", str(plugin), 2), ("sim", "sim", 3)):
-            what = ("--name", name, "--island", name, "--driver", driver, "--devices", str(devices))
-            workers.enter_context(serving(*worker, *what, env=mine))
-            until("the worker", lambda name=name: f"{name} ({name})" in there(address, env=mine))
-        at = {"PATHWAYS_ADDRESS": address, "PATHWAYS_DEVICES": "", **mine}
-        clients = [fresh.start(script, env=at) for script in (SIMULATED, COMPUTES)]
+    with Cluster(1, 2, "--driver", f"cpu,{plugin},sim:slow=1x3") as cluster:
+        clients = [cluster.start(SIMULATED), cluster.start(COMPUTES, PATHWAYS_PLATFORM="fast")]
         for client in clients:
             assert client.stdout.readline() == "ready\n", client.communicate()
-        shown = there(address, env=mine)
-        assert "3 × sim" in shown and "2 × fast" in shown, shown
-        assert fresh.run(BOTH, env=at).stdout == "right\n"
+        assert [island["platform"] for island in cluster.report()["islands"]].count("sim_slow") == 1
+        assert cluster.run(BOTH).stdout == "right\n"
         for client in clients:
             out, err = client.communicate("go\n", timeout=60)
             assert client.returncode == 0, out + err
-        asks = {"PATHWAYS_PLATFORM": "fast,tpu", "PATHWAYS_WAIT": "0"}
-        lacks = fresh.run("import jax; jax.devices()", env={**at, **asks}, check=False)
-        assert "no devices of platform tpu, and has some of cpu and fast and sim" in lacks.stderr
+        lacks = cluster.run("import jax; jax.devices()", PATHWAYS_PLATFORM="fast,tpu", PATHWAYS_WAIT="0", check=False)
+        assert "no devices of platform tpu, and has some of " in lacks.stderr
