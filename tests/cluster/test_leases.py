@@ -45,6 +45,13 @@ def test_no_worker_leaves_a_controller_that_stops_for_longer_than_silence():
         got = script.after(begun)
         assert not got["errors"], got
         assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == was
+        # The same of a script that stops, as by Ctrl-Z.
+        begun = time.monotonic()
+        os.kill(script.pid, signal.SIGSTOP)
+        until("the controller to have given up", lambda: int(cluster.report()["sessions"][0]["link"]["cut_ms"]) > 0)
+        os.kill(script.pid, signal.SIGCONT)
+        got = script.after(begun)
+        assert not got["errors"] and "resumed" in dict(got["heard"]), got
 
 
 def break_one(choose: random.Random, pids: list[int]) -> None:
