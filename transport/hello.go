@@ -47,8 +47,9 @@ type Credentials struct {
 type Incoming struct {
 	Conn
 	Hello    *wire.Hello
-	Protocol uint32 // the one both sides speak
-	Holder          // who the dialler is, by its token and certificate; of ROLE_PEER it says nothing
+	Protocol uint32        // the one both sides speak
+	Holder                 // who the dialler is, by its token and certificate; of ROLE_PEER it says nothing
+	Silence  time.Duration // for Welcome.silence_ms; 0 where a connection does not end of it
 
 	software string
 }
@@ -241,6 +242,7 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 	if w.Software == "" {
 		w.Software = in.software
 	}
+	w.SilenceMs = uint32(in.Silence.Milliseconds())
 	payload, err := proto.Marshal(w)
 	if err != nil {
 		return status.New(status.Internal, "the welcome does not encode: %w", err)

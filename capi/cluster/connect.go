@@ -146,7 +146,7 @@ func variable(name string) (value string, set bool) {
 	return C.GoString(v), true
 }
 
-// How often a client sends heartbeats, and how long its peers may be silent.
+// How often a client sends heartbeats, and how long its peers may be silent, where they do not ask for others.
 const (
 	heartbeat = time.Second
 	silence   = 10 * time.Second

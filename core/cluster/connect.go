@@ -26,7 +26,7 @@ type ClientConfig struct {
 	Elastic   bool     // where the cluster has fewer, the others have nothing behind them yet
 	Platforms []string // of the devices, in this order; with none, the controller chooses one
 	Heartbeat time.Duration
-	Silence   time.Duration
+	Silence   time.Duration // where the controller or a worker does not say its own
 	Versions  map[string]string
 	Software  string
 	Alone     bool        // whether each operation is sent separately, even if several are queued
@@ -59,7 +59,7 @@ func (c ClientConfig) connect(ctx context.Context, secret Secret, notify client.
 	}
 	o := stream.Options{
 		Credentials: transport.Credentials{Token: secret.Token, Software: c.Software, Versions: c.Versions, Waits: c.Waits},
-		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence}, TLS: secure,
+		Config:      stream.Config{Heartbeat: c.Heartbeat, Silence: c.Silence, Follows: true}, TLS: secure,
 	}
 	calls := o
 	if c.Alone {

@@ -644,6 +644,7 @@ type Welcome struct {
 	MorePlatforms []*Platform            `protobuf:"bytes,27,rep,name=more_platforms,json=morePlatforms,proto3" json:"more_platforms,omitempty"` // of ROLE_CLIENT: those of further devices, see Device.platform
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                                   // of ROLE_CLIENT: operations that may be under way at once
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
+	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // for how long nothing has come when this side takes the connection for broken
 	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                             // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
@@ -651,7 +652,7 @@ type Welcome struct {
 	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
 	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: what is wrong with what is sent to these
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                        // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
-	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                                  // of a Hello with resume; other fields but the first three and heartbeat_ms are empty then
+	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                                  // of a Hello with resume; other fields but the first three and the intervals are empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -773,6 +774,13 @@ func (x *Welcome) GetCredit() uint32 {
 func (x *Welcome) GetHeartbeatMs() uint32 {
 	if x != nil {
 		return x.HeartbeatMs
+	}
+	return 0
+}
+
+func (x *Welcome) GetSilenceMs() uint32 {
+	if x != nil {
+		return x.SilenceMs
 	}
 	return 0
 }
@@ -10331,7 +10339,7 @@ const file_wire_proto_rawDesc = "" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\x88\x06\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xa7\x06\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -10346,7 +10354,9 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12>\n" +
 	"\x0emore_platforms\x18\x1b \x03(\v2\x17.pathways.wire.PlatformR\rmorePlatforms\x12\x16\n" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
-	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1c\n" +
+	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1d\n" +
+	"\n" +
+	"silence_ms\x18\x1c \x01(\rR\tsilenceMs\x12\x1c\n" +
 	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
 	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12\x1b\n" +
 	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12\x14\n" +

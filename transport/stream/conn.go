@@ -410,15 +410,20 @@ func (c *Conn) lost(err error) error {
 	return status.New(status.Unavailable, "the connection to %s failed: %w", c.peer, err)
 }
 
-// beat has heartbeats come at least as often as this, if there are any; 0 changes nothing.
-func (c *Conn) beat(every time.Duration) {
+// beat has heartbeats go at least as often as this, if there are any, and allows the peer as long a silence if
+// Config.Follows is set; 0 changes nothing.
+func (c *Conn) beat(every, silence time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o := &c.config; every > 0 && every < o.Heartbeat {
+	o := &c.config
+	if every > 0 && every < o.Heartbeat {
 		o.Heartbeat = every
-		if c.err == nil && !c.detached {
-			c.timer.Reset(o.tick())
-		}
+	}
+	if o.Follows && silence > 0 {
+		o.Silence = silence
+	}
+	if c.err == nil && !c.detached {
+		c.timer.Reset(o.tick())
 	}
 }
 

@@ -220,7 +220,8 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	})
 }
 
-// A dialler sends heartbeats as often as the Welcome asks, if its own options are for fewer of them.
+// A dialler sends heartbeats as often as the Welcome asks, if its own options are for fewer of them. One that follows
+// waits as long for its peer as the peer does for it.
 func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 	for name, place := range places(t) {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +229,7 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 			l := listen(t, address, o)
 			const own, asked = time.Hour, 20 * time.Millisecond
 			for _, c := range []struct{ asks, want time.Duration }{{asked, asked}, {0, own}, {2 * own, own}} {
-				o.Config.Heartbeat = own
+				o.Config.Heartbeat, o.Config.Silence = own, 3*time.Hour
 				dialled := make(chan *Conn, 1)
 				go func() {
 					conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT}, o)
@@ -241,6 +242,7 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				in.Silence = 2 * time.Hour
 				if err := in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}); err != nil {
 					t.Error(err)
 				}
@@ -251,6 +253,14 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 				if conn.config.Heartbeat != c.want {
 					t.Errorf("asked for one each %v, it sends one each %v, want %v", c.asks, conn.config.Heartbeat, c.want)
 				}
+				silence := 3 * time.Hour
+				if o.Follows {
+					silence = in.Silence
+				}
+				if conn.config.Silence != silence {
+					t.Errorf("it waits for %v, want %v", conn.config.Silence, silence)
+				}
+				o.Follows = !o.Follows
 				if c.want == asked { // which come, though the timer was set for the other interval
 					heard := in.Conn.(*Conn).reader.reads.Load
 					go in.Recv() // which passes over heartbeats until the connection ends

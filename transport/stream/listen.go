@@ -35,7 +35,8 @@ func (o Options) Dial(ctx context.Context, address string, hello *wire.Hello) (t
 }
 
 // Dial connects and says hello. See transport.Greet for what of hello is filled in. Heartbeats come as often as the
-// Welcome asks for, if that is more often than the options say: the peer may take a longer silence for a loss.
+// Welcome asks for, if that is more often than the options say: the peer may take a longer silence for a loss. See
+// Config.Follows for this side's own bound.
 func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*Conn, *wire.Welcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, transport.HelloTime)
 	defer cancel()
@@ -56,7 +57,7 @@ func Dial(ctx context.Context, address string, hello *wire.Hello, o Options) (*C
 	if err != nil {
 		return nil, nil, err
 	}
-	c.beat(time.Duration(w.HeartbeatMs) * time.Millisecond)
+	c.beat(time.Duration(w.HeartbeatMs)*time.Millisecond, time.Duration(w.SilenceMs)*time.Millisecond)
 	return c, w, nil
 }
 
@@ -209,7 +210,11 @@ func (s *Listener) hello(n *newcomer) (*transport.Incoming, error) {
 	defer cancel()
 	c := newConn(socket, n.peer, s.options.Config, false, greeting)
 	c.reader.long = &s.long
-	return transport.Await(ctx, c, cred)
+	in, err := transport.Await(ctx, c, cred)
+	if err == nil {
+		in.Silence = s.options.Silence
+	}
+	return in, err
 }
 
 // listen reads a newcomer's greeting, by TLS where that is asked for. Who can be told why it is not let in is told.

@@ -42,7 +42,9 @@ type Config struct {
 	// never
 	Heartbeat time.Duration
 	// a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
-	Silence   time.Duration
+	Silence time.Duration
+	// who dials takes the Silence of who listens, if that says it: a cluster's bound is set in one place
+	Follows   bool
 	FrameTime time.Duration // a frame that was begun ends within it; 30 s
 	WriteTime time.Duration // a peer reads something within it, or is gone; 30 s
 	CloseTime time.Duration // how long Close tries to write what was sent; 2 s
