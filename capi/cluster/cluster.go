@@ -78,6 +78,7 @@ func API() unsafe.Pointer { return unsafe.Pointer(C.pr_api()) }
 // session is a client of the frontend, with its cluster.
 type session struct {
 	number   uint64
+	named    int64 // by the process: see asked.family
 	cluster  client.Cluster
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
@@ -115,7 +116,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		return C.int(base.Fail(err, message))
 	}
 	if asked.beside != "" {
-		*out, err = clientBeside(asked.beside)
+		*out, err = clientBeside(asked.family, asked.beside)
 		return C.int(base.Fail(err, message))
 	}
 	if asked.address != "" {
@@ -130,7 +131,7 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 		return C.int(base.Fail(status.New(status.FailedPrecondition,
 			"no cluster was named; set PATHWAYS_ADDRESS or call pathways.init(address)"), message))
 	}
-	s := &session{puts: map[uint64][]*put{}, ends: newEnds()}
+	s := &session{named: asked.family, puts: map[uint64][]*put{}, ends: newEnds()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	cluster, err := how(s.ctx, where, asked.want, s.notify)
 	if err != nil {
@@ -159,11 +160,11 @@ func prGoConnect(values *C.PJRT_NamedValue, n C.size_t, out **C.PJRT_Client, mes
 	return 0
 }
 
-// clientBeside returns the client of the newest session for its devices of a platform.
-func clientBeside(platform string) (*C.PJRT_Client, error) {
+// clientBeside returns the client of a family's session, the newest one, for its devices of a platform.
+func clientBeside(family int64, platform string) (*C.PJRT_Client, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	s := sessions.Get(Latest())
+	s := sessions.Get(sessions.Latest(func(s *session) bool { return s.named == family && !s.closed.Load() }))
 	if s == nil || s.clients == 0 {
 		return nil, status.New(status.FailedPrecondition, "there is no session yet whose devices of platform %s could be "+
 			"shown", platform)
@@ -372,8 +373,15 @@ func (s *session) close() {
 	}
 }
 
-// Latest returns the newest open session, or 0.
-func Latest() uint64 { return sessions.Latest(func(s *session) bool { return !s.closed.Load() }) }
+// Latest returns the newest open session of those that the process has named, which are the script's; else the newest
+// one, or 0.
+func Latest() uint64 {
+	isOpen := func(s *session) bool { return !s.closed.Load() }
+	if n := sessions.Latest(func(s *session) bool { return isOpen(s) && s.named != 0 }); n > 0 {
+		return n
+	}
+	return sessions.Latest(isOpen)
+}
 
 // Lost returns why the session that Latest names is lost; nil if it is not, or if there is none.
 func Lost() error {

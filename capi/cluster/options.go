@@ -25,7 +25,8 @@ const maxAsked = 1 << 20
 type asked struct {
 	address string // "" if they do not name one
 	want    Want
-	beside  string // a platform: the client is that of the newest session, for its devices of this platform
+	beside  string // a platform: the client is one of the family's session, for its devices of this platform
+	family  int64  // that the process chose for a session, so that further clients find it; 0 if it did not
 }
 
 // readOptions reads create options, and refuses those that have no meaning on a cluster.
@@ -68,6 +69,8 @@ func readOptions(values *C.PJRT_NamedValue, n C.size_t) (out asked, err error) {
 			if text := C.string(v); text != nil {
 				out.beside = C.GoStringN(text, C.int(v.value_size))
 			}
+		case "family":
+			out.family = number
 		case "memory_limit", "cpu_device_count":
 			return asked{}, status.New(status.InvalidArgument,
 				"option %s is for the devices of this machine; leave it out, and start the cluster's workers with --memory-limit "+

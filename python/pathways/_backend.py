@@ -47,6 +47,9 @@ _declined = False  # whether the user chose other platforms
 _closed = False  # whether shutdown() was called, and init() not since then
 _problem: PathwaysError | None = None  # why the plugin could not be registered
 _beside: set[str] = set()  # platforms whose backends are registered with JAX
+# Numbers the sessions whose clients JAX makes, so that clients of further platforms, slices and the like find the right
+# one: the process may have others, by the C API. Written under JAX's lock of its backends.
+_family = 0
 
 
 def _jax() -> Any:
@@ -105,10 +108,14 @@ def _register_beside() -> None:
                 BESIDE + platform,
                 PRIORITY - 1,
                 str(_native.library_path()),
-                functools.partial(dict, beside=platform),
+                functools.partial(_options_beside, platform),
                 lambda factory: functools.partial(_make_beside, factory),
             )
             _beside.add(platform)
+
+
+def _options_beside(platform: str) -> dict[str, Any]:
+    return {"beside": platform, "family": _family}
 
 
 def _make_beside(factory: Callable[[], Any]) -> Any:
@@ -289,8 +296,9 @@ def _client_options() -> dict[str, Any]:
     """Returns the create options of the PJRT client. JAX calls this when it creates the client.
 
     JAX holds the lock of its backends during the call, and other functions here take that lock under ours. So this
-    takes no lock, and reads each variable once.
+    takes no lock of ours, and reads each variable once.
     """
+    global _family
     closed, said = _closed, _settings
     if closed:
         raise PathwaysError(
@@ -299,7 +307,8 @@ def _client_options() -> dict[str, Any]:
     asked = said.with_environment()
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
-        options = {"elastic": 1} if asked.elastic else {}
+        _family += 1
+        options: dict[str, Any] = {"family": _family} | ({"elastic": 1} if asked.elastic else {})
         options |= {} if asked.devices is None else {"devices": asked.devices}
         return options | ({} if asked.platform is None else {"platform": asked.platform})
     options = {} if asked.memory_limit is None else {"memory_limit": asked.memory_limit}

@@ -33,11 +33,22 @@ input()
 BOTH = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxlib import xla_client
+from pathways import _backend
+
+# The process gets another session between the clients of this one.
+others, make_beside = [], _backend._make_beside
+def interrupted(factory):
+    others.append(xla_client.make_c_api_client("pathways", {"platform": "sim_slow"}))
+    return make_beside(factory)
+_backend._make_beside = interrupted
+
 pathways.init(platform="fast,cpu", devices=2)
 fast, host = jax.devices(), pathways.devices("cpu")
 assert [(d.platform, d.id) for d in fast] == [("fast", 0), ("fast", 1)]
 assert [(d.platform, d.id, d.worker) for d in host] == [("cpu", 2, "worker-0"), ("cpu", 3, "worker-0")]
 assert jax.devices("pathways_cpu") == host
+assert [[d.platform for d in other.devices()] for other in others] == [["sim_slow"] * 3]
 
 def over(devices):
     return NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
