@@ -174,6 +174,10 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 			"some of %s: that version cannot choose; upgrade it, or do not ask for a platform",
 			strings.Join(hello.Platforms, " and "), cmp.Or(welcome.Software, "of unknown version"), strings.Join(got, " and "))
 	}
+	if err := checkDevices(welcome.Devices, len(welcome.Devices), len(platforms)); err != nil {
+		conn.Close()
+		return nil, err
+	}
 	exchange, err := c.Exchange(welcome)
 	if err != nil {
 		conn.Close()
@@ -204,12 +208,29 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	return r, nil
 }
 
+// checkDevices returns an error if a controller describes devices that a session with so many devices and platforms
+// cannot have: who uses the session relies on their numbers. All devices come in their order, as in a Welcome.
+func checkDevices(devices []*wire.Device, all, platforms int) error {
+	for i, d := range devices {
+		number := d.GetNumber()
+		switch {
+		case int(number) >= all, len(devices) == all && int(number) != i:
+			return status.New(status.Internal, "the controller describes device %d in the place of device %d of %d; install "+
+				"the same version of openpathways on both sides", number, i, all)
+		case int(d.GetPlatform()) >= platforms:
+			return status.New(status.Internal, "the controller says that device %d is of platform %d, and names %s; install "+
+				"the same version of openpathways on both sides", number, d.GetPlatform(), status.Count(platforms, "platform"))
+		}
+	}
+	return nil
+}
+
 // Platforms implements Cluster.
 func (r *remote) Platforms() []*wire.Platform { return r.platforms }
 
 // platformOf returns the name of a device's platform.
 func (r *remote) platformOf(d *wire.Device) string {
-	return r.platforms[min(int(d.Platform), len(r.platforms)-1)].GetName()
+	return r.platforms[d.Platform].GetName()
 }
 
 // Objects implements Cluster.
@@ -411,11 +432,16 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 	case wire.KindProfiled:
 		return wire.Decoded(kind, payload, new(wire.Profiled), func(m *wire.Profiled) { r.profiled(m, time.Now()) })
 	case wire.KindRebind:
-		return wire.Decoded(kind, payload, new(wire.Rebind), func(m *wire.Rebind) {
-			r.exchange.Peers(m.Workers, nil, nil)
-			r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, nil)
-			r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
-		})
+		m := new(wire.Rebind)
+		if err := wire.Decode(kind, payload, m); err != nil {
+			return err
+		}
+		if err := checkDevices(m.Devices, len(r.Devices()), len(r.platforms)); err != nil {
+			return err
+		}
+		r.exchange.Peers(m.Workers, nil, nil)
+		r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, nil)
+		r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
 			r.lostWorkers(m.Gone, m.Why.Err())

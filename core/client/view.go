@@ -56,9 +56,7 @@ func (r *remote) lostWorkers(processes []uint64, why error) {
 // losesUpTo records that a device has lost what was made until now, and why; nil means for the same reason as before.
 // The caller holds mu.
 func (r *remote) losesUpTo(device uint32, why error) {
-	if int(device) < len(r.losses) {
-		r.losses[device], r.lossWhy[device] = r.objects.Load(), cmp.Or(why, r.lossWhy[device])
-	}
+	r.losses[device], r.lossWhy[device] = r.objects.Load(), cmp.Or(why, r.lossWhy[device])
 }
 
 // Losses implements Cluster.
@@ -90,9 +88,7 @@ func (r *remote) rebind(m *wire.Rebind) {
 	was := r.view.Load()
 	next := &view{devices: slices.Clone(was.devices), workers: append(slices.Clone(was.workers), m.Workers...)}
 	for _, d := range m.Devices {
-		if int(d.GetNumber()) < len(next.devices) {
-			next.devices[d.GetNumber()] = d
-		}
+		next.devices[d.GetNumber()] = d
 	}
 	has := map[uint64]bool{}
 	for _, d := range next.devices {
@@ -101,10 +97,8 @@ func (r *remote) rebind(m *wire.Rebind) {
 	next.workers = slices.DeleteFunc(next.workers, func(p *wire.Process) bool { return !has[p.GetNumber()] })
 	r.mu.Lock()
 	for _, d := range m.Devices {
-		if number := d.GetNumber(); int(number) < len(r.rebound) {
-			r.losesUpTo(number, nil)
-			r.rebound[number] = r.op
-		}
+		r.losesUpTo(d.GetNumber(), nil)
+		r.rebound[d.GetNumber()] = r.op
 	}
 	r.mu.Unlock()
 	r.view.Store(next)
