@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"os"
 	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status"
 )
 
 // All whole pages of memory are there, wherever it begins and ends, and none beside it.
@@ -48,4 +52,43 @@ func TestTouchedMemoryIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// failing is a cluster whose fetches fail at once.
+type failing struct{ client.Cluster }
+
+var errFails = status.New(status.Unavailable, "the session has ended")
+
+func (failing) Fetch(uint64, uint32, []byte, func(error)) error { return errFails }
+
+// A fetch that fails at once leaves the memory alone: its owner may unmap it.
+func TestFetchThatFailsTouchesNothingAfterwards(t *testing.T) {
+	s := &session{cluster: failing{}}
+	const size = 64 * touchLong // takes far longer to touch than to fail
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.fetch(1, 0, memory, func(error) { t.Error("done is called, too") }); err != errFails {
+		t.Errorf("it returns %v", err)
+	}
+	was := resident(t, memory)
+	time.Sleep(10 * time.Millisecond)
+	if now := resident(t, memory); now != was {
+		t.Errorf("%d pages are there when it has failed, and %d after a while", was, now)
+	}
+	if err := unix.Munmap(memory); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// resident counts the pages of some memory that are there.
+func resident(t *testing.T, memory []byte) int {
+	t.Helper()
+	there := make([]byte, len(memory)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&memory[0])), uintptr(len(memory)),
+		uintptr(unsafe.Pointer(&there[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	return bytes.Count(there, []byte{1})
 }
