@@ -23,9 +23,10 @@ import (
 )
 
 // Pipelines on a clock of their own: a worker of one device for each place of stages, a program for each step, and
-// forwards, input halves and weight halves of backwards that are equally long. A message takes hop, an array gets to
-// the next place in a hundredth of an op, and what processes compute takes no time. What is left of the time is the
-// schedule's, and what the order adds in which the controller and the workers do its ops.
+// forwards, input halves and weight halves of backwards that are equally long, but in some schedules longer on one
+// place than on the others. A message takes hop, an array gets to the next place in a hundredth of an op, and what
+// processes compute takes no time. What is left of the time is the schedule's, and what the order adds in which the
+// controller and the workers do its ops.
 var (
 	pipelineSchedules = flag.String("pipeline-schedules", "testdata/schedules.json",
 		"a file of schedules, as PYTHONPATH=tests python tests/bench/stages.py FILE writes it")
@@ -42,7 +43,8 @@ type scheduled struct {
 	Name         string
 	Places       []int // of each stage
 	Microbatches int
-	Bubble       float64 // of steps in a row, if moves take no time
+	Lengths      []float64 // of ops, by place
+	Bubble       float64   // of steps in a row, if moves take no time
 	// Ops are in the order of submission: stage, microbatch and kind, which is forward, backward, input or weight.
 	Ops []string
 }
@@ -66,7 +68,9 @@ func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
 			ways = append(ways, "calls")
 		}
 		for _, way := range ways {
-			t.Run(fmt.Sprintf("%s/places=%d/microbatches=%d/%s", sc.Name, sc.width(), sc.Microbatches, way), func(t *testing.T) {
+			name := fmt.Sprintf("%s/places=%d/microbatches=%d/slowest=%g/%s", sc.Name, sc.width(), sc.Microbatches,
+				slices.Max(sc.Lengths), way)
+			t.Run(name, func(t *testing.T) {
 				o := sim.Options{Latency: *pipelineOp / copiesOfOp}
 				onTheClockOf(t, cluster.InProcess{}, sc.width(), o, func(t *testing.T, l *cluster.Local) {
 					p := newStages(t, l, sc)
@@ -110,7 +114,7 @@ func newStages(t *testing.T, l *cluster.Local, sc *scheduled) *stages {
 	p.fixed = []uint64{p.s.vector(sc.Places[:1], ramp), p.s.vector(sc.Places[last:], ramp)}
 	for stage, place := range sc.Places {
 		program := func(kind string, params, results int) *client.Remote {
-			cost := costOf(kind)
+			cost := sc.cost(stage, kind)
 			return p.s.program(sim.Program{Name: fmt.Sprintf("stage%d_%s", stage, kind), Cost: &cost,
 				Params: slices.Repeat([]sim.Param{vector}, params), Results: slices.Repeat([]sim.Result{zero}, results)}, place)
 		}
@@ -242,27 +246,38 @@ func (p *stages) record(way string, steps int) time.Duration {
 	}
 	first, last := int64(math.MaxInt64), int64(0)
 	for _, span := range profile.Spans {
-		_, kind, _ := strings.Cut(span.Program, "_")
-		first, last = min(first, span.End-costOf(kind).Nanoseconds()), max(last, span.End)
+		name, kind, _ := strings.Cut(span.Program, "_")
+		var stage int
+		if _, err := fmt.Sscanf(name, "stage%d", &stage); err != nil {
+			p.s.T.Fatalf("a span of program %q: %v", span.Program, err)
+		}
+		first, last = min(first, span.End-p.sc.cost(stage, kind).Nanoseconds()), max(last, span.End)
 	}
 	return time.Duration(last - first)
 }
 
-func costOf(kind string) time.Duration {
+// cost returns how long an op of a stage takes.
+func (sc *scheduled) cost(stage int, kind string) time.Duration {
+	ops := sc.Lengths[sc.Places[stage]]
 	switch kind {
 	case "update":
 		return 0
 	case "backward":
-		return 2 * *pipelineOp
+		ops *= 2
 	}
-	return *pipelineOp
+	return time.Duration(ops * float64(*pipelineOp))
 }
 
 // bubble returns the share of a time in which the places compute nothing, if they take a step in it.
 func (p *stages) bubble(took time.Duration) float64 {
 	var busy time.Duration
 	for _, op := range p.sc.Ops {
-		busy += costOf(op[strings.LastIndex(op, " ")+1:])
+		var stage, microbatch int
+		var kind string
+		if _, err := fmt.Sscan(op, &stage, &microbatch, &kind); err != nil {
+			p.s.T.Fatalf("op %q: %v", op, err)
+		}
+		busy += p.sc.cost(stage, kind)
 	}
 	return 1 - busy.Seconds()/(float64(p.sc.width())*took.Seconds())
 }

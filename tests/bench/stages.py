@@ -3,7 +3,8 @@
     PYTHONPATH=tests python tests/bench/stages.py FILE        writes the small schedules of core/cluster's tests
 
 Devices are simulated and have a clock of their own: forwards, input halves and weight halves of backwards take equally
-long, a move takes a hundredth of that. Orders are those of `pathways.pipeline`.
+long, a move takes a hundredth of that. Orders are those of `pathways.pipeline`. In the tests' schedules there are some
+whose last place takes longer, as that of a model's loss does.
 """
 
 import json
@@ -24,6 +25,7 @@ PAPERS = {(4, 16): 133.7, (8, 32): 132.7, (16, 64): 131.4}  # thousand tokens a 
 SPMD = 125.7
 SPLIT = ("zb-h2", "zbv")  # these leave no gap between steps
 STEPS = 8
+SLOW = 1.5  # how long ops of the last place take where places are uneven, in ops of the others
 
 
 def schedule(name, width, microbatches):
@@ -32,21 +34,27 @@ def schedule(name, width, microbatches):
     return Schedule(name, len(places), microbatches, places=places)
 
 
-def planned(s):
-    """Returns the bubble of a schedule in a row of steps, if moves take no time."""
-    costs = [_plan.Cost(forward=1, backward=2, input=1, weight=1)] * s.stages
+def planned(s, lengths):
+    """Returns the bubble of a schedule in a row of steps, if moves take no time, and ops as long as places say."""
+    costs = [_plan.Cost(forward=n, backward=2 * n, input=n, weight=n) for n in (lengths[place] for place in s.places)]
     steps = _plan.simulate(s, costs, [[place] for place in s.places], STEPS)
     first, *_, last = (max(timed.end for timed in step) for step in steps)
     busy = sum(timed.end - timed.begin for timed in steps[0])
     return 1 - busy * (STEPS - 1) / ((max(s.places) + 1) * (last - first))
 
 
-def write(path, sizes, names=NAMES):
-    every = [schedule(name, *size) for size in sizes for name in names]
+def write(path, sizes, uneven=False):
+    """Writes schedules of so many places and microbatches; with uneven, those again whose last place is slow."""
+    every = [
+        (schedule(name, width, microbatches), [1] * (width - 1) + [last])
+        for last in (1, SLOW)[: 1 + uneven]
+        for width, microbatches in sizes
+        for name in NAMES
+    ]
     data = [
-        {"name": s.name, "places": s.places, "microbatches": s.microbatches, "bubble": round(planned(s), 4)}
-        | {"ops": [f"{op.stage} {op.microbatch} {op.kind}" for op in s]}
-        for s in every
+        {"name": s.name, "places": s.places, "microbatches": s.microbatches, "lengths": lengths}
+        | {"bubble": round(planned(s, lengths), 4), "ops": [f"{op.stage} {op.microbatch} {op.kind}" for op in s]}
+        for s, lengths in every
     ]
     pathlib.Path(path).write_text("[\n" + ",\n".join(map(json.dumps, data)) + "\n]\n")
     return data
@@ -64,7 +72,7 @@ def table2(quick):
             at[of["name"]] = {"planned": of["bubble"]}
         test = "^TestPipelinesAreIdleAsTheirSchedulesSay$"
         for name, got in gobench.attributes("./core/cluster", test, "-pipeline-schedules", file).items():
-            _, order, places, microbatches, way = name.split("/")
+            _, order, places, microbatches, _, way = name.split("/")
             at = found[places.partition("=")[2]][microbatches.partition("=")[2]]
             at[order][way] = got["steady"]
     return {"simulated": found, "real": slept()}
@@ -122,7 +130,7 @@ def real(data):
         "planned": "one step, planned",
     }
     cells = [[title, *(f"{data[name][key]:.1%}" for name in NAMES)] for key, title in titles.items()]
-    plans = [planned(schedule(name, PLACES[0], MICROBATCHES[0])) for name in NAMES]
+    plans = [planned(schedule(name, PLACES[0], MICROBATCHES[0]), [1] * PLACES[0]) for name in NAMES]
     cells.insert(1, ["a row of steps, planned", *(f"{plan:.1%}" for plan in plans)])
     return [*text, table(["", *NAMES], cells), ""]
 
@@ -157,4 +165,4 @@ def against_spmd(data):
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], [(4, 8)])
+    write(sys.argv[1], [(4, 8)], uneven=True)
