@@ -96,3 +96,20 @@ func TestNamesAreCleanWhereverTheyAreShown(t *testing.T) {
 		}
 	}
 }
+
+// What a worker has ended is not told of as running, also if it says nothing from then on.
+func TestEndedRunsAreNotRunning(t *testing.T) {
+	b := newBed(t, Config{}, 1, 1)
+	b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{
+		Running:  []*wire.Running{{Gang: 1, Session: 1}, {Gang: 2, Session: 1}},
+		Standing: []*wire.Standing{{Gang: 1}, {Gang: 3}}})
+	before := b.st.Report().Islands[0].Workers[0].Last
+	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+	after := b.st.Report().Islands[0].Workers[0].Last
+	if len(after.Running) != 1 || after.Running[0].Gang != 2 || len(after.Standing) != 1 || after.Standing[0].Gang != 3 {
+		t.Errorf("when gang 1 has ended, the report has %v", after)
+	}
+	if len(before.Running) != 2 || len(before.Standing) != 2 {
+		t.Errorf("the report before has changed, to %v", before)
+	}
+}

@@ -350,6 +350,19 @@ func (st *State) release(w *worker) {
 	}
 }
 
+// hasDone takes a gang that has ended well out of what the worker said last that it runs: a worker that says nothing
+// from then on would seem to run it for good, and to keep others waiting for that.
+func (w *worker) hasDone(gang uint64) {
+	runs := func(r *wire.Running) bool { return r.GetGang() == gang }
+	stands := func(m *wire.Standing) bool { return m.GetGang() == gang }
+	if !slices.ContainsFunc(w.last.GetRunning(), runs) && !slices.ContainsFunc(w.last.GetStanding(), stands) {
+		return
+	}
+	w.last = proto.CloneOf(w.last) // an Answer may have it
+	w.last.Running = slices.DeleteFunc(w.last.Running, runs)
+	w.last.Standing = slices.DeleteFunc(w.last.Standing, stands)
+}
+
 func (st *State) fromWorker(w *worker, ev *Event) error {
 	w.heard = st.now
 	switch m := ev.Message.(type) {
@@ -362,6 +375,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			if i < len(m.Busy) {
 				spent = m.Busy[i]
 			}
+			w.hasDone(n)
 			if g := st.gangs[n]; g != nil {
 				st.through(g, w, spent, nil)
 			} else {
