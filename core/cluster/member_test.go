@@ -91,15 +91,17 @@ func workers(t *testing.T, address string, n int) []*wire.Report_Worker {
 	}
 }
 
-// Workers whose drivers join through the controller's store run programs with
-// collectives over all their devices. When one goes the others end, and the next
-// epoch does as well.
+// Workers whose drivers join through the controller's store run programs with collectives over all their devices. When
+// one goes the others end, and the next epoch does as well, also for a session and its programs that were there.
 func TestMembersServe(t *testing.T) {
 	address, member := sockets(t)
 	island := sim.NewIsland(sim.Real, 1)
 	kinds := []device.Kind{sim.Kind{Options: sim.Options{Devices: 1, Island: island}},
 		sim.Kind{Options: sim.Options{Devices: 3, Island: island}}}
 	var last uint64
+	var s *session
+	programs := map[int]*client.Remote{}
+	rebound := make(chan client.Moment, 2) // of each worker
 	for round := range 2 {
 		// The second in the order of names comes first.
 		b := member("w10", kinds[1], 2)
@@ -110,12 +112,26 @@ func TestMembersServe(t *testing.T) {
 			}
 		}
 		last++
-		s := begin(t, func(n client.Notify) (client.Cluster, error) {
-			return cluster.Connect(t.Context(), cluster.ClientConfig{
-				Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
-		})
-		for _, devices := range [][]int{{0, 1, 2, 3}, {3, 0}, {1, 2}} {
-			sum := s.program(sumAll, devices...)
+		if round == 0 {
+			s = begin(t, func(n client.Notify) (client.Cluster, error) {
+				return cluster.Connect(t.Context(), cluster.ClientConfig{
+					Address: address, Name: "client", Heartbeat: 100 * time.Millisecond, Moment: func(m client.Moment) {
+						if m.Kind == client.MomentRebound {
+							rebound <- m
+						}
+					}}, n)
+			})
+		} else {
+			for range 2 {
+				<-rebound
+			}
+		}
+		for i, devices := range [][]int{{0, 1, 2, 3}, {3, 0}, {1, 2}} {
+			sum := programs[i]
+			if sum == nil {
+				sum = s.program(sumAll, devices...)
+				programs[i] = sum
+			}
 			x := s.vector(devices, ramp)
 			token, y := s.Start(sum, x)
 			if err := s.Wait(token); err != nil {
@@ -139,7 +155,6 @@ func TestMembersServe(t *testing.T) {
 		if err := b.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 is gone") {
 			t.Errorf("the other member: %v", err)
 		}
-		s.Close()
 	}
 }
 
