@@ -18,33 +18,41 @@ import (
 type seen struct {
 	came   int64        // nanoseconds since the Unix epoch, as begun
 	waited int64        // in the controller, nanoseconds
-	begun  atomic.Int64 // the first part; 0 until then
+	begun  atomic.Int64 // the first part, where bytes move; 0 until then
 	bytes  atomic.Int64 // that it moves from or to this worker
 }
 
-// recordsCalls has the calls of a gang's devices be recorded as long as it is under way. Those of other gangs find
-// nothing, and wait for no lock.
+// recordsCalls has the calls of a gang's devices be recorded as long as it is under way, if it is recorded and its
+// program has collectives. Those of other gangs find nothing, and wait for no lock.
 func (g *gang) recordsCalls() {
-	if g.seen != nil && g.collective {
+	if g.hasCalls() {
 		g.w.launches.Store(launchID(g.ID), g)
 	}
 }
 
-// see begins to record a gang if its session records, which has waited in the controller for some nanoseconds.
-func (w *Worker) see(g *gang, waited uint64) {
-	if now := w.recorder.ClockOf(g.Session); now != 0 {
-		g.seen = &seen{came: now, waited: int64(waited)}
+// hasCalls reports whether calls of the gang's devices are recorded.
+func (g *gang) hasCalls() bool {
+	r, ok := g.work.(*run)
+	return g.seen != nil && ok && g.collective && r.program.collective
+}
+
+// see begins to record a gang that came at a time, as Recorder.ClockOf its session says, and has waited in the
+// controller for some nanoseconds. Where the time is 0 its session records nothing.
+func (g *gang) see(came int64, waited uint64) {
+	if came != 0 {
+		g.seen = &seen{came: came, waited: int64(waited)}
 	}
 }
 
-// begins records that a part of the gang begins, and the bytes that it moves.
+// begins records that a part of the gang begins, and the bytes that it moves. Computations have spans, see record.
 func (g *gang) begins(f *devicequeue.Flight) {
 	s := g.seen
 	if s == nil {
 		return
 	}
-	s.begun.CompareAndSwap(0, time.Now().UnixNano())
 	switch work := g.work.(type) {
+	case *run:
+		return
 	case *put:
 		s.bytes.Add(work.shape.HostBytes())
 	case *transfer:
@@ -52,6 +60,7 @@ func (g *gang) begins(f *devicequeue.Flight) {
 	case *fetch:
 		s.bytes.Add(bufferOf(f.Inputs[0].Shard).Shape().HostBytes())
 	}
+	s.begun.CompareAndSwap(0, time.Now().UnixNano())
 }
 
 // note records a gang that has ended.
@@ -60,7 +69,7 @@ func (w *Worker) note(g *gang) {
 	if s == nil {
 		return
 	}
-	if g.collective {
+	if g.hasCalls() {
 		w.launches.Delete(launchID(g.ID))
 	}
 	w.recorder.Note(g.Session, observe.Event{

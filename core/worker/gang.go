@@ -170,7 +170,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
 		g, r := newRun(w, d.Gang, 0, d.Session, d.Client)
-		w.see(g, d.Waited)
+		g.see(w.recorder.ClockOf(d.Session), d.Waited)
 		w.post(g, w.beginRun(g, r, d.Operation))
 		w.posts.leave(!w.conn.Buffered())
 		return nil
@@ -195,7 +195,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		return w.assemble(d.Session, &m)
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
-	w.see(g, d.Waited)
+	g.see(w.recorder.ClockOf(d.Session), d.Waited)
 	var err error
 	switch wire.Kind(d.Kind) {
 	case wire.KindPut:

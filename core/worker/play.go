@@ -205,12 +205,13 @@ func (w *Worker) play(d *wire.Played) {
 		w.report.flush()
 		return
 	}
+	came := w.recorder.ClockOf(d.Session)
 	for i := range d.Count {
 		n := &gr.nodes[d.From+i]
 		if !n.here {
 			continue
 		}
-		w.playNode(d, n, i)
+		w.playNode(d, n, i, came)
 		if i%postAfter == postAfter-1 {
 			w.posts.leave(false)
 		}
@@ -218,16 +219,17 @@ func (w *Worker) play(d *wire.Played) {
 	w.posts.leave(d.Count <= postAfter && !w.conn.Buffered())
 }
 
-func (w *Worker) playNode(d *wire.Played, n *node, i uint32) {
+// playNode makes a gang of a node of a play that came at a time, see gang.see.
+func (w *Worker) playNode(d *wire.Played, n *node, i uint32, came int64) {
 	id, op := d.Gang+uint64(i), d.Op+uint64(d.From+i)
 	if n.run != nil {
 		g, r := newRun(w, id, op, d.Session, d.Client)
-		w.see(g, 0)
+		g.see(came, 0)
 		n.play(g, r, d)
 		w.post(g, w.arrange(g, r))
 	} else {
 		g := newGang(w, id, op, d.Session, d.Client)
-		w.see(g, 0)
+		g.see(came, 0)
 		w.post(g, n.playTransfer(g, d))
 	}
 	for _, f := range n.frees {
