@@ -39,6 +39,7 @@ var rooms = []room{
 	{"core/xla/aot", []string{"device/pjrt"}},
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
 	{"core/status/system", []string{"*"}},
+	{"core/status/statustest", nil},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/link", "transport/inproc", "transport/stream", "transport/bulk",

@@ -44,8 +44,8 @@ var (
 	// Files of other packages that decide and never act, beside a shell that does.
 	// They may import what holds no more than values.
 	decidingFiles = map[string][]string{"core/controller": {"admission.go", "bits.go", "graph.go", "operation.go",
-		"play.go", "profile.go", "program.go", "report.go", "session.go", "slice.go", "state.go", "transfer.go",
-		"worker.go"}, "core/epoch": {"state.go"}, "core/command": {"restarts.go"}}
+		"platforms.go", "play.go", "profile.go", "program.go", "report.go", "session.go", "slice.go", "state.go",
+		"transfer.go", "worker.go"}, "core/epoch": {"state.go"}, "core/command": {"restarts.go"}}
 	// What a decider may not import, with all below it.
 	acting = []string{"context", "crypto/rand", "golang.org/x/sync", "golang.org/x/sys", "go.uber.org/atomic", "log",
 		"math/rand",

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	_ "github.com/openpathways/pathways/capi/ffi" // what the frontend links against
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,9 +77,7 @@ func TestOptionsRefused(t *testing.T) {
 		{option{"node_id", "first"}, status.InvalidArgument, `node_id is "first"`},
 	} {
 		_, err := sortOptions([]option{{"devices", int64(1)}, c.given})
-		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v, want %s", c.given, err, c.want)
-		}
+		statustest.Fails(t, fmt.Sprint(c.given), err, c.code, c.want)
 	}
 }
 
@@ -94,19 +94,15 @@ func TestOptionsOfAKind(t *testing.T) {
 	if err := known.check("cpu"); err != nil {
 		t.Error(err)
 	}
-	if err := other.check("cpu"); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "no option cpu_device_cuont: the CPU plugin takes cpu_device_count") {
-		t.Errorf("got %v", err)
-	}
+	statustest.Fails(t, "the error", other.check("cpu"), status.InvalidArgument,
+		"no option cpu_device_cuont: the CPU plugin takes cpu_device_count")
 	if err := other.check("cuda"); err != nil {
 		t.Errorf("another plugin knows its own options: %v", err)
 	}
 
 	refusal := status.New(status.InvalidArgument, "no such option")
-	if err := other.explain(refusal); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "no such option (options passed on to the plugin: cpu_device_cuont;") {
-		t.Errorf("got %v", err)
-	}
+	statustest.Fails(t, "the error", other.explain(refusal), status.InvalidArgument,
+		"no such option (options passed on to the plugin: cpu_device_cuont;")
 	lost := status.New(status.Unavailable, "no device")
 	if err := other.explain(lost); err != lost {
 		t.Errorf("not about options: %v", err)

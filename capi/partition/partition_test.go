@@ -8,6 +8,7 @@ import (
 	_ "github.com/openpathways/pathways/capi/cluster" // the frontends, whose C this calls
 	"github.com/openpathways/pathways/capi/partition"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
 
@@ -47,12 +48,8 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 		}
 	}
 	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
-	if status.CodeOf(err) != status.Unimplemented ||
-		!strings.Contains(err.Error(), "out_memory_spaces=jax.memory.Space.Device") ||
-		!strings.Contains(err.Error(), "jax.device_put outside of jax.jit") ||
-		!strings.Contains(err.Error(), "a newer plugin") {
-		t.Errorf("annotate_device_placement: %v", err)
-	}
+	statustest.Fails(t, "annotate_device_placement", err, status.Unimplemented,
+		"out_memory_spaces=jax.memory.Space.Device", "jax.device_put outside of jax.jit", "a newer plugin")
 	if err := partition.Refused("INTERNAL: something else"); err != nil {
 		t.Errorf("of something else: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport/arrowmem"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -148,9 +149,8 @@ func TestTensorsBecomeWhatALoopMakesOfThem(t *testing.T) {
 			t.Fatalf("the type is %v", out.DataType())
 		}
 		if tiles[0] == 1 && slices.Max(tiles) == 2 {
-			if _, err := Chunks(context.Background(), a, r.mem); status.CodeOf(err) != status.FailedPrecondition {
-				t.Fatalf("chunks of columns: %v", err)
-			}
+			statustest.Fails(t, "chunks of columns", statustest.Of(Chunks(context.Background(), a, r.mem)),
+				status.FailedPrecondition)
 		}
 	})
 }
@@ -298,9 +298,7 @@ func TestWhatCannotBeAnArrayIsRefused(t *testing.T) {
 	for name, l := range map[string]sharded.Layout{"parts": {Devices: []int{0, 1, 2}, Tiles: []int64{3}},
 		"devices": sharded.Rows(0, 0), "no device": sharded.Rows(7), "tiles": {Tiles: []int64{1, 1}},
 		"too few devices": {Tiles: []int64{2}}, "none": {Devices: []int{}}, "no parts": {Tiles: []int64{0}}} {
-		if _, err := Put(r.Session, good, l); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%s: %v", name, err)
-		}
+		statustest.Fails(t, name, statustest.Of(Put(r.Session, good, l)), status.InvalidArgument)
 	}
 }
 
@@ -386,9 +384,7 @@ func TestWhereItLies(t *testing.T) {
 	}
 	a.Free()
 	a.Free()
-	if _, err := Shard(t.Context(), a, 0, r.mem); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("after Free: %v", err)
-	}
+	statustest.Fails(t, "after Free", statustest.Of(Shard(t.Context(), a, 0, r.mem)), status.FailedPrecondition)
 }
 
 // Arrays outlive their session, data that was to be put is released when it ends,
@@ -402,12 +398,8 @@ func TestAfterClose(t *testing.T) {
 	}
 	given, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := late.Wait(given); status.CodeOf(err) != status.Cancelled {
-		t.Errorf("a wait that was given up: %v", err)
-	}
-	if _, err := Shard(given, late, 0, r.mem); status.CodeOf(err) != status.Cancelled {
-		t.Errorf("a read that was given up: %v", err)
-	}
+	statustest.Fails(t, "a wait that was given up", late.Wait(given), status.Cancelled)
+	statustest.Fails(t, "a read that was given up", statustest.Of(Shard(given, late, 0, r.mem)), status.Cancelled)
 	r.run()
 	a, err := Put(r.Session, in, sharded.Layout{})
 	if err != nil {
@@ -425,15 +417,9 @@ func TestAfterClose(t *testing.T) {
 		t.Error("an array has other values after its session has ended")
 	}
 	out.Release()
-	if _, err := Read(t.Context(), a, r.mem); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("reading after Close: %v", err)
-	}
-	if _, err := Put(r.Session, in, sharded.Layout{}); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("putting after Close: %v", err)
-	}
-	if err := r.Lost(); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a session that was closed: %v", err)
-	}
+	statustest.Fails(t, "reading after Close", statustest.Of(Read(t.Context(), a, r.mem)), status.Unavailable)
+	statustest.Fails(t, "putting after Close", statustest.Of(Put(r.Session, in, sharded.Layout{})), status.Unavailable)
+	statustest.Fails(t, "a session that was closed", r.Lost(), status.Unavailable)
 	a.Free()
 	in.Release()
 }
@@ -475,9 +461,7 @@ func TestNoRoom(t *testing.T) {
 		"Read":  func() (arrow.Array, error) { return Read(t.Context(), a, small) },
 		"Shard": func() (arrow.Array, error) { return Shard(t.Context(), a, 0, small) },
 	} {
-		if _, err := read(); status.CodeOf(err) != status.ResourceExhausted {
-			t.Errorf("%s: %v", name, err)
-		}
+		statustest.Fails(t, name, statustest.Of(read()), status.ResourceExhausted)
 	}
 	a.Free()
 	if err := small.Close(); err != nil {

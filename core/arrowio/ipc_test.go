@@ -20,6 +20,7 @@ import (
 
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport/arrowmem"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -219,9 +220,7 @@ func TestBatchesEnd(t *testing.T) {
 	}
 	x.Release()
 	for _, err := range Batches(t.Context(), r.Session, nil, BatchOptions{Prefetch: -1}) {
-		if status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("-1 records ahead: %v", err)
-		}
+		statustest.Fails(t, "-1 records ahead", err, status.InvalidArgument)
 	}
 }
 
@@ -276,10 +275,8 @@ func TestSchemaBombs(t *testing.T) {
 		t.Errorf("84 fields: %v", err)
 	}
 	for name, c := range map[string][2]int{"wide": {40, 2}, "deep": {1000, 1}} {
-		if err := checkSchema(deepSchema(c[0], c[1])); status.CodeOf(err) != status.InvalidArgument ||
-			!strings.Contains(err.Error(), "a schema of more than 65536 fields") {
-			t.Errorf("%s: %v", name, err)
-		}
+		statustest.Fails(t, name, checkSchema(deepSchema(c[0], c[1])), status.InvalidArgument,
+			"a schema of more than 65536 fields")
 	}
 }
 
@@ -302,19 +299,15 @@ func TestBadIPC(t *testing.T) {
 	}
 	for _, data := range []string{"PAR1 and so on, which is no Arrow data at all", "\xff\xff\xff\xff\xff\xff\xff\x7f",
 		""} {
-		if err := read([]byte(data), a); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%q: %v", data, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%q", data), read([]byte(data), a), status.InvalidArgument)
 	}
 	schema := arrow.NewSchema([]arrow.Field{{Name: "s", Type: arrow.BinaryTypes.String}}, nil)
 	var out bytes.Buffer
 	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "column 's' has the Arrow type 'utf8'") {
-		t.Error(err)
-	}
+	statustest.Fails(t, "the error", read(out.Bytes(), a), status.InvalidArgument,
+		"column 's' has the Arrow type 'utf8'")
 	out.Reset()
 	schema = arrow.NewSchema([]arrow.Field{
 		{Name: "d", Type: arrow.FixedSizeListOf(2, &arrow.DictionaryType{
@@ -322,10 +315,7 @@ func TestBadIPC(t *testing.T) {
 	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(out.Bytes(), a); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "column 'd' is dictionary-encoded") {
-		t.Error(err)
-	}
+	statustest.Fails(t, "the error", read(out.Bytes(), a), status.InvalidArgument, "column 'd' is dictionary-encoded")
 	x, err := OpenIPC(bytes.NewReader(good), a, 64)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // lies draws Arrow data whose lengths, offsets, counts, buffers, children and metadata
@@ -56,9 +57,7 @@ func believed(t *rapid.T) {
 	data := lies(t, 3)
 	var c column
 	if err := readArray(data, nil, &c); err != nil {
-		if status.CodeOf(err) != status.InvalidArgument {
-			t.Fatal(err)
-		}
+		statustest.Fails(t, "the error", err, status.InvalidArgument)
 		return
 	}
 	dims := c.dims()

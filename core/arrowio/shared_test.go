@@ -2,9 +2,9 @@ package arrowio
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Numbers of every type are shared: what comes back has the address of what was put,
@@ -168,16 +169,12 @@ func TestCannotShare(t *testing.T) {
 			}
 			continue
 		}
-		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v (%v), expected %q", c.in.DataType(), err, status.CodeOf(err), c.want)
-		}
+		statustest.Fails(t, fmt.Sprint(c.in.DataType()), err, status.FailedPrecondition, c.want)
 		if a, err = Put(r.Session, c.in, c.layout); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ShardShared(t.Context(), a, 0); status.CodeOf(err) != status.FailedPrecondition ||
-			!strings.Contains(err.Error(), "in memory of the workers") {
-			t.Errorf("%v: what was copied is shared: %v", c.in.DataType(), err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%v: what was copied is shared", c.in.DataType()),
+			statustest.Of(ShardShared(t.Context(), a, 0)), status.FailedPrecondition, "in memory of the workers")
 		a.Free()
 	}
 	for _, in := range []arrow.Array{onHeap, elements, tensors, permuted, skewed, bools, rows, odd} {

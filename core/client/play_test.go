@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -73,9 +73,8 @@ func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 	if slices.Sort(tokens); !slices.Equal(tokens, []uint64{20, 21, 22}) {
 		t.Errorf("tokens %v end with the session", tokens)
 	}
-	if _, err := n.cluster.Define(chain(1)); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a graph of a session that was closed: %v", err)
-	}
+	statustest.Fails(t, "a graph of a session that was closed", statustest.Of(n.cluster.Define(chain(1))),
+		status.Unavailable)
 }
 
 // A graph of any size is a message for so many nodes, and so is a play: each section is
@@ -133,10 +132,8 @@ func TestPlayRefused(t *testing.T) {
 	n := connect(t)
 	bad := chain(2)
 	bad.Nodes[1].Run.Inputs[0] = 8
-	if _, err := n.cluster.Define(bad); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "node 1, f") {
-		t.Errorf("a graph that makes no sense: %v", err)
-	}
+	statustest.Fails(t, "a graph that makes no sense", statustest.Of(n.cluster.Define(bad)), status.InvalidArgument,
+		"node 1, f")
 	id, err := n.cluster.Define(chain(2))
 	if err != nil {
 		t.Fatal(err)
@@ -148,9 +145,7 @@ func TestPlayRefused(t *testing.T) {
 		"got 18446744073709": {Graph: id, Inputs: []uint64{1}, First: 1<<64 - 1},
 		"takes 1 array, got": {Graph: id, Inputs: []uint64{1, 2}, First: 2},
 	} {
-		if err := n.cluster.Play(&p); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), what) {
-			t.Errorf("got %v, want %q", err, what)
-		}
+		statustest.Fails(t, "the error", n.cluster.Play(&p), status.InvalidArgument, what)
 	}
 	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{1}, First: 2, Token: 5}); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -128,17 +129,14 @@ func TestProfileEndsWithItsSession(t *testing.T) {
 		if p := <-ended; len(p.Missing) != 1 || !strings.Contains(p.Missing[0], "closed") {
 			t.Error(p.Missing)
 		}
-		if _, err := n.cluster.StartProfile(context.Background()); status.CodeOf(err) != status.Unavailable {
-			t.Error(err)
-		}
+		statustest.Fails(t, "the error", statustest.Of(n.cluster.StartProfile(context.Background())),
+			status.Unavailable)
 	})
 }
 
 func TestProfileOfAnOlderController(t *testing.T) {
 	n := connect(t)
-	if _, err := n.cluster.StartProfile(t.Context()); status.CodeOf(err) != status.Unimplemented {
-		t.Error(err)
-	}
+	statustest.Fails(t, "the error", statustest.Of(n.cluster.StartProfile(t.Context())), status.Unimplemented)
 }
 
 func TestSpansAreOnTheClientsClock(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -186,12 +187,8 @@ func TestFetchEnds(t *testing.T) {
 	fetch()
 	n.says(wire.KindCompleted, &wire.Completed{
 		Failed: []*wire.Failure{{Number: 2, Status: &wire.Status{Code: uint32(status.DataLoss), Message: "scratched"}}}})
-	if err := <-done; status.CodeOf(err) != status.DataLoss {
-		t.Errorf("a fetch that failed ends with %v", err)
-	}
-	if err := n.cluster.Fetch(1, 2, nil, nil); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("device 2 of 2 returned %v", err)
-	}
+	statustest.Fails(t, "a fetch that failed", <-done, status.DataLoss)
+	statustest.Fails(t, "device 2 of 2", n.cluster.Fetch(1, 2, nil, nil), status.InvalidArgument)
 }
 
 // What may be kept for long is what the exchange says of the device's worker.
@@ -235,13 +232,10 @@ func TestSessionIsLost(t *testing.T) {
 			}
 			for _, err := range []error{
 				ended[1], ended[2], <-done, n.cluster.Lost(), n.cluster.Run(&RunSpec{Program: 1, Only: -1})} {
-				if status.CodeOf(err) != status.Unavailable {
-					t.Errorf("got %v, want UNAVAILABLE", err)
-				}
+				statustest.Fails(t, "the error", err, status.Unavailable)
 			}
-			if _, err := n.cluster.Compile(context.Background(), CompileSpec{}); status.CodeOf(err) != status.Unavailable {
-				t.Errorf("a compile returned %v", err)
-			}
+			statustest.Fails(t, "a compile", statustest.Of(n.cluster.Compile(context.Background(), CompileSpec{})),
+				status.Unavailable)
 			n.cluster.Free([]uint64{1})
 		})
 	}
@@ -433,9 +427,7 @@ func TestCompileSlowly(t *testing.T) {
 		t.Errorf("it hears of %q, want worker w and 2.5s", got)
 	}
 	cancel()
-	if err := <-done; status.CodeOf(err) != status.Cancelled {
-		t.Errorf("a compile that was given up ends with %v, want CANCELLED", err)
-	}
+	statustest.Fails(t, "a compile that was given up", <-done, status.Cancelled)
 	var m wire.Forget
 	if got := n.came(wire.KindForget); len(got) != 1 || proto.Unmarshal(got[0], &m) != nil || len(m.Programs) != 1 ||
 		m.Programs[0] != 1 {

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -66,9 +67,8 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	if got := n.request(2); !proto.Equal(got, &wire.SliceRequest{Slice: 1}) {
 		t.Errorf("to remap the controller is asked %v", got)
 	}
-	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("remapping what is being remapped returned %v", err)
-	}
+	statustest.Fails(t, "remapping what is being remapped", statustest.Of(n.cluster.Remap(ctx, 1)),
+		status.FailedPrecondition)
 	n.says(wire.KindSliceAnswer,
 		&wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
 	if a := <-answers; status.CodeOf(a.err) != status.ResourceExhausted || a.err.Error() != "too few" {
@@ -76,9 +76,8 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	}
 
 	// What makes no sense is not asked, devices that are not there are not taken.
-	if _, err := n.cluster.Ask(placement.Want{Devices: -1}, grant.Terms{}); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("-1 devices returned %v", err)
-	}
+	statustest.Fails(t, "-1 devices", statustest.Of(n.cluster.Ask(placement.Want{Devices: -1}, grant.Terms{})),
+		status.InvalidArgument)
 	ask(ctx, placement.Want{Devices: 1})
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: n.request(3).Slice, Devices: []uint32{2}})
 	if a := <-answers; status.CodeOf(a.err) != status.Internal {
@@ -106,9 +105,7 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 		t.Errorf("who gave up got %v", err)
 	}
 	n.cluster.Release(a.Number)
-	if _, err := a.Wait(ctx); status.CodeOf(err) != status.Cancelled {
-		t.Errorf("a cancelled request ended with %v", err)
-	}
+	statustest.Fails(t, "a cancelled request", statustest.Of(a.Wait(ctx)), status.Cancelled)
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: a.Number, Devices: []uint32{0}})
 	n.cluster.Release(1)
 	var m, last wire.SliceRelease
@@ -145,7 +142,5 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	if a := <-answers; status.CodeOf(a.err) != status.Unavailable {
 		t.Errorf("after the session's end: %+v", a)
 	}
-	if _, err := n.cluster.Remap(ctx, 1); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("remapping after the session's end returned %v", err)
-	}
+	statustest.Fails(t, "remapping after the session's end", statustest.Of(n.cluster.Remap(ctx, 1)), status.Unavailable)
 }

@@ -2,7 +2,6 @@ package cluster_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -113,10 +113,7 @@ func TestPairApart(t *testing.T) {
 		begun = time.Now()
 		for range 2 { // while they wait, and after they gave up
 			err := thereAndBack(t, l, "worker-0", "worker-1")
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "(worker-0)") ||
-				!strings.Contains(err.Error(), "(worker-1)") {
-				t.Errorf("they are apart: %v, expected UNAVAILABLE that names both", err)
-			}
+			statustest.Fails(t, "they are apart", err, status.Unavailable, "(worker-0)", "(worker-1)")
 		}
 		if d := time.Since(begun); d > 2*apartFor {
 			t.Errorf("it took %v to fail", d)

@@ -3,13 +3,13 @@ package cluster_test
 import (
 	"net"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -78,9 +78,7 @@ func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 		_, asked := cluster.Ask(t.Context(), c.address, cluster.Secret{}, nil)
 		_, begun := cluster.Connect(t.Context(), cluster.ClientConfig{Address: c.address, Name: "client"}, nil)
 		for _, err := range []error{asked, begun} {
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: %v (%v), expected UNAVAILABLE and %q", c.address, err, status.CodeOf(err), c.says)
-			}
+			statustest.Fails(t, c.address, err, status.Unavailable, c.says)
 		}
 	}
 }

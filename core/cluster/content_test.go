@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/content"
@@ -288,7 +288,5 @@ func TestProgramLongerThanXLATakes(t *testing.T) {
 	defer func() { _ = unix.Munmap(code) }()
 	spec.Code = code
 	_, err = s.Compile(t.Context(), spec)
-	if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "at most 2147483647") {
-		t.Errorf("2 GiB were answered with %v", err)
-	}
+	statustest.Fails(t, "2 GiB", err, status.ResourceExhausted, "at most 2147483647")
 }

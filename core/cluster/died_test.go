@@ -5,10 +5,10 @@ import (
 	"net"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -71,10 +71,8 @@ func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
 		t.Errorf("a worker that listens at one of two addresses: %v", err)
 	}
 	ports[1].Close()
-	if err := died(t.Context(), hello); status.CodeOf(err) != status.Unavailable ||
-		!strings.Contains(err.Error(), ports[1].Addr().String()) {
-		t.Errorf("a worker that listens no more: %v", err)
-	}
+	statustest.Fails(t, "a worker that listens no more", died(t.Context(), hello), status.Unavailable,
+		ports[1].Addr().String())
 	hello.Network = "another"
 	if err := died(t.Context(), hello); err != nil {
 		t.Errorf("a worker with loopback addresses of another network: %v", err)

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -120,8 +122,6 @@ func TestWebPageForOthersIsProtected(t *testing.T) {
 		err := cluster.ServeController(t.Context(), cluster.ControllerConfig{
 			Listen: []string{"unix:" + filepath.Join(t.TempDir(), "c")}, HTTP: http, Secret: cluster.Secret{Token: "own"},
 			Log: slog.New(slog.DiscardHandler)})
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), part) {
-			t.Errorf("--http %s: %v, which does not say %q", http, err, part)
-		}
+		statustest.Fails(t, fmt.Sprintf("--http %s", http), err, status.InvalidArgument, part)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -209,10 +210,8 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 			c.session.Free([]uint64{x, y})
 		}
 		_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
-		if status.CodeOf(err) != status.ResourceExhausted ||
-			!strings.Contains(err.Error(), "a session of 9 devices was asked for, and the cluster has 8 in 2 workers") {
-			t.Errorf("a session of more devices than there are: %v", err)
-		}
+		statustest.Fails(t, "a session of more devices than there are", err, status.ResourceExhausted,
+			"a session of 9 devices was asked for, and the cluster has 8 in 2 workers")
 		if err := l.Check(); err != nil {
 			t.Error(err)
 		}
@@ -299,10 +298,8 @@ func TestPartRefused(t *testing.T) {
 	}
 	first, y := s.Start(sum, x)
 	second, z := s.Start(sum, x)
-	if err := s.Wait(first); status.CodeOf(err) != status.ResourceExhausted ||
-		!strings.Contains(err.Error(), "there is no room") {
-		t.Errorf("a run that has no room on one device: %v", err)
-	}
+	statustest.Fails(t, "a run that has no room on one device", s.Wait(first), status.ResourceExhausted,
+		"there is no room")
 	if err := s.Wait(second); err != nil {
 		t.Errorf("the run behind it: %v", err)
 	}
@@ -401,14 +398,9 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 	if err := s.Run(spec); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Wait(first); status.CodeOf(err) != status.DataLoss {
-		t.Errorf("the run that breaks: %v", err)
-	}
+	statustest.Fails(t, "the run that breaks", s.Wait(first), status.DataLoss)
 	written(nil)
-	if err := s.Wait(spec.Token); status.CodeOf(err) != status.DataLoss ||
-		!strings.Contains(err.Error(), "the computation broke") {
-		t.Errorf("the run behind it: %v", err)
-	}
+	statustest.Fails(t, "the run behind it", s.Wait(spec.Token), status.DataLoss, "the computation broke")
 	s.Free([]uint64{x, y, late.Object, spec.FirstOutput})
 	clustertest.Free(t, drivers)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
@@ -66,9 +67,7 @@ func TestHowAWorkerEnds(t *testing.T) {
 	workers(t, address, 1)
 	_, err := s.read(x, 1)
 	for _, part := range []string{"worker stops, which was stopped", "pathways.events()"} {
-		if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), part) {
-			t.Errorf("what reads its array ends with %v, which does not say %q", err, part)
-		}
+		statustest.Fails(t, "what reads its array", err, status.DataLoss, part)
 	}
 	if text := said(); strings.Contains(text, "WARN") || !strings.Contains(text, "worker stops left") {
 		t.Errorf("the controller logs\n%s", text)

@@ -2,10 +2,10 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -152,9 +153,7 @@ func TestMembersServe(t *testing.T) {
 		if err := a.end(); err != nil {
 			t.Errorf("a member that is told to stop: %v", err)
 		}
-		if err := b.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "w9 is gone") {
-			t.Errorf("the other member: %v", err)
-		}
+		statustest.Fails(t, "the other member", b.wait(), status.Aborted, "w9 is gone")
 	}
 }
 
@@ -171,12 +170,8 @@ func TestMemberCannotJoin(t *testing.T) {
 	address, member := sockets(t)
 	kind := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
 	well, bad := member("well", kind, 2), member("bad", unable{kind}, 2)
-	if err := bad.wait(); status.CodeOf(err) != status.NotFound {
-		t.Errorf("who cannot: %v", err)
-	}
-	if err := well.wait(); status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "bad is gone") {
-		t.Errorf("who can: %v", err)
-	}
+	statustest.Fails(t, "who cannot", bad.wait(), status.NotFound)
+	statustest.Fails(t, "who can", well.wait(), status.Aborted, "bad is gone")
 	// Who waits for members can be told to stop, and is not in the way afterwards.
 	if err := member("waits", kind, 2).end(); err != nil {
 		t.Errorf("who waits: %v", err)
@@ -258,9 +253,7 @@ func TestStuckMember(t *testing.T) {
 			t.Logf("run %d found the epoch being given up, for the one before: %v", i, err)
 			break
 		}
-		if status.CodeOf(err) != status.ResourceExhausted {
-			t.Errorf("run %d ended with %v", i, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("run %d", i), err, status.ResourceExhausted)
 		for len(members[0].ended) == 0 && busy(t, address, "a") {
 			if time.Now().After(end) {
 				t.Fatal("the epoch with a run that does not end goes on")
@@ -269,9 +262,6 @@ func TestStuckMember(t *testing.T) {
 		}
 	}
 	for i, m := range members {
-		if err := m.wait(); status.CodeOf(err) != status.Aborted ||
-			!strings.Contains(err.Error(), "does not end on worker a") {
-			t.Errorf("member %d ended with %v", i, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("member %d", i), m.wait(), status.Aborted, "does not end on worker a")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -90,17 +91,14 @@ func TestPlayGiven(t *testing.T) {
 	x := s.vector(devices, ramp)
 	p := s.play(id, g, x)
 	p.good()
-	if _, err := s.read(x, 1); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "donated") {
-		t.Errorf("what was given for good is read: %v", err)
-	}
+	statustest.Fails(t, "what was given for good is read", statustest.Of(s.read(x, 1)), status.InvalidArgument,
+		"donated")
 	p.freeKept()
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
 	g.Given = []uint64{2}
-	if _, err := s.Define(g); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "to free array 2") {
-		t.Errorf("a graph whose Given names what its nodes make: %v", err)
-	}
+	statustest.Fails(t, "a graph whose Given names what its nodes make", statustest.Of(s.Define(g)),
+		status.InvalidArgument, "to free array 2")
 	if err := l.Check(); err != nil {
 		t.Error(err)
 	}
@@ -138,9 +136,7 @@ func TestPlayPartsFail(t *testing.T) {
 	}
 	n := float32(section + 98 + 2)
 	s.expect(p.object(good), 1, n+2, n+4, n+6, n+8)
-	if _, err := s.read(p.object(bad), 0); status.CodeOf(err) != status.DataLoss {
-		t.Errorf("what depends on it: %v", err)
-	}
+	statustest.Fails(t, "what depends on it", statustest.Of(s.read(p.object(bad), 0)), status.DataLoss)
 	p.freeKept()
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -180,10 +181,9 @@ func TestPlayedChainEqualsItsRuns(t *testing.T) {
 				p := s.play(id, g, x)
 				p.good()
 				s.ForgetGraph(id)
-				if err := s.Play(&client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: 1}); status.CodeOf(
-					err) != status.InvalidArgument || !strings.Contains(err.Error(), "forgotten") {
-					t.Errorf("a play of a graph that was forgotten: %v", err)
-				}
+				statustest.Fails(t, "a play of a graph that was forgotten",
+					s.Play(&client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: 1}), status.InvalidArgument,
+					"forgotten")
 				p.freeKept()
 				s.Free([]uint64{x})
 				clustertest.Free(t, drivers)
@@ -239,18 +239,14 @@ func TestPlayedNodesDonate(t *testing.T) {
 	s.expect(p.object(y), 1, 8, 9, 10, 11)
 	again := s.play(id, g, x)
 	for i, err := range again.wait() {
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "node 0, consume") ||
-			!strings.Contains(err.Error(), "donated") {
-			t.Errorf("node %d of a play of what was donated: %v", i, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("node %d of a play of what was donated", i), err, status.InvalidArgument,
+			"node 0, consume", "donated")
 	}
 	bad := draw(1)
 	bad.run(eat, 1)
 	bad.run(one, 1)
-	if _, err := s.Define(bad.keeps()); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.Contains(err.Error(), "node 1, add_one") || !strings.Contains(err.Error(), "node 0, consume") {
-		t.Errorf("a graph that reads what it has donated: %v", err)
-	}
+	statustest.Fails(t, "a graph that reads what it has donated", statustest.Of(s.Define(bad.keeps())),
+		status.InvalidArgument, "node 1, add_one", "node 0, consume")
 	p.freeKept()
 	again.freeKept()
 	s.Free([]uint64{x})
@@ -301,9 +297,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 				}
 			}
 			s.expect(p.object(f), 0, 4, 6, 8, 10)
-			if _, err := s.read(p.object(h), 0); status.CodeOf(err) != status.DataLoss {
-				t.Errorf("what depends on it: %v", err)
-			}
+			statustest.Fails(t, "what depends on it", statustest.Of(s.read(p.object(h), 0)), status.DataLoss)
 			p.freeKept()
 			p = s.play(id, g, x)
 			p.good()
@@ -438,9 +432,7 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 		t.Errorf("a put to several workers, one of which was lost meanwhile: %v", err)
 	}
 	s.expect(w, 0, 0, 0, 0, 0)
-	if _, err := s.read(w, 1); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker-1") {
-		t.Errorf("its shard on the lost worker: %v", err)
-	}
+	statustest.Fails(t, "its shard on the lost worker", statustest.Of(s.read(w, 1)), status.DataLoss, "worker-1")
 	errs := []error{s.Wait(p.tokens[0]), first, s.Wait(p.tokens[2]), s.Wait(p.tokens[3])}
 	for _, i := range []int{1, 2} {
 		if !isLoss(errs[i]) || !strings.Contains(errs[i].Error(), "worker-1") {

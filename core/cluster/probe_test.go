@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -123,9 +125,8 @@ func TestWorkerWhoseCertificateLacksItsAddress(t *testing.T) {
 			})
 		}
 		err := begin("tcp:127.0.0.2:0").wait()
-		if status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a %s at an address that its certificate is not for: %v", name, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("a %s at an address that its certificate is not for", name), err,
+			status.InvalidArgument)
 		for _, part := range []string{"worker " + name, "tcp:127.0.0.2:", "certificate is for other names", "--listen"} {
 			if err != nil && !strings.Contains(err.Error(), part) {
 				t.Errorf("the refusal of a %s lacks %q: %v", name, part, err)
@@ -267,7 +268,6 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	if err := controller.end(); err != nil {
 		t.Error(err)
 	}
-	if err := <-waits; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "the controller stops") {
-		t.Errorf("a worker that waits where the controller stops: %v", err)
-	}
+	statustest.Fails(t, "a worker that waits where the controller stops", <-waits, status.Unavailable,
+		"the controller stops")
 }

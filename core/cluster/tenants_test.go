@@ -3,13 +3,13 @@ package cluster_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -49,27 +49,22 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 	ask := func(token string, ask *wire.Ask) (*wire.Report, error) {
 		return cluster.Ask(t.Context(), address, cluster.Secret{Token: token}, ask)
 	}
-	expect := func(err error, code status.Code, says string) {
-		t.Helper()
-		if status.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v (%v), expected %v and %q", err, status.CodeOf(err), code, says)
-		}
-	}
 	const noDevices = "no devices yet" // so the session was let in as far as tenants are concerned
-	expect(begins(ada), status.ResourceExhausted, noDevices)
-	expect(begins(own), status.PermissionDenied, "the credential names none")
-	expect(begins(bob), status.Unauthenticated, "the token is not this cluster's")
+	statustest.Fails(t, "the error", begins(ada), status.ResourceExhausted, noDevices)
+	statustest.Fails(t, "the error", begins(own), status.PermissionDenied, "the credential names none")
+	statustest.Fails(t, "the error", begins(bob), status.Unauthenticated, "the token is not this cluster's")
 	r, err := ask(ada, nil)
 	if err != nil || len(r.Tenants) != 1 || r.Tenants[0].Name != "ada" || r.Tenants[0].Weight != 3 {
 		t.Errorf("a tenant sees %v, %v", r.GetTenants(), err)
 	}
 	_, err = ask(ada, &wire.Ask{ApplyTenants: true})
-	expect(err, status.PermissionDenied, "a tenant cannot have the file of tenants read again")
+	statustest.Fails(t, "the error", err, status.PermissionDenied, "a tenant cannot have the file of tenants read again")
 
 	write("tenants.toml", "[tenants.bob]\ntoken-file = \"bob.token\"\n", 0o644)
 	_, err = ask(own, &wire.Ask{ApplyTenants: true})
-	expect(err, status.PermissionDenied, "other users can read the token file "+filepath.Join(dir, "bob.token"))
-	expect(begins(ada), status.ResourceExhausted, noDevices)
+	statustest.Fails(t, "the error", err, status.PermissionDenied,
+		"other users can read the token file "+filepath.Join(dir, "bob.token"))
+	statustest.Fails(t, "the error", begins(ada), status.ResourceExhausted, noDevices)
 	write("bob.token", bob, 0o600)
 	if _, err := ask(own, &wire.Ask{ApplyTenants: true}); err != nil {
 		t.Error(err)
@@ -77,15 +72,15 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 	if r, err := ask(own, nil); err != nil || len(r.Tenants) != 1 || r.Tenants[0].Name != "bob" {
 		t.Errorf("the file was read as %v, %v", r.GetTenants(), err)
 	}
-	expect(begins(bob), status.ResourceExhausted, noDevices)
-	expect(begins(ada), status.Unauthenticated, "the token is not this cluster's")
+	statustest.Fails(t, "the error", begins(bob), status.ResourceExhausted, noDevices)
+	statustest.Fails(t, "the error", begins(ada), status.Unauthenticated, "the token is not this cluster's")
 
 	write("tenants.toml", "[tenants.ada]\ntoken-file = \"ada.token\"\n[tenants.default]\n", 0o644)
 	again <- syscall.SIGHUP
 	again <- syscall.SIGHUP // it is taken when the first has had its effect
-	expect(begins(ada), status.ResourceExhausted, noDevices)
-	expect(begins(own), status.ResourceExhausted, noDevices)
+	statustest.Fails(t, "the error", begins(ada), status.ResourceExhausted, noDevices)
+	statustest.Fails(t, "the error", begins(own), status.ResourceExhausted, noDevices)
 	write("tenants.toml", "[tenants.ada]\n", 0o666)
 	_, err = ask(own, &wire.Ask{ApplyTenants: true})
-	expect(err, status.PermissionDenied, "other users can change the file of tenants")
+	statustest.Fails(t, "the error", err, status.PermissionDenied, "other users can change the file of tenants")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -359,12 +360,9 @@ func TestOnlyAnOperatorStopsTheCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ask(token, true); status.CodeOf(err) != status.PermissionDenied {
-			t.Errorf("a %s stops the cluster: %v", role, err)
-		}
-		if _, err := cluster.RoleToken(token, "operator"); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a %s's token makes others: %v", role, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("a %s stops the cluster", role), ask(token, true), status.PermissionDenied)
+		statustest.Fails(t, fmt.Sprintf("a %s's token makes others", role),
+			statustest.Of(cluster.RoleToken(token, "operator")), status.InvalidArgument)
 	}
 	if err := ask(own, true); err != nil {
 		t.Error(err)

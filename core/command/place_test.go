@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Where the controller alone has ended, commands say how it is started again, or who does that.
@@ -64,9 +65,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := c.isDown(); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("of a cluster that is up: %v", err)
-	}
+	statustest.Fails(t, "of a cluster that is up", c.isDown(), status.AlreadyExists)
 }
 
 // What a process says after its restart is read without what it said before.

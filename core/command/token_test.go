@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -48,10 +49,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitSuccess })
 
 	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, &wire.Ask{Stop: true})
-	if status.CodeOf(err) != status.Unauthenticated || !strings.Contains(err.Error(), token) ||
-		!strings.Contains(err.Error(), "PATHWAYS_TOKEN_FILE") {
-		t.Errorf("stopped without a token: %v (%v)", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "stopped without a token", err, status.Unauthenticated, token, "PATHWAYS_TOKEN_FILE")
 	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") ||
 		!strings.Contains(errs, token) {
 		t.Errorf("without the directory: exit code %d\n%s", code, errs)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/chain"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -115,9 +116,8 @@ session 4, d: 1 operation under way
 	if got := chains(t, r, 2); got != "session 2, notebook waits for nothing: no operation of it is under way\n" {
 		t.Errorf("of a session without work: %s", got)
 	}
-	if _, err := (&reasons{chain.Chain{Report: r}}).all(7); status.CodeOf(err) != status.NotFound {
-		t.Errorf("of a session that is not there: %v", err)
-	}
+	statustest.Fails(t, "of a session that is not there", statustest.Of((&reasons{chain.Chain{Report: r}}).all(7)),
+		status.NotFound)
 	if got := chains(t, new(wire.Report), 0); got != "no session waits for anything\n" {
 		t.Errorf("without sessions: %s", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -28,10 +29,7 @@ func TestWorkerThatOthersCannotReach(t *testing.T) {
 	st := New(Config{Cluster: "test"})
 	for i, bad := range []string{"tcp:0.0.0.0:8477", "tcp:[::]:8477", "tcp::8477", "tcp:node2"} {
 		err := st.tryJoin(uint64(i+1), "w0", "unix:/run/w0", bad)
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), bad) ||
-			!strings.Contains(err.Error(), "worker w0") {
-			t.Errorf("at %s: %v, expected INVALID_ARGUMENT that names the worker and the address", bad, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("at %s", bad), err, status.InvalidArgument, bad, "worker w0")
 	}
 	if n := len(st.Report().Islands); n != 0 {
 		t.Errorf("%d islands have workers that were refused", n)
@@ -94,9 +92,7 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 				Addresses: strings.Fields(c.there.address)}}
 		st.Step(Event{Kind: Join, Conn: 1, Message: there}, nil)
 		err := join(st, 2, c.role, c.comes)
-		if status.CodeOf(err) != c.want {
-			t.Errorf("%s: %v, expected %v", c.what, err, c.want)
-		}
+		statustest.Fails(t, c.what, err, c.want)
 		for _, part := range []string{c.says, c.does, "--listen"} {
 			if err != nil && !strings.Contains(err.Error(), part) {
 				t.Errorf("%s: %v does not say %q", c.what, err, part)

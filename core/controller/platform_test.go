@@ -1,11 +1,12 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 )
@@ -60,24 +61,19 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := worker("odd", "pod", "cpu"); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("a worker of another platform in an island: %v", err)
-	}
+	statustest.Fails(t, "a worker of another platform in an island", worker("odd", "pod", "cpu"),
+		status.FailedPrecondition)
 	has(&wire.Hello{}, "tpu", 2)
 	has(&wire.Hello{Platforms: []string{"cpu"}}, "cpu", 2)
 	has(&wire.Hello{Platforms: []string{"cpu"}, Devices: 1}, "cpu", 1)
 	has(&wire.Hello{Platforms: []string{"cpu"}, Devices: 4, Elastic: true}, "cpu", 4)
 	for _, asks := range []*wire.Hello{{Platforms: []string{"cuda"}},
 		{Platforms: []string{"cuda"}, Devices: 2, Elastic: true}} {
-		if _, err := session(asks); status.CodeOf(err) != status.ResourceExhausted ||
-			!strings.Contains(err.Error(), "no devices of platform cuda, and has some of cpu and tpu") {
-			t.Errorf("a session of a platform that is not there: %v", err)
-		}
+		statustest.Fails(t, "a session of a platform that is not there", statustest.Of(session(asks)),
+			status.ResourceExhausted, "no devices of platform cuda, and has some of cpu and tpu")
 	}
 	_, err := session(&wire.Hello{Platforms: []string{"tpu"}, Devices: 3})
-	if status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a session of more devices than its platform has: %v", err)
-	}
+	statustest.Fails(t, "a session of more devices than its platform has", err, status.ResourceExhausted)
 	m, err := session(&wire.Hello{Platforms: []string{"tpu", "cpu"}, Devices: 1})
 	if err != nil || m.Platform.Name != "tpu" || len(m.MorePlatforms) != 1 || m.MorePlatforms[0].Name != "cpu" ||
 		len(m.Devices) != 2 || m.Devices[0].Platform != 0 || m.Devices[1].Platform != 1 || m.Devices[1].Kind != "cpu" {
@@ -85,9 +81,8 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 	}
 	for _, asks := range []*wire.Hello{{Platforms: []string{"tpu", "tpu"}},
 		{Platforms: []string{"tpu", "cpu"}, Devices: 4, Elastic: true}} {
-		if _, err := session(asks); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a session that asks for %v: %v", asks, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("a session that asks for %v", asks), statustest.Of(session(asks)),
+			status.InvalidArgument)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -60,9 +61,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 			t.Errorf("lines are to be seen: %v; the report has %v and %q", lines, got, last.Waits)
 		}
 	}
-	if _, err := ask(tenant, true); status.CodeOf(err) != status.PermissionDenied {
-		t.Errorf("a tenant that stops the cluster is told %v", err)
-	}
+	statustest.Fails(t, "a tenant that stops the cluster", statustest.Of(ask(tenant, true)), status.PermissionDenied)
 	if last := b.st.Report().Islands[0].Workers[0].Last; len(last.Waits) != 1 {
 		t.Error("what a tenant does not see is gone for operators, too")
 	}

@@ -3,6 +3,7 @@ package controller_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -55,17 +57,13 @@ func TestWorkerIsLost(t *testing.T) {
 	frail.until(func() bool { return len(frail.order) == 3 }) // the run is there
 	frail.conn.Close()
 	for token, err := range wait(t, ends, 2) {
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "worker frail is gone") {
-			t.Errorf("operation %d ends with %v, want UNAVAILABLE and the worker's name", token, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("operation %d", token), err, status.Unavailable, "worker frail is gone")
 	}
 	if got, err := fetch(t, c, x, 1); err != nil || got != 1 { // devices are numbered by their workers' names
 		t.Errorf("the steady worker's shard is %d, %v", got, err)
 	}
 	_, err := fetch(t, c, x, 0)
-	if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker frail") {
-		t.Errorf("the frail worker's shard has %v, want DATA_LOSS and the worker's name", err)
-	}
+	statustest.Fails(t, "the frail worker's shard", err, status.DataLoss, "worker frail")
 }
 
 // An error of a run reaches what depends on it with its code and text.
@@ -77,12 +75,8 @@ func TestErrorOfRunReachesDependents(t *testing.T) {
 	x := put(t, c, 1, 0)
 	y := run(t, c, compile(t, c, 13, 0), 2, x)
 	got := wait(t, ends, 2)
-	if err := got[2]; status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
-		t.Errorf("the run ends with %v", err)
-	}
-	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "bad luck") {
-		t.Errorf("what it made has %v", err)
-	}
+	statustest.Fails(t, "the run", got[2], status.Internal, "bad luck")
+	statustest.Fails(t, "what it made", statustest.Of(fetch(t, c, y, 0)), status.Internal, "bad luck")
 	if _, err := c.Compile(context.Background(), client.CompileSpec{
 		Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a bad program returns %v", err)
@@ -126,9 +120,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 		} else {
 			conn.Close() // it is cut off
 		}
-		if err := wait(t, ends, 1)[3]; status.CodeOf(err) != status.Unavailable {
-			t.Errorf("a run under way ends with %v, want UNAVAILABLE", err)
-		}
+		statustest.Fails(t, "a run under way", wait(t, ends, 1)[3], status.Unavailable)
 		if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: c.Objects(1), Inputs: []uint64{x},
 			Only: -1}); status.CodeOf(err) != status.Unavailable || c.Lost() == nil {
 			t.Errorf("a run after the end returns %v, and Lost %v", err, c.Lost())
@@ -239,9 +231,7 @@ func TestCompileEnds(t *testing.T) {
 		}
 	}
 	w.server.Close()
-	if err := <-done; status.CodeOf(err) != status.Unavailable {
-		t.Errorf("compiling at the controller's end returns %v", err)
-	}
+	statustest.Fails(t, "compiling at the controller's end", <-done, status.Unavailable)
 }
 
 // A worker that does not read holds up no other: what is for it waits, others go on.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -189,9 +190,7 @@ func TestCompiledProgramThatFillsAFrame(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := m.Status.Err()
-		if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "worker w0") {
-			t.Errorf("the client got %v", err)
-		}
+		statustest.Fails(t, "the client", err, status.ResourceExhausted, "worker w0")
 		return
 	}
 	t.Error("the client got no answer")

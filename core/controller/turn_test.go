@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -189,8 +190,6 @@ func TestOthersStopForAMomentWhereThatIsInVain(tt *testing.T) {
 				t.Fatalf("small puts have waited for %v s", float64(stopped)/1e9)
 			}
 		}
-		if status.CodeOf(big.ended[1]) != status.ResourceExhausted {
-			t.Fatalf("the large put ended with %v", big.ended[1])
-		}
+		statustest.Fails(t, "the large put", big.ended[1], status.ResourceExhausted)
 	})
 }

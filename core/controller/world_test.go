@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -481,9 +482,7 @@ func TestClusterComputes(t *testing.T) {
 			t.Errorf("operation %d: %v", token, err)
 		}
 	}
-	if _, err := fetch(t, c, y, 0); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("reading a freed array returns %v, want INVALID_ARGUMENT", err)
-	}
+	statustest.Fails(t, "reading a freed array", statustest.Of(fetch(t, c, y, 0)), status.InvalidArgument)
 	compiles := 0
 	for _, a := range workers {
 		a.mu.Lock()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Many goroutines make, free and drop; the sums agree in the end, and no limit is passed on the way.
@@ -38,9 +39,7 @@ func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
 				made := make([]ledger.ID, 2)
 				r := ledger.Request{Specs: specs, Placement: specs[0].Placement}
 				if _, err := memory.Admit(o, r, nil, nil, made); err != nil {
-					if status.CodeOf(err) != status.ResourceExhausted {
-						t.Error(err)
-					}
+					statustest.Fails(t, "the error", err, status.ResourceExhausted)
 					for _, id := range kept {
 						memory.Free(id)
 					}

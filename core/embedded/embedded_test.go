@@ -1,11 +1,13 @@
 package embedded
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Each session that is opened stands by itself: devices, memory and order.
@@ -33,9 +35,8 @@ func TestSessionsAreIndependent(t *testing.T) {
 				t.Errorf("device %d: %+v, want 64 bytes in use of %d", d, u, 1<<20)
 			}
 		}
-		if _, err := s.AddProgram(Program{Name: "third", Devices: []int{2}}); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a program on a device that is not there: %v", err)
-		}
+		statustest.Fails(t, "a program on a device that is not there",
+			statustest.Of(s.AddProgram(Program{Name: "third", Devices: []int{2}})), status.InvalidArgument)
 	}
 	sessions[0].Close()
 	if n := sessions[1].Objects(); n != 1 {
@@ -175,8 +176,6 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 
 func TestEmbeddedRefuses(t *testing.T) {
 	for _, e := range []Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
-		if _, err := e.Open(); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%+v: %v, want INVALID_ARGUMENT", e, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%+v", e), statustest.Of(e.Open()), status.InvalidArgument)
 	}
 }

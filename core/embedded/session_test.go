@@ -1,7 +1,7 @@
 package embedded
 
 import (
-	"strings"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,19 +93,6 @@ func holds(t testing.TB, s *Session, what string, objects int, bytes ...int64) {
 	}
 }
 
-func fails(t testing.TB, what string, err error, code status.Code, texts ...string) {
-	t.Helper()
-	if err == nil || status.CodeOf(err) != code {
-		t.Errorf("%s: %v: %v, want %v", what, status.CodeOf(err), err, code)
-		return
-	}
-	for _, text := range texts {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: the message lacks %q: %v", what, text, err)
-		}
-	}
-}
-
 func TestProgramsThatAreNotThere(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	gone := add(t, s, upTo(devices), 8)
@@ -116,7 +104,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 	}
 	for _, id := range []uint64{0, gone, 12345, 1 << 63} {
 		turn, err := s.Submit(Run{Program: id, Only: -1}, make([]uint64, 1))
-		fails(t, "Submit", err, status.NotFound, "program", "deleted")
+		statustest.Fails(t, "Submit", err, status.NotFound, "program", "deleted")
 		if turn != (executor.Turn{}) {
 			t.Errorf("a refused run has turn %+v", turn)
 		}
@@ -127,9 +115,8 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 func TestAddProgramRefuses(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	for _, on := range [][]int{{-1}, {devices}, {0, devices}, {}, {3, 3}} {
-		if _, err := s.AddProgram(Program{Name: "bad", Devices: on}); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a program on devices %v: %v", on, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("a program on devices %v", on),
+			statustest.Of(s.AddProgram(Program{Name: "bad", Devices: on})), status.InvalidArgument)
 	}
 }
 
@@ -172,7 +159,7 @@ func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
 	_, on0 := submit(t, s, Run{Program: program, Only: -1}, 1)
 	holds(t, s, "where it was compiled for", 2, 10, 0, 0, 0, 0, 10)
 	_, err := s.Submit(Run{Program: program, Only: devices}, make([]uint64, 1))
-	fails(t, "Submit", err, status.InvalidArgument, "device 8", "8 devices")
+	statustest.Fails(t, "Submit", err, status.InvalidArgument, "device 8", "8 devices")
 	s.Free(on5[0])
 	s.Free(on0[0])
 	holds(t, s, "without any", 0)
@@ -202,17 +189,17 @@ func TestSubmitUndoesItself(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	good, bad := add(t, s, upTo(devices), 8), add(t, s, upTo(devices), 8, 8, -1)
 	_, err := s.Submit(Run{Program: good, Only: -1}, make([]uint64, 2))
-	fails(t, "Submit with room for other outputs", err, status.Internal, "1 outputs", "for 2")
+	statustest.Fails(t, "Submit with room for other outputs", err, status.Internal, "1 outputs", "for 2")
 
 	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3))
-	fails(t, "Submit", err, status.InvalidArgument)
+	statustest.Fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run with its turn", 0)
 	turn, objects := submit(t, s, Run{Program: good, Only: -1}, 1)
 	if !turn.Now {
 		t.Fatal("the run that came to nothing kept its turn")
 	}
 	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3)) // has to wait
-	fails(t, "Submit", err, status.InvalidArgument)
+	statustest.Fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run that had to wait", 1, 8, 8, 8, 8, 8, 8, 8, 8)
 	next, more := submit(t, s, Run{Program: good, Only: -1}, 1)
 	end(s, turn)
@@ -238,10 +225,10 @@ func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 	holds(t, s, "two arrays", 2, 0, 0, 42)
 	for _, d := range []int{-1, devices} {
 		_, err := s.Place(d, 1)
-		fails(t, "Place", err, status.InvalidArgument, "8 devices")
+		statustest.Fails(t, "Place", err, status.InvalidArgument, "8 devices")
 	}
 	_, err = s.Place(0, -1)
-	fails(t, "Place", err, status.InvalidArgument)
+	statustest.Fails(t, "Place", err, status.InvalidArgument)
 	s.Free(a)
 	s.Free(b)
 	holds(t, s, "without any", 0)
@@ -274,7 +261,7 @@ func TestOpenRefuses(t *testing.T) {
 	memory := unlimited(t)
 	open(t, 1, memory)
 	_, err := begin(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), memory)
-	fails(t, "Open with a number that is taken", err, status.AlreadyExists)
+	statustest.Fails(t, "Open with a number that is taken", err, status.AlreadyExists)
 }
 
 type verdict struct{ err chan error }
@@ -301,9 +288,9 @@ func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 		holds(t, s, "before", 4, 33, 32, 32, 32, 32, 32, 32, 37)
 		s.Close()
 		holds(t, s, "after", 1, 0, 0, 0, 0, 0, 0, 0, 5)
-		fails(t, "a run that waited", <-v.err, status.Cancelled, "shut down")
+		statustest.Fails(t, "a run that waited", <-v.err, status.Cancelled, "shut down")
 		_, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
-		fails(t, "Submit after Close", err, status.Unavailable, "shut down")
+		statustest.Fails(t, "Submit after Close", err, status.Unavailable, "shut down")
 		if _, err := s.Place(0, 1); err == nil {
 			t.Error("Place after Close made an object")
 		}

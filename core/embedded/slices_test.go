@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // granted asks for a slice and waits for it.
@@ -46,13 +47,9 @@ func TestLocalSlices(t *testing.T) {
 	if devices, err := s.Remap(ctx, second); err != nil || fmt.Sprint(devices) != "[0 2]" {
 		t.Errorf("remapped to %v, %v", devices, err)
 	}
-	if _, err := s.Remap(ctx, first); status.CodeOf(err) != status.NotFound {
-		t.Errorf("remapping what was released returned %v", err)
-	}
+	statustest.Fails(t, "remapping what was released", statustest.Of(s.Remap(ctx, first)), status.NotFound)
 	s.Close()
-	if _, err := s.Remap(ctx, second); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("remapping after the session's end returned %v", err)
-	}
+	statustest.Fails(t, "remapping after the session's end", statustest.Of(s.Remap(ctx, second)), status.Unavailable)
 	if _, _, err := granted(s, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
 		t.Errorf("a slice after the session's end returned %v", err)
 	}
@@ -93,13 +90,9 @@ func TestLocalRequestsWait(t *testing.T) {
 			t.Errorf("granted %v, %v", devices, err)
 		}
 		l.Release(behind.Number)
-		if _, err := behind.Wait(ctx); status.CodeOf(err) != status.Cancelled {
-			t.Errorf("a cancelled request ended with %v", err)
-		}
+		statustest.Fails(t, "a cancelled request", statustest.Of(behind.Wait(ctx)), status.Cancelled)
 		last := ask(1, grant.Forever)
 		l.end(status.New(status.Unavailable, "it ends"))
-		if _, err := last.Wait(ctx); status.CodeOf(err) != status.Unavailable {
-			t.Errorf("after the session's end a request ended with %v", err)
-		}
+		statustest.Fails(t, "after the session's end a request", statustest.Of(last.Wait(ctx)), status.Unavailable)
 	})
 }

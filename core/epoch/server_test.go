@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -122,17 +123,13 @@ func TestMemberIsToldToStopWhileItAsks(t *testing.T) {
 			if err == nil {
 				_, err = p.Wait(ctx)
 			}
-			if status.CodeOf(err) != status.Cancelled {
-				t.Fatalf("who was told to stop: %v", err)
-			}
+			statustest.Fails(t, "who was told to stop", err, status.Cancelled)
 			if p, err = w.dial(t, "comes", 3); err != nil {
 				t.Fatal(err)
 			}
 			ended, end := context.WithCancel(t.Context())
 			end()
-			if _, err := p.Wait(ended); status.CodeOf(err) != status.Cancelled {
-				t.Fatalf("who came next: %v", err)
-			}
+			statustest.Fails(t, "who came next", statustest.Of(p.Wait(ended)), status.Cancelled)
 		}
 	})
 }
@@ -167,15 +164,11 @@ func TestMembersMeet(t *testing.T) {
 		if v, ok, err := m.TryGet(t.Context(), "\xff"); err != nil || ok {
 			t.Errorf("a key that is not there: %q, %v, %v", v, ok, err)
 		}
-		if err := m.Put(t.Context(), "of 1", nil); status.CodeOf(err) != status.AlreadyExists {
-			t.Errorf("another value: %v", err)
-		}
+		statustest.Fails(t, "another value", m.Put(t.Context(), "of 1", nil), status.AlreadyExists)
 		// A wait that ended leaves nothing behind.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := m.Get(ctx, "never"); status.CodeOf(err) != status.DeadlineExceeded {
-			t.Errorf("a wait that is bounded: %v", err)
-		}
+		statustest.Fails(t, "a wait that is bounded", statustest.Of(m.Get(ctx, "never")), status.DeadlineExceeded)
 		if _, _, err := m.TryGet(t.Context(), "x"); err != nil { // after the request that drops it
 			t.Fatal(err)
 		}
@@ -209,9 +202,7 @@ func TestEpochEnds(t *testing.T) {
 			}
 			leave(members[0])
 			for range 2 {
-				if err := <-failed; status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), "worker a is gone") {
-					t.Errorf("%s: a wait ended with %v", name, err)
-				}
+				statustest.Fails(t, fmt.Sprintf("%s: a wait", name), <-failed, status.Aborted, "worker a is gone")
 			}
 			for _, m := range members[1:] {
 				<-m.Done()
@@ -219,9 +210,8 @@ func TestEpochEnds(t *testing.T) {
 				if !over || !strings.Contains(err.Error(), name) {
 					t.Errorf("%s: over is %v, for %v", name, over, err)
 				}
-				if err := m.Put(t.Context(), "k", nil); status.CodeOf(err) != status.Aborted {
-					t.Errorf("%s: put afterwards: %v", name, err)
-				}
+				statustest.Fails(t, fmt.Sprintf("%s: put afterwards", name), m.Put(t.Context(), "k", nil),
+					status.Aborted)
 			}
 		}
 	})
@@ -233,10 +223,8 @@ func TestNotAMember(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.dial(t, "b", 3); status.CodeOf(err) != status.FailedPrecondition ||
-			!strings.Contains(err.Error(), "--nodes") {
-			t.Errorf("another number of nodes: %v", err)
-		}
+		statustest.Fails(t, "another number of nodes", statustest.Of(w.dial(t, "b", 3)), status.FailedPrecondition,
+			"--nodes")
 		if _, _, err := w.dialer.Dial(t.Context(), w.address,
 			&wire.Hello{Role: wire.Role_ROLE_MEMBER}); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("a member of nothing: %v", err)
@@ -244,19 +232,15 @@ func TestNotAMember(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for nodes := 3; nodes < 20; nodes++ {
-			if _, err := p.Wait(ctx); status.CodeOf(err) != status.Cancelled {
-				t.Errorf("who does not wait: %v", err)
-			}
+			statustest.Fails(t, "who does not wait", statustest.Of(p.Wait(ctx)), status.Cancelled)
 			// It has left, so that another number can be.
 			if p, err = w.dial(t, "b", nodes); err != nil {
 				t.Fatal(err)
 			}
 		}
 		go w.Close()
-		if _, err := p.Wait(t.Context()); status.CodeOf(err) != status.Unavailable ||
-			!strings.Contains(err.Error(), "the controller stops") {
-			t.Errorf("a controller that stops: %v", err)
-		}
+		statustest.Fails(t, "a controller that stops", statustest.Of(p.Wait(t.Context())), status.Unavailable,
+			"the controller stops")
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestAwaitReturnsWhenTheTurnComes(t *testing.T) {
@@ -71,15 +72,11 @@ func TestCloseFailsWaitingGangs(t *testing.T) {
 		for what, w := range map[string]*work{"queued": queued, "reads what is queued": reads, "behind": behind} {
 			w.fails(t, what, status.Cancelled)
 		}
-		if status.CodeOf(verdict) != status.Cancelled {
-			t.Errorf("Await of a queued gang: %v", verdict)
-		}
-		if _, err := is.Enter(&schedule.Gang{Devices: span(0, 1)}, false); status.CodeOf(err) != status.Unavailable {
-			t.Errorf("Enter after Close: %v", err)
-		}
-		if _, err := is.Enter(&schedule.Gang{Devices: span(0, 1)}, true); status.CodeOf(err) != status.Unavailable {
-			t.Errorf("Enter from a callback after Close: %v", err)
-		}
+		statustest.Fails(t, "Await of a queued gang", verdict, status.Cancelled)
+		statustest.Fails(t, "Enter after Close",
+			statustest.Of(is.Enter(&schedule.Gang{Devices: span(0, 1)}, false)), status.Unavailable)
+		statustest.Fails(t, "Enter from a callback after Close",
+			statustest.Of(is.Enter(&schedule.Gang{Devices: span(0, 1)}, true)), status.Unavailable)
 		close(hold)
 		synctest.Wait()
 		if !closed {
@@ -101,9 +98,7 @@ func TestCloseFailsWaitingGangs(t *testing.T) {
 	island(t, 0, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		turn := enter(t, is, span(0, 8))
 		is.Close()
-		if err := is.Await(turn.Gang); status.CodeOf(err) != status.Cancelled {
-			t.Errorf("Await after Close of a gang whose turn had come: %v", err)
-		}
+		statustest.Fails(t, "Await after Close of a gang whose turn had come", is.Await(turn.Gang), status.Cancelled)
 	})
 }
 

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -215,9 +217,8 @@ func TestOppositeOrderHangsUnscheduled(t *testing.T) {
 	for thread, runs := range d.runs {
 		for phase, r := range runs {
 			for i, e := range r.Done {
-				if err := e.Wait(context.Background()); status.CodeOf(err) != status.Aborted {
-					t.Errorf("thread %d, phase %d, device %d: %v, want ABORTED", thread, phase, i, err)
-				}
+				statustest.Fails(t, fmt.Sprintf("thread %d, phase %d, device %d", thread, phase, i),
+					e.Wait(context.Background()), status.Aborted)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // island runs f in a bubble in which synctest.Wait returns when nothing moves,
@@ -294,9 +295,7 @@ func TestArmOfAGangThatDoesNotWait(t *testing.T) {
 		is.Arm(12345, w)
 		synctest.Wait()
 		w.fails(t, "a gang that was never submitted", status.Internal)
-		if err := is.Await(12345); status.CodeOf(err) != status.Internal {
-			t.Errorf("Await of a gang that was never submitted: %v", err)
-		}
+		statustest.Fails(t, "Await of a gang that was never submitted", is.Await(12345), status.Internal)
 	})
 }
 

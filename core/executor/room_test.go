@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // full asserts that Enter has to wait after so many more gangs, until room is
@@ -84,9 +85,8 @@ func TestCloseEndsWaitForBound(t *testing.T) {
 		is.Bound(1)
 		a := now(t, is, span(0, 8))
 		full(t, is, span(0, 8), func() {
-			if _, err := is.Enter(&schedule.Gang{Devices: span(0, 8)}, false); status.CodeOf(err) != status.Unavailable {
-				t.Errorf("Enter that waited for room: %v", err)
-			}
+			statustest.Fails(t, "Enter that waited for room",
+				statustest.Of(is.Enter(&schedule.Gang{Devices: span(0, 8)}, false)), status.Unavailable)
 		}, is.Close, 0)
 		end(is, a)
 	})
@@ -182,9 +182,7 @@ func TestCloseEndsWaitForRoom(t *testing.T) {
 		synctest.Wait()
 		is.Close()
 		for range cap(errs) {
-			if err := <-errs; status.CodeOf(err) != status.Unavailable {
-				t.Errorf("Enter that waited for room: %v", err)
-			}
+			statustest.Fails(t, "Enter that waited for room", <-errs, status.Unavailable)
 		}
 		w := new(work)
 		is.Arm(b.Gang, w)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // performed is what the nodes of a graph do, in the whole's words: what each is and
@@ -136,7 +137,6 @@ func TestSplitBounds(t *testing.T) {
 		t.Errorf("nodes that make more than there may be: %v", err)
 	}
 	g.Nodes = []graph.Node{run(2, 1), run(4, 1)}
-	if _, err := g.Split(1); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a section that reads what one before has consumed: %v", err)
-	}
+	statustest.Fails(t, "a section that reads what one before has consumed", statustest.Of(g.Split(1)),
+		status.InvalidArgument)
 }

@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // What a computation takes beside its results counts once a device, the largest, until it has ended; what it takes over
@@ -25,9 +27,8 @@ func TestTemporariesCountOnceADevice(t *testing.T) {
 		ids := make([]ID, 1)
 		r := Request{Specs: []Spec{{ShardBytes: bytes, Placement: place, Label: "step"}}, Placement: place,
 			Taken: taken, Temp: temp}
-		if err := l.Admit(1, r, ids); status.CodeOf(err) != want {
-			t.Fatalf("%d bytes, of which %d are taken over, and %d beside: %v, want %v", bytes, taken, temp, err, want)
-		}
+		statustest.Fails(t, fmt.Sprintf("%d bytes, of which %d are taken over, and %d beside", bytes, taken, temp),
+			l.Admit(1, r, ids), want)
 		return ids[0]
 	}
 	first := admit(30, 0, 40, status.OK)

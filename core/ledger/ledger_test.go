@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,9 +64,8 @@ func TestGenerationsEnd(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
 	for _, devices := range [][]int{nil, {-1}, {MaxDevices}, {3, 3}} {
-		if _, err := l.Place(1, devices); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("Place(%v): %v", devices, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("Place(%v)", devices), statustest.Of(l.Place(1, devices)),
+			status.InvalidArgument)
 	}
 	for _, c := range []struct {
 		owner Owner
@@ -78,14 +79,11 @@ func TestBadArguments(t *testing.T) {
 		{1, Spec{Placement: p, ShardBytes: MaxShardBytes + 1}, status.ResourceExhausted},
 	} {
 		good := Spec{Placement: p, ShardBytes: 1}
-		if err := l.Admit(c.owner, Request{Specs: []Spec{good, c.spec}}, make([]ID, 2)); status.CodeOf(err) != c.code {
-			t.Errorf("Admit(%d, %+v): %v, want %v", c.owner, c.spec, err, c.code)
-		}
+		statustest.Fails(t, fmt.Sprintf("Admit(%d, %+v)", c.owner, c.spec),
+			l.Admit(c.owner, Request{Specs: []Spec{good, c.spec}}, make([]ID, 2)), c.code)
 	}
 	for _, err := range []error{l.SetLimit(-1, 1), l.SetLimit(MaxDevices, 1), l.SetLimit(0, -1)} {
-		if status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("SetLimit: %v", err)
-		}
+		statustest.Fails(t, "SetLimit", err, status.InvalidArgument)
 	}
 	if l.Len() != 0 {
 		t.Errorf("%d objects are left", l.Len())
@@ -99,9 +97,7 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 	made := int64(0)
 	for ids := make([]ID, 1); ; made++ {
 		if err := l.Admit(1, Request{Specs: []Spec{huge}}, ids); err != nil {
-			if status.CodeOf(err) != status.ResourceExhausted {
-				t.Fatal(err)
-			}
+			statustest.Fails(t, "the error", err, status.ResourceExhausted)
 			break
 		}
 		if made > 1<<20 {
@@ -109,9 +105,7 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 		}
 	}
 	err := l.Admit(1, Request{Specs: slices.Repeat([]Spec{huge}, 1000)}, make([]ID, 1000))
-	if status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("made: %v", err)
-	}
+	statustest.Fails(t, "made", err, status.ResourceExhausted)
 	if u := l.Device(4095); u.InUse != made*MaxShardBytes {
 		t.Errorf("%d objects are %d bytes", made, u.InUse)
 	}
@@ -143,9 +137,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	refused := func(specs []Spec, parts ...string) {
 		t.Helper()
 		err := l.Admit(2, Request{Specs: specs}, make([]ID, len(specs)))
-		if status.CodeOf(err) != status.ResourceExhausted {
-			t.Fatalf("%v, want RESOURCE_EXHAUSTED", err)
-		}
+		statustest.Fails(t, "the error", err, status.ResourceExhausted)
 		for _, part := range parts {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q does not say %q", err, part)
@@ -166,9 +158,8 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	}
 	l.DropOwner(1)
 	l.DropOwner(1)
-	if err := l.Admit(1, Request{Specs: eval}, make([]ID, 2)); status.CodeOf(err) != status.NotFound {
-		t.Errorf("create for an owner that was dropped: %v", err)
-	}
+	statustest.Fails(t, "create for an owner that was dropped", l.Admit(1, Request{Specs: eval}, make([]ID, 2)),
+		status.NotFound)
 	if u := l.Device(2); u.InUse != 6*gib {
 		t.Errorf("device 2 has %d bytes in use, want those of session 2", u.InUse)
 	}
@@ -314,9 +305,7 @@ func TestBeyondCountsGroupsTogether(t *testing.T) {
 				c.need)
 		}
 	}
-	if err := l.Join(2, new(Group)); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("an owner joins two groups: %v", err)
-	}
+	statustest.Fails(t, "an owner joins two groups", l.Join(2, new(Group)), status.FailedPrecondition)
 	l.DropOwner(1)
 	if device, _, _ := l.Beyond(&group, []Spec{{ShardBytes: 1, Placement: place(2, 0)}}, 1, false); device != -1 {
 		t.Error("an owner that has gone counts")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"pgregory.net/rapid"
 )
 
@@ -170,9 +171,7 @@ func twinProperty(t *rapid.T) {
 	}
 	limits()
 	code := func(what string, err error, want status.Code) {
-		if status.CodeOf(err) != want {
-			t.Fatalf("%s: %v, want %v", what, err, want)
-		}
+		statustest.Fails(t, what, err, want)
 	}
 	var places []Placement // of owners that are there
 	begin := func(o Owner) {

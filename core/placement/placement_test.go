@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func offer(worker uint64, island string, devices int) Offer {
@@ -96,9 +97,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 			t.Errorf("a view of %d devices: %v, want %q", devices, err, want)
 		}
 	}
-	if _, err := new(Map).ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a view of an empty map: %v", err)
-	}
+	statustest.Fails(t, "a view of an empty map", statustest.Of(new(Map).ViewOf(1)), status.ResourceExhausted)
 }
 
 // Each platform has its own devices, numbered from 0; the default is that of the first accelerators that are there.
@@ -188,9 +187,7 @@ func TestSkewIsRefused(t *testing.T) {
 			o := offer(2, "", 1)
 			c.change(&o)
 			_, err := m.Join(o)
-			if status.CodeOf(err) != c.code {
-				t.Fatalf("got %v, want %v", err, c.code)
-			}
+			statustest.Fails(t, "the error", err, c.code)
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("%q does not name %s", err, w)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // clients is a Map whose requests have names.
@@ -165,9 +166,7 @@ func TestOneSlowRequestKeepsWhatItReserved(t *testing.T) {
 	q.ask("1a", 0, alone(1))
 	q.ask("2a", long, alone(4))
 	q.ask("3a", 0, Want{Devices: 1})
-	if _, err := q.ViewOf(1); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a view of a device that is reserved returned %v", err)
-	}
+	statustest.Fails(t, "a view of a device that is reserved", statustest.Of(q.ViewOf(1)), status.ResourceExhausted)
 	q.expect("2a", "3a", "")
 	q.release("1a")
 	q.expect("", "2a", "[0 1 2 3]")
@@ -324,9 +323,8 @@ func TestExclusiveSlicesAvoidWhatIsInUse(t *testing.T) {
 		t.Errorf("a slice cannot have its devices again: %v", err)
 	}
 	q.Leave(1)
-	if _, err := q.Remap(1, q.slices["1a"].Number, q.occupied); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("remapping to no devices returned %v", err)
-	}
+	statustest.Fails(t, "remapping to no devices", statustest.Of(q.Remap(1, q.slices["1a"].Number, q.occupied)),
+		status.ResourceExhausted)
 }
 
 func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
@@ -336,26 +334,20 @@ func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
 	r := q.requests["2a"]
 	q.Leave(2)
 	q.serve()
-	if _, err := r.Result(); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a request for lost devices ended with %v", err)
-	}
+	statustest.Fails(t, "a request for lost devices", statustest.Of(r.Result()), status.ResourceExhausted)
 	for range MaxWaiting {
 		if err := q.ask("2b", long, alone(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := q.ask("2c", long, alone(1)); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("request %d of a session returned %v", MaxWaiting+1, err)
-	}
+	statustest.Fails(t, fmt.Sprintf("request %d of a session", MaxWaiting+1), q.ask("2c", long, alone(1)),
+		status.ResourceExhausted)
 	again := &Request{Session: 2, Number: q.last - 1, View: q.view, Want: alone(1)}
-	if err := q.Ask(again); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a number used twice returned %v", err)
-	}
+	statustest.Fails(t, "a number used twice", q.Ask(again), status.AlreadyExists)
 	q.ReleaseAll(2)
 	if n := len(q.Requests()); n != 0 {
 		t.Errorf("%d requests of a session that ended wait", n)
 	}
-	if err := q.Ask(&Request{Priority: 101, View: q.view, Want: alone(1)}); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a priority of 101 returned %v", err)
-	}
+	statustest.Fails(t, "a priority of 101", q.Ask(&Request{Priority: 101, View: q.view, Want: alone(1)}),
+		status.InvalidArgument)
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // ask asks for a slice without waiting.
@@ -156,9 +157,7 @@ func TestGrantIsRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := ask(&m, 1, 1, v, c.want)
-			if status.CodeOf(err) != c.code {
-				t.Fatalf("got %v, want %v", err, c.code)
-			}
+			statustest.Fails(t, "the error", err, c.code)
 			for _, text := range c.text {
 				if !strings.Contains(err.Error(), text) {
 					t.Errorf("%q does not say %s", err, text)
@@ -170,21 +169,16 @@ func TestGrantIsRefused(t *testing.T) {
 		})
 	}
 	grant(t, &m, v, 1, Want{Devices: 1})
-	if _, err := ask(&m, 1, 1, v, Want{Devices: 1}); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a number used twice returned %v", err)
-	}
-	if _, err := m.Remap(1, 2, nil); status.CodeOf(err) != status.NotFound {
-		t.Errorf("remapping what is not there returned %v", err)
-	}
+	statustest.Fails(t, "a number used twice", statustest.Of(ask(&m, 1, 1, v, Want{Devices: 1})), status.AlreadyExists)
+	statustest.Fails(t, "remapping what is not there", statustest.Of(m.Remap(1, 2, nil)), status.NotFound)
 	for i := range uint64(MaxSlices) {
 		_, err := ask(&m, 2, i, v, Want{Devices: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := ask(&m, 2, MaxSlices, v, Want{Devices: 1}); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a slice above the session's limit returned %v", err)
-	}
+	statustest.Fails(t, "a slice above the session's limit",
+		statustest.Of(ask(&m, 2, MaxSlices, v, Want{Devices: 1})), status.ResourceExhausted)
 }
 
 // What others have been granted counts, until it is released or they are gone.
@@ -230,17 +224,14 @@ func TestRemap(t *testing.T) {
 	m.Release(1, 2)
 	remap(1, "[3 4 2]")
 	m.Leave(2)
-	if _, err := m.Remap(1, 1, nil); status.CodeOf(err) != status.ResourceExhausted {
-		t.Fatalf("3 devices of 2 returned %v", err)
-	}
+	statustest.Fails(t, "3 devices of 2", statustest.Of(m.Remap(1, 1, nil)), status.ResourceExhausted)
 	if got := fmt.Sprint(m.Slices(1)[0].Devices); got != "[3 4 2]" {
 		t.Errorf("a remap that failed left %s", got)
 	}
 	// Who came later is not in the session's view.
 	join(t, &m, offer(9, "", 8))
-	if _, err := m.Remap(1, 1, nil); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("devices that the session does not know were granted: %v", err)
-	}
+	statustest.Fails(t, "devices that the session does not know were granted", statustest.Of(m.Remap(1, 1, nil)),
+		status.ResourceExhausted)
 	consistent(t, &m)
 }
 

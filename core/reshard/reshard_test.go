@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // sharding is a way to cut an array: parts of each dimension, and copies of the
@@ -214,18 +214,14 @@ func TestRefusesWhatIsNoSharding(t *testing.T) {
 		{all, []reshard.Shard{{Start: []int64{0, 0}, Size: []int64{1, 1}}}, "each of 1 dimensions"},
 	} {
 		_, err := reshard.New([]int64{8}, c.from, c.to, nil)
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("from %v to %v: %v, want INVALID_ARGUMENT with %q", c.from, c.to, err, c.want)
-		}
+		statustest.Fails(t, fmt.Sprintf("from %v to %v", c.from, c.to), err, status.InvalidArgument, c.want)
 	}
 	square := []int64{2, 2}
 	corner := func(i, j int64) reshard.Shard {
 		return reshard.Shard{Start: []int64{i, j}, Size: []int64{1, 1}}
 	}
 	_, err := reshard.New(square, []reshard.Shard{corner(0, 0), corner(0, 1), corner(1, 0), corner(0, 0)}, nil, nil)
-	if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "one of 4 regions") {
-		t.Errorf("three of four corners: %v, want INVALID_ARGUMENT", err)
-	}
+	statustest.Fails(t, "three of four corners", err, status.InvalidArgument, "one of 4 regions")
 }
 
 func FuzzCopy(f *testing.F) {

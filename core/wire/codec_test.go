@@ -2,15 +2,14 @@ package wire_test
 
 import (
 	"bytes"
-	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -108,9 +107,7 @@ func TestParseRefusesWhatIsNoMessage(t *testing.T) {
 	for _, m := range parsers() {
 		name := string(m.ProtoReflect().Descriptor().Name())
 		err := m.Parse([]byte{0xff})
-		if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(fmt.Sprint(err), name) {
-			t.Errorf("%s: %v, want INVALID_ARGUMENT and the name", name, err)
-		}
+		statustest.Fails(t, name, err, status.InvalidArgument, name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // FuzzFrame takes bursts apart: what comes out, written again, is what went in, and
@@ -19,9 +20,7 @@ func FuzzFrame(f *testing.F) {
 		for rest := burst; len(rest) > 0; {
 			kind, payload, next, err := NextFrame(rest)
 			if err != nil {
-				if status.CodeOf(err) != status.InvalidArgument {
-					t.Fatal(err)
-				}
+				statustest.Fails(t, "the error", err, status.InvalidArgument)
 				return
 			}
 			again, rest = AppendFrame(again, kind, payload), next

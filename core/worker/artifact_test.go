@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -122,9 +123,7 @@ func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
 
 	s.tell(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
 	s.until("another question, and no program", func() bool { return s.wanted == 2 && len(s.compiled) == 2 })
-	if err := s.compiled[1].Status.Err(); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("the program whose text does not come: %v", err)
-	}
+	statustest.Fails(t, "the program whose text does not come", s.compiled[1].Status.Err(), status.Unavailable)
 	receive := func(transfer uint64) error {
 		got := make(chan error, 1)
 		content.Receive(s.client, firstWorker, transfer, 1<<30, func(_ []*content.Memory, err error) { got <- err })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -31,9 +32,7 @@ func TestRunReadsAssembledArray(t *testing.T) {
 		}
 	}
 	gone := w.dispatch(1, wire.KindRun, &wire.Run{Op: 8, Program: 1, Inputs: []uint64{9}, FirstOutput: 8}, w.all...)
-	if err := w.wait(gone, w.all...); status.CodeOf(err) != status.NotFound {
-		t.Errorf("a run of what was freed: %v", err)
-	}
+	statustest.Fails(t, "a run of what was freed", w.wait(gone, w.all...), status.NotFound)
 	w.free(1, 2, 3, 4, 8)
 	w.empty()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/core/xla/spmd"
@@ -280,9 +281,7 @@ func TestEndsWhileItWaits(t *testing.T) {
 		t.Errorf("a run that ends beside it: %v", err)
 	}
 	d[0].slow.end(two, status.New(status.Internal, "no luck"))
-	if err := s.wait(two, 0, 1); status.CodeOf(err) != status.Internal {
-		t.Errorf("a run that fails beside it: %v", err)
-	}
+	statustest.Fails(t, "a run that fails beside it", s.wait(two, 0, 1), status.Internal)
 	if err := s.wait(three, 0, 1); err != nil {
 		t.Errorf("the run that waited: %v", err)
 	}
@@ -310,16 +309,12 @@ func TestTransferWhileItWaits(t *testing.T) {
 				d[0].enters(t, three)
 				d[0].slow.end(one, why)
 				for _, g := range []uint64{two, three} {
-					if err := s.wait(g, 0, 1); status.CodeOf(err) != status.CodeOf(why) {
-						t.Errorf("gang %d: %v, want %v", g, err, why)
-					}
+					statustest.Fails(t, fmt.Sprintf("gang %d", g), s.wait(g, 0, 1), status.CodeOf(why))
 				}
 				if got, err := s.fetch(1, 5, 2, 1, 4); why == nil && (err != nil || !slices.Equal(got, ramp(1))) {
 					t.Errorf("%v came, %v", got, err)
 				}
-				if err := s.wait(one, 0); status.CodeOf(err) != status.CodeOf(why) {
-					t.Error(err)
-				}
+				statustest.Fails(t, "the error", s.wait(one, 0), status.CodeOf(why))
 				if err := s.wait(four, 0); err != nil {
 					t.Error(err)
 				}

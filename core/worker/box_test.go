@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A box outside its array is refused before anything is copied.
@@ -15,8 +17,6 @@ func TestBoxRefuses(t *testing.T) {
 		{from: []int64{4}, start: []int64{1 << 62}, size: []int64{4}, at: []int64{0}},
 		{from: []int64{4, 4}, start: []int64{0}, size: []int64{1}, at: []int64{0}},
 	} {
-		if err := b.check(); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%+v: %v, want INVALID_ARGUMENT", b, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%+v", b), b.check(), status.InvalidArgument)
 	}
 }

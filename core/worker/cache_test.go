@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/content"
 )
@@ -74,9 +75,7 @@ func TestCacheFiles(t *testing.T) {
 		t.Errorf("%d bytes of programs are left", left)
 	}
 	err = writeCached(filepath.Join(filepath.Dir(path), "none", "x"), header, nil)
-	if status.CodeOf(err) != status.NotFound {
-		t.Errorf("a folder that is not there returns %v", err)
-	}
+	statustest.Fails(t, "a folder that is not there", err, status.NotFound)
 	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
 		t.Errorf("the folder has %v, %v, want one file", files, err)
 	}

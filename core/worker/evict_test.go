@@ -2,12 +2,12 @@ package worker_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 )
@@ -75,9 +75,7 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 					}
 					for _, part := range []string{"worker w0", "slow (operation", "called at train.py:3",
 						"session 1, notebook of ada on node1", "device 0", "--evict-after is 1m0s", "pathways.events()"} {
-						if status.CodeOf(why) != status.DataLoss || !strings.Contains(why.Error(), part) {
-							t.Errorf("%v: it does not say %q", why, part)
-						}
+						statustest.Fails(t, "the error", why, status.DataLoss, part)
 					}
 					s.until("the goodbye", func() bool { return s.goodbye[0] != nil })
 					if said := s.goodbye[0]; status.CodeOf(said) != status.DataLoss || said.Error() != why.Error() {

@@ -1,12 +1,14 @@
 package worker_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
@@ -39,9 +41,7 @@ func (w *world) free(objects ...uint64) {
 func (w *world) full(gang uint64, parts ...string) {
 	w.t.Helper()
 	err := w.wait(gang, w.all...)
-	if status.CodeOf(err) != status.ResourceExhausted {
-		w.t.Fatalf("gang %d ends with %v, want RESOURCE_EXHAUSTED", gang, err)
-	}
+	statustest.Fails(w.t, fmt.Sprintf("gang %d", gang), err, status.ResourceExhausted)
 	for _, p := range parts {
 		if !strings.Contains(err.Error(), p) {
 			w.t.Errorf("%q does not say %q", err, p)

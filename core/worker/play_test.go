@@ -2,10 +2,10 @@ package worker_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -93,9 +93,7 @@ func TestPlayUnknown(t *testing.T) {
 	fails := func(what string, gangs []uint64) {
 		t.Helper()
 		for _, g := range gangs {
-			if err := w.wait(g, w.all...); status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), "graph") {
-				t.Errorf("%s: %v", what, err)
-			}
+			statustest.Fails(t, what, w.wait(g, w.all...), status.Internal, "graph")
 		}
 	}
 	fails("a graph that was not sent", w.play(7, 10, 10, 1, 0, 3))

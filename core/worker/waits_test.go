@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -40,9 +41,7 @@ func TestTellsOfWaits(t *testing.T) {
 			} else {
 				s.tell(wire.KindPeers,
 					&wire.Peers{Gone: []uint64{firstWorker + 1}, Why: wire.Of(status.New(status.Unavailable, "no word"))})
-				if err := s.wait(one, 0); status.CodeOf(err) != status.Unavailable {
-					t.Errorf("the run ended with %v", err)
-				}
+				statustest.Fails(t, "the run", s.wait(one, 0), status.Unavailable)
 			}
 			says()
 		})

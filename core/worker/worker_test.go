@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -96,9 +98,7 @@ func TestRunOnEveryNumberOfWorkersAndDevices(t *testing.T) {
 				t.Errorf("%d workers, device %d: %v, %v, want %v", c.workers, d, got, err, want)
 			}
 		}
-		if _, err := s.fetch(1, 100, 2, 0, 4); status.CodeOf(err) != status.NotFound {
-			t.Errorf("a freed array: %v", err)
-		}
+		statustest.Fails(t, "a freed array", statustest.Of(s.fetch(1, 100, 2, 0, 4)), status.NotFound)
 		s.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{3}}, all...)
 		s.empty()
 	}
@@ -159,18 +159,13 @@ func TestFailedRunFailsItsReaders(t *testing.T) {
 		}
 	}
 	dependent := w.run(1, 3, 1, 3, 2)
-	if next := w.wait(dependent, w.all...); status.CodeOf(next) != status.Internal ||
-		!strings.Contains(next.Error(), "the sum was off") {
-		t.Errorf("what reads a failed array: %v", next)
-	}
+	statustest.Fails(t, "what reads a failed array", w.wait(dependent, w.all...), status.Internal, "the sum was off")
 	other := w.run(1, 4, 1, 4, 1)
 	w.must(put, other)
 	if got, err := w.fetch(1, 5, 4, 3, 4); err != nil || !slices.Equal(got, []float32{4, 5, 6, 7}) {
 		t.Errorf("a run beside: %v, %v", got, err)
 	}
-	if _, err := w.fetch(1, 6, 3, 0, 4); status.CodeOf(err) != status.Internal {
-		t.Errorf("reading a failed array: %v", err)
-	}
+	statustest.Fails(t, "reading a failed array", statustest.Of(w.fetch(1, 6, 3, 0, 4)), status.Internal)
 	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 4}}, w.all...)
 	w.empty()
 }
@@ -216,9 +211,7 @@ func TestDonatedMemoryIsReused(t *testing.T) {
 	if now := w.inUse(); now != before {
 		t.Errorf("%d bytes in use after 100 donating steps, %d before", now, before)
 	}
-	if _, err := w.fetch(1, 200, 1, 0, 4); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("reading what was donated: %v", err)
-	}
+	statustest.Fails(t, "reading what was donated", statustest.Of(w.fetch(1, 200, 1, 0, 4)), status.FailedPrecondition)
 	kept := w.dispatch(1, wire.KindRun,
 		&wire.Run{Op: 300, Program: 1, Inputs: []uint64{101}, FirstOutput: 400, NotDonated: []uint32{0}}, w.all...)
 	w.must(kept)
@@ -263,10 +256,7 @@ func TestAbortEndsTheWaitForBytes(t *testing.T) {
 		why := status.New(status.Unavailable, "the client was lost")
 		w.tell(wire.KindAbort, &wire.Abort{Gang: lost, Status: wire.Of(why)})
 		for _, g := range []uint64{lost, waits, after} {
-			if err := w.wait(g, w.all...); status.CodeOf(err) != status.Unavailable ||
-				!strings.Contains(err.Error(), "client was lost") {
-				t.Errorf("gang %d: %v", g, err)
-			}
+			statustest.Fails(t, fmt.Sprintf("gang %d", g), w.wait(g, w.all...), status.Unavailable, "client was lost")
 		}
 		w.must(w.put(1, 10, 10, w.devices, ramp), w.run(1, 11, 2, 11, 10))
 		w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 10, 11}}, w.all...)
@@ -285,17 +275,14 @@ func TestDropFreesOneSession(t *testing.T) {
 	behind := w.run(2, 2, 1, 2, 1)
 	w.tell(wire.KindDrop, &wire.Drop{Session: 1, Status: wire.Of(status.New(status.Cancelled, "the client has left"))})
 	for _, g := range []uint64{never, stands} {
-		if err := w.wait(g, w.all...); status.CodeOf(err) != status.Cancelled {
-			t.Errorf("gang %d of a session that was dropped: %v", g, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("gang %d of a session that was dropped", g), w.wait(g, w.all...),
+			status.Cancelled)
 	}
 	w.must(behind)
 	if got, err := w.fetch(2, 3, 2, 2, 4); err != nil || got[0] != 3 {
 		t.Errorf("the other session: %v, %v", got, err)
 	}
-	if err := w.wait(w.run(1, 4, 1, 4, 1), w.all...); status.CodeOf(err) != status.NotFound {
-		t.Errorf("a run of a session that was dropped: %v", err)
-	}
+	statustest.Fails(t, "a run of a session that was dropped", w.wait(w.run(1, 4, 1, 4, 1), w.all...), status.NotFound)
 	w.tell(wire.KindDrop, &wire.Drop{Session: 2})
 	w.empty()
 }
@@ -309,10 +296,8 @@ func TestLoadFails(t *testing.T) {
 	broken := w.run(1, 2, 9, 2, 1)
 	dependent := w.run(1, 3, 1, 3, 2)
 	for _, g := range []uint64{broken, dependent} {
-		if err := w.wait(g, 0); status.CodeOf(err) != status.InvalidArgument ||
-			!strings.Contains(err.Error(), "broken could not be loaded") {
-			t.Errorf("gang %d: %v", g, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("gang %d", g), w.wait(g, 0), status.InvalidArgument,
+			"broken could not be loaded")
 	}
 	w.must(w.run(1, 4, 1, 4, 1))
 }

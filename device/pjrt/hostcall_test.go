@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 )
@@ -36,9 +37,7 @@ func TestHostCalls(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
 		serve := func(*device.HostCall) {}
-		if err := c.ServeHostCalls(serve); status.CodeOf(err) != status.FailedPrecondition {
-			t.Fatalf("host calls without collectives: %v", err)
-		}
+		statustest.Fails(t, "host calls without collectives", c.ServeHostCalls(serve), status.FailedPrecondition)
 		if err := c.ServeCollectives(refuse); err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +70,7 @@ func TestHostCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.ServeHostCalls(serve); status.CodeOf(err) != status.FailedPrecondition {
-			t.Errorf("host calls served twice: %v", err)
-		}
+		statustest.Fails(t, "host calls served twice", c.ServeHostCalls(serve), status.FailedPrecondition)
 		x := compile(t, c, calls, compileoptions.New(1, 1, []int{0}, true))
 		run := func() ([]float32, byte, error) {
 			data := make([]byte, 24)

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/openpathways/pathways/core/epoch"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -44,15 +44,7 @@ func build(t testing.TB, path string, defines ...string) string {
 // refused asserts an error's code, and the texts in its message.
 func refused(t testing.TB, err error, code status.Code, texts ...string) {
 	t.Helper()
-	if err == nil || status.CodeOf(err) != code {
-		t.Errorf("got %v: %v, want %v", status.CodeOf(err), err, code)
-		return
-	}
-	for _, text := range texts {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("the message lacks %q: %v", text, err)
-		}
-	}
+	statustest.Fails(t, "the error", err, code, texts...)
 }
 
 func TestOpenBadPlugin(t *testing.T) {

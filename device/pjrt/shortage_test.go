@@ -3,11 +3,13 @@
 package pjrt
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -28,9 +30,7 @@ func walk(t *testing.T, what string, call func() error) {
 			}
 			return
 		}
-		if status.CodeOf(err) != status.ResourceExhausted {
-			t.Errorf("%s, allocation %d failed: %v, want %v", what, n, err, status.ResourceExhausted)
-		}
+		statustest.Fails(t, fmt.Sprintf("%s, allocation %d failed", what, n), err, status.ResourceExhausted)
 	}
 	t.Errorf("%s: there is no end of allocations", what)
 }

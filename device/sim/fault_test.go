@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -30,15 +31,16 @@ func TestMemoryLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = d.FromHost(host)
-	fails(t, "FromHost", err, status.ResourceExhausted, "device 0", "600 bytes needed", "600 in use", "limit 1000")
+	statustest.Fails(t, "FromHost", err, status.ResourceExhausted, "device 0", "600 bytes needed", "600 in use",
+		"limit 1000")
 	_, err = b.CopyTo(0, "")
-	fails(t, "CopyTo", err, status.ResourceExhausted, "600 bytes needed")
+	statustest.Fails(t, "CopyTo", err, status.ResourceExhausted, "600 bytes needed")
 	_, err = b.CopyTo(0, "pinned_host")
-	fails(t, "CopyTo pinned memory", err, status.ResourceExhausted, "limit 100", "pinned_host")
+	statustest.Fails(t, "CopyTo pinned memory", err, status.ResourceExhausted, "limit 100", "pinned_host")
 	zeros := sim.Program{Name: "zeros", Results: []sim.Result{
 		{Op: "zeros", DType: "u8", Dims: []int64{300}}, {Op: "zeros", DType: "u8", Dims: []int64{300}}}}
 	_, err = compile(t, d, zeros, 1, 0).Execute(device.Run{Inputs: noInputs(2), Only: -1})
-	fails(t, "Execute", err, status.ResourceExhausted, "device 0", "300 bytes needed", "900 in use")
+	statustest.Fails(t, "Execute", err, status.ResourceExhausted, "device 0", "300 bytes needed", "900 in use")
 	if err := b.Ready().Wait(context.Background()); err != nil { // the copy holds the bytes too
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func TestCodeTakesMemoryUntilItIsClosed(t *testing.T) {
 	execute(t, exe, 2, nil)
 	in(600)
 	_, err := other.Execute(device.Run{LaunchID: 3, Inputs: [][]device.Buffer{nil}, Only: -1})
-	fails(t, "other code beside", err, status.ResourceExhausted)
+	statustest.Fails(t, "other code beside", err, status.ResourceExhausted)
 	exe.Close()
 	in(0)
 	execute(t, other, 4, nil)
@@ -111,7 +113,7 @@ func TestDonationTakesNoMemory(t *testing.T) {
 	exe := compile(t, d, p, 0)
 	b := put(t, d, 0, 1, 2)
 	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, NotDonated: []int{0}, Only: -1})
-	fails(t, "without donation", err, status.ResourceExhausted)
+	statustest.Fails(t, "without donation", err, status.ResourceExhausted)
 	for range 10 {
 		b = execute(t, exe, 0, []device.Buffer{b}).Outputs[0][0]
 	}
@@ -152,16 +154,16 @@ func TestFailRun(t *testing.T) {
 			for dev, e := range out.Done {
 				err := e.Wait(context.Background())
 				if run == 2 && (dev == 1 || p.Gang) {
-					fails(t, fmt.Sprintf("%s run %d device %d", p.Name, run, dev), err, status.DataLoss, "bit rot")
+					statustest.Fails(t, fmt.Sprintf("%s run %d device %d", p.Name, run, dev), err, status.DataLoss, "bit rot")
 				} else if err != nil {
 					t.Errorf("%s run %d device %d: %v", p.Name, run, dev, err)
 				}
 			}
 		}
 	}
-	fails(t, "FailRun 0", d.FailRun(0, 0, cause), status.InvalidArgument)
-	fails(t, "FailRun of nothing", d.FailRun(0, 1, nil), status.InvalidArgument)
-	fails(t, "FailRun on no device", d.FailRun(3, 1, cause), status.InvalidArgument)
+	statustest.Fails(t, "FailRun 0", d.FailRun(0, 0, cause), status.InvalidArgument)
+	statustest.Fails(t, "FailRun of nothing", d.FailRun(0, 1, nil), status.InvalidArgument)
+	statustest.Fails(t, "FailRun on no device", d.FailRun(3, 1, cause), status.InvalidArgument)
 }
 
 func TestFailAlloc(t *testing.T) {
@@ -173,7 +175,7 @@ func TestFailAlloc(t *testing.T) {
 	in := []device.Buffer{put(t, d, 0, 1)}
 	before := stats(t, d, 0).InUse
 	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{in}, Only: -1})
-	fails(t, "the second array", err, status.ResourceExhausted, "fragments")
+	statustest.Fails(t, "the second array", err, status.ResourceExhausted, "fragments")
 	if got := stats(t, d, 0).InUse; got != before {
 		t.Errorf("%d bytes in use after the failure, %d before", got, before)
 	}
@@ -202,7 +204,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if !ok {
-			fails(t, what, err, status.Unavailable, "device 1", "a cosmic ray")
+			statustest.Fails(t, what, err, status.Unavailable, "device 1", "a cosmic ray")
 		}
 	}
 	for i := range 2 {
@@ -213,11 +215,11 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 		wait(fmt.Sprint("device ", i), e, i != 1)
 	}
 	_, err := lost.ToHost(make([]byte, 4))
-	fails(t, "ToHost of an array there", err, status.Unavailable, "a cosmic ray")
+	statustest.Fails(t, "ToHost of an array there", err, status.Unavailable, "a cosmic ray")
 	_, err = kept.CopyTo(1, "")
-	fails(t, "CopyTo there", err, status.Unavailable)
+	statustest.Fails(t, "CopyTo there", err, status.Unavailable)
 	_, err = compile(t, d, sum(), 1).Execute(device.Run{Inputs: [][]device.Buffer{{lost}}, Only: -1})
-	fails(t, "Execute there", err, status.Unavailable, "argument 0")
+	statustest.Fails(t, "Execute there", err, status.Unavailable, "argument 0")
 	done := execute(t, compile(t, d, gang("late", 0), 0, 1), 4, noInputs(2)...)
 	is.Settle()
 	wait("a gang launched later", done.Done[0], false)
@@ -239,9 +241,10 @@ func TestLoseAcrossMembers(t *testing.T) {
 	if err := m[2].Lose(0, "unplugged"); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, "the part that waited", early.Done[0].Wait(context.Background()), status.Unavailable, "device 2", "unplugged")
+	statustest.Fails(t, "the part that waited", early.Done[0].Wait(context.Background()),
+		status.Unavailable, "device 2", "unplugged")
 	_, err := compile(t, m[1], gang("a", 0), 0, 1, 2).Execute(device.Run{LaunchID: 1, Inputs: noInputs(1), Only: -1})
-	fails(t, "the part that came later", err, status.Unavailable, "unplugged")
+	statustest.Fails(t, "the part that came later", err, status.Unavailable, "unplugged")
 	pair := execute(t, compile(t, m[0], gang("b", 0), 0, 1), 2, nil)
 	execute(t, compile(t, m[1], gang("b", 0), 0, 1), 2, nil)
 	if err := pair.Done[0].Wait(context.Background()); err != nil {

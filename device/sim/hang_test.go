@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -26,7 +27,7 @@ func TestOppositeOrderHangs(t *testing.T) {
 		results = append(results, execute(t, a, first, nil), execute(t, b, second, nil))
 	}
 	is.Settle()
-	fails(t, "Hang", is.Hang(), status.Aborted,
+	statustest.Fails(t, "Hang", is.Hang(), status.Aborted,
 		`launch 1 of "a" holds devices [0] and waits for launch 2 of "b"`,
 		`launch 2 of "b" holds devices [1] and waits for launch 1 of "a"`)
 	for i, r := range results {
@@ -34,9 +35,10 @@ func TestOppositeOrderHangs(t *testing.T) {
 			t.Errorf("part %d of the hanging gangs is done", i)
 		}
 	}
-	fails(t, "Close", m[0].Close(), status.Aborted, `"a"`, `"b"`)
+	statustest.Fails(t, "Close", m[0].Close(), status.Aborted, `"a"`, `"b"`)
 	for _, r := range results {
-		fails(t, "part of a hanging gang", r.Done[0].Wait(context.Background()), status.Aborted, "wait for each other")
+		statustest.Fails(t, "part of a hanging gang", r.Done[0].Wait(context.Background()),
+			status.Aborted, "wait for each other")
 	}
 	if err := is.Hang(); err != nil {
 		t.Errorf("after Close: %v", err)
@@ -89,11 +91,11 @@ func TestThreadsHang(t *testing.T) {
 	threads.Go(func() { rb, _ = b.Execute(device.Run{LaunchID: 2, Inputs: noInputs(2), Only: -1}) })
 	threads.Wait()
 	is.Settle()
-	fails(t, "Hang", is.Hang(), status.Aborted, `"a"`, `"b"`)
-	fails(t, "Close", d.Close(), status.Aborted)
+	statustest.Fails(t, "Hang", is.Hang(), status.Aborted, `"a"`, `"b"`)
+	statustest.Fails(t, "Close", d.Close(), status.Aborted)
 	for _, r := range []*device.Results{ra, rb} {
 		for _, e := range r.Done {
-			fails(t, "hanging gang", e.Wait(context.Background()), status.Aborted)
+			statustest.Fails(t, "hanging gang", e.Wait(context.Background()), status.Aborted)
 		}
 	}
 }
@@ -132,8 +134,8 @@ func TestHangThroughData(t *testing.T) {
 	execute(t, compile(t, m[1], gang("h", 0), 1, 2), 5, nil)                      // holds device 2
 	execute(t, compile(t, m[1], g, 0, 2), 3, []device.Buffer{put(t, m[1], 0, 2)}) // queued on device 2
 	is.Settle()
-	fails(t, "Hang", is.Hang(), status.Aborted, "launch 3", "launch 4", "launch 5")
-	fails(t, "Close", m[0].Close(), status.Aborted)
+	statustest.Fails(t, "Hang", is.Hang(), status.Aborted, "launch 3", "launch 4", "launch 5")
+	statustest.Fails(t, "Close", m[0].Close(), status.Aborted)
 }
 
 // A gang whose other member never comes is no circle, but Close ends it.
@@ -153,12 +155,12 @@ func TestCloseEndsIncompleteGang(t *testing.T) {
 				t.Errorf("Close of the member that never came: %v", err)
 			}
 		} else {
-			fails(t, "Close", err, code)
+			statustest.Fails(t, "Close", err, code)
 		}
-		fails(t, "the waiting part", r.Done[0].Wait(context.Background()), code, "member")
+		statustest.Fails(t, "the waiting part", r.Done[0].Wait(context.Background()), code, "member")
 		if who == 1 {
 			_, err := compile(t, m[0], gang("a", 0), 0, 1).Execute(device.Run{LaunchID: 2, Inputs: noInputs(1), Only: -1})
-			fails(t, "Execute with a member that has left", err, status.Unavailable, "member 1")
+			statustest.Fails(t, "Execute with a member that has left", err, status.Unavailable, "member 1")
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -206,9 +207,9 @@ func TestLaunchMismatch(t *testing.T) {
 	a := compile(t, m[0], gang("a", 0), 0, 1)
 	execute(t, a, 1, nil)
 	_, err := a.Execute(device.Run{LaunchID: 1, Inputs: noInputs(1), Only: -1})
-	fails(t, "the same launch twice", err, status.InvalidArgument, "launch 1")
+	statustest.Fails(t, "the same launch twice", err, status.InvalidArgument, "launch 1")
 	_, err = compile(t, m[1], gang("b", 0), 0, 1).Execute(device.Run{LaunchID: 1, Inputs: noInputs(1), Only: -1})
-	fails(t, "another program under the launch", err, status.InvalidArgument, "launch 1", `"a"`)
+	statustest.Fails(t, "another program under the launch", err, status.InvalidArgument, "launch 1", `"a"`)
 	execute(t, compile(t, m[1], gang("a", 0), 0, 1), 1, nil)
 }
 
@@ -228,11 +229,11 @@ func TestKind(t *testing.T) {
 
 	kv := newStore()
 	_, err = kind.Join(ctx, device.Membership{Node: 2, Nodes: 2, Store: kv})
-	fails(t, "a member that is not one", err, status.InvalidArgument, "member 2 of 2")
+	statustest.Fails(t, "a member that is not one", err, status.InvalidArgument, "member 2 of 2")
 	_, err = kind.Join(ctx, device.Membership{Node: 0, Nodes: 2})
-	fails(t, "no store", err, status.InvalidArgument, "store")
+	statustest.Fails(t, "no store", err, status.InvalidArgument, "store")
 	_, err = sim.Kind{Options: sim.Options{Devices: -1}}.Join(ctx, device.Membership{})
-	fails(t, "negative devices", err, status.InvalidArgument)
+	statustest.Fails(t, "negative devices", err, status.InvalidArgument)
 
 	short, cancel := context.WithCancel(ctx)
 	cancel()
@@ -246,7 +247,7 @@ func TestKind(t *testing.T) {
 	for i := range 2 {
 		both.Go(func() {
 			_, err := kind.Join(ctx, device.Membership{Node: i, Nodes: 2, Store: kv})
-			fails(t, "members on two islands", err, status.Unimplemented, "member")
+			statustest.Fails(t, "members on two islands", err, status.Unimplemented, "member")
 		})
 	}
 	both.Wait()
@@ -263,7 +264,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				for {
 					out, err := exe.Execute(device.Run{Inputs: noInputs(4), Only: -1})
 					if err != nil {
-						fails(t, "Execute", err, status.FailedPrecondition)
+						statustest.Fails(t, "Execute", err, status.FailedPrecondition)
 						return
 					}
 					if err := out.Done[3].Wait(context.Background()); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -39,11 +40,11 @@ func TestBadPrograms(t *testing.T) {
 	} {
 		_, err := d.Compile(context.Background(), device.Program{Format: "sim", Code: []byte(c.code)},
 			sim.CompileOptions([]int{0, 1}))
-		fails(t, c.name, err, status.InvalidArgument, c.text)
+		statustest.Fails(t, c.name, err, status.InvalidArgument, c.text)
 	}
 	for _, devs := range [][]int{{4}, {0, 0}} {
 		_, err := d.Compile(context.Background(), plain("p", 0).Source(), sim.CompileOptions(devs))
-		fails(t, fmt.Sprint("devices ", devs), err, status.InvalidArgument, fmt.Sprint(devs))
+		statustest.Fails(t, fmt.Sprint("devices ", devs), err, status.InvalidArgument, fmt.Sprint(devs))
 	}
 }
 
@@ -116,7 +117,7 @@ func TestCompileOptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = d.Compile(context.Background(), plain("p", 0).Source(), b)
-		fails(t, name, err, status.InvalidArgument)
+		statustest.Fails(t, name, err, status.InvalidArgument)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/shape"
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -147,20 +145,6 @@ func values(b []byte) (v []float32) {
 		v = append(v, math.Float32frombits(binary.NativeEndian.Uint32(b)))
 	}
 	return v
-}
-
-// fails asserts the code and text of an error.
-func fails(t testing.TB, what string, err error, code status.Code, texts ...string) {
-	t.Helper()
-	if err == nil || status.CodeOf(err) != code {
-		t.Errorf("%s: %v: %v, want %v", what, status.CodeOf(err), err, code)
-		return
-	}
-	for _, text := range texts {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: the message lacks %q: %v", what, text, err)
-		}
-	}
 }
 
 // gang is a program whose devices wait for each other.

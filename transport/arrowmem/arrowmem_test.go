@@ -3,7 +3,6 @@ package arrowmem
 import (
 	"bytes"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
 )
@@ -102,10 +102,7 @@ func TestCloseReportsUnfreedMemory(t *testing.T) {
 	b.Resize(1000)
 	c := memory.SliceBuffer(b, 64, 100)
 	b.Release()
-	if err := a.Close(); status.CodeOf(err) != status.FailedPrecondition ||
-		!strings.Contains(err.Error(), "1 buffers of 1024 bytes") {
-		t.Errorf("a buffer whose slice lives: %v", err)
-	}
+	statustest.Fails(t, "a buffer whose slice lives", a.Close(), status.FailedPrecondition, "1 buffers of 1024 bytes")
 	c.Bytes()[0] = 1
 	c.Release()
 	if s := p.Stats(); s.Mapped != 0 || len(s.Used) != 0 {
@@ -130,13 +127,8 @@ func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[3<<20-1] = 7
-	if _, err := allocate(3<<20, nil); status.CodeOf(err) != status.ResourceExhausted ||
-		!strings.Contains(err.Error(), "4194304") {
-		t.Errorf("more than the limit: %v", err)
-	}
-	if _, err := allocate(8<<20, b); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("longer than the limit: %v", err)
-	}
+	statustest.Fails(t, "more than the limit", statustest.Of(allocate(3<<20, nil)), status.ResourceExhausted, "4194304")
+	statustest.Fails(t, "longer than the limit", statustest.Of(allocate(8<<20, b)), status.ResourceExhausted)
 	if b[3<<20-1] != 7 {
 		t.Error("an allocation that failed has changed what it was to replace")
 	}
@@ -148,9 +140,7 @@ func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := allocate(1, nil); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("after Close: %v", err)
-	}
+	statustest.Fails(t, "after Close", statustest.Of(allocate(1, nil)), status.Unavailable)
 	if !panics(func() {
 		var err error
 		defer Catch(&err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -210,10 +211,7 @@ func TestPairApartHeals(t *testing.T) {
 			f.Cut()
 			check := func(err error) {
 				t.Helper()
-				if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 1 (one)") ||
-					!strings.Contains(err.Error(), "process 2 (two)") {
-					t.Errorf("%v (%v), expected UNAVAILABLE that names both", err, status.CodeOf(err))
-				}
+				statustest.Fails(t, "the error", err, status.Unavailable, "process 1 (one)", "process 2 (two)")
 			}
 			for range 3 {
 				for _, size := range []int{10, 200_000} {
@@ -438,8 +436,6 @@ func TestResumeOutOfTurn(t *testing.T) {
 		t.Errorf("more than was sent: %v", code)
 	}
 	x.Expect(3, key(2, 0), 5, nil, func(b transport.Block, err error) { got <- err })
-	if err := <-got; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3 (three)") {
-		t.Errorf("a process that claims what cannot be: %v", err)
-	}
+	statustest.Fails(t, "a process that claims what cannot be", <-got, status.Unavailable, "process 3 (three)")
 	well(t, x, neighbour)
 }

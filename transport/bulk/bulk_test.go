@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
@@ -192,14 +192,10 @@ func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 				}
 				last.(*Exchange).Leave(status.New(status.Internal, "my disk is full"))
 				for _, x := range w.Exchanges[:n-1] {
-					if err := <-ends; status.CodeOf(err) != status.Unavailable ||
-						!strings.Contains(err.Error(), "has gone: my disk is full") {
-						t.Errorf("what is expected of a process that has gone: %v", err)
-					}
+					statustest.Fails(t, "what is expected of a process that has gone", <-ends, status.Unavailable,
+						"has gone: my disk is full")
 					x.PushBytes(n, key(10, 0), nil, func(err error) { ends <- err })
-					if err := <-ends; status.CodeOf(err) != status.Unavailable {
-						t.Errorf("what is pushed to a process that has gone: %v", err)
-					}
+					statustest.Fails(t, "what is pushed to a process that has gone", <-ends, status.Unavailable)
 				}
 				w.Exchanges[0].Close()
 				w.Exchanges[1].Close()
@@ -227,14 +223,10 @@ func TestManyPeers(t *testing.T) {
 	done := make(chan error, 1)
 	for _, n := range []uint64{2, many - 1} {
 		x.PushBytes(n, key(1, 0), nil, func(err error) { done <- err })
-		if err := <-done; status.CodeOf(err) != status.Unavailable {
-			t.Errorf("a push to process %d: %v", n, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("a push to process %d", n), <-done, status.Unavailable)
 	}
 	x.Expect(many-1, key(1, 0), 1, nil, func(_ transport.Block, err error) { done <- err })
-	if err := <-done; status.CodeOf(err) != status.Unavailable {
-		t.Errorf("what is expected of a process that has gone: %v", err)
-	}
+	statustest.Fails(t, "what is expected of a process that has gone", <-done, status.Unavailable)
 }
 
 func BenchmarkExchange(b *testing.B) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -189,9 +190,7 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 					if err == nil && end == arrived && strings.HasPrefix(c.name, "more bytes") {
 						continue // it had what it needed
 					}
-					if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3 (three)") {
-						t.Errorf("%v (%v), expected UNAVAILABLE for process 3 (three)", err, status.CodeOf(err))
-					}
+					statustest.Fails(t, "the error", err, status.Unavailable, "process 3 (three)")
 				}
 				well(t, x, neighbour)
 			})
@@ -297,9 +296,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 			x.Expect(3, key(1, 0), 10, nil, func(_ transport.Block, err error) { arrived <- err })
 			x.PushBytes(3, key(2, 0), make([]byte, 100_000), func(err error) { pushed <- err })
 			for _, end := range []chan error{arrived, pushed} {
-				if err := <-end; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 3") {
-					t.Errorf("%v (%v), expected UNAVAILABLE for process 3", err, status.CodeOf(err))
-				}
+				statustest.Fails(t, "the error", <-end, status.Unavailable, "process 3")
 			}
 		})
 	}
@@ -328,9 +325,7 @@ func TestMemoryOfLost(t *testing.T) {
 	defer unix.Munmap(theirs)
 	h.until(kindGrant)
 	x.Peers(nil, []uint64{3}, nil)
-	if err := <-arrived; status.CodeOf(err) != status.Unavailable {
-		t.Fatal(err)
-	}
+	statustest.Fails(t, "the error", <-arrived, status.Unavailable)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // it goes on writing
 		defer close(stopped)
@@ -376,9 +371,7 @@ func TestFailedWhileItComes(t *testing.T) {
 		h.until(kindGrant)
 		go x.Fail(key(id, 0).Space, id, status.New(status.Aborted, "enough"))
 		piece(id, 0, data[:size/2])
-		if err := <-arrived; status.CodeOf(err) != status.Aborted {
-			t.Fatalf("%v (%v), expected ABORTED", err, status.CodeOf(err))
-		}
+		statustest.Fails(t, "the error", <-arrived, status.Aborted)
 		clear(into)
 		piece(id, size/2, data[size/2:]) // it was on its way
 		h.send(kindFailed, withStatus(numbers(nil, id), status.New(status.Aborted, "as you like")))

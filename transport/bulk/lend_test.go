@@ -3,11 +3,11 @@ package bulk
 import (
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/transporttest"
 )
@@ -65,9 +65,7 @@ func TestLendingEnds(t *testing.T) {
 		y.Close()
 		lost := make(chan error, 1)
 		x.Expect(2, transport.Key{Space: 1, ID: 2}, 1, nil, func(_ transport.Block, err error) { lost <- err })
-		if err := <-lost; status.CodeOf(err) != status.Unavailable {
-			t.Fatal(err)
-		}
+		statustest.Fails(t, "the error", <-lost, status.Unavailable)
 		select {
 		case err := <-done:
 			t.Errorf("it was given back (%v), and the receiver has it", err)
@@ -107,9 +105,7 @@ func TestCannotLend(t *testing.T) {
 		w.Exchanges[1].Expect(1, k, 100, nil, func(_ transport.Block, err error) { arrived <- err })
 		x.Lend(2, k, private.Data, func(err error) { done <- err })
 		for _, err := range []error{err, <-done, <-arrived} {
-			if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v (%v), expected %q", kind, err, status.CodeOf(err), want)
-			}
+			statustest.Fails(t, kind, err, status.FailedPrecondition, want)
 		}
 		private.Release()
 		if err := x.CanLend(77, nil); err == nil {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -297,9 +298,7 @@ func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 			data := make([]byte, size)
 			var ends sync.WaitGroup // of what goes with the first
 			check := func(err error) {
-				if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2 (child-2)") {
-					t.Errorf("%v (%v), expected UNAVAILABLE for process 2 (child-2)", err, status.CodeOf(err))
-				}
+				statustest.Fails(t, "the error", err, status.Unavailable, "process 2 (child-2)")
 			}
 			first, second := make(chan struct{}, 1), make(chan struct{}, 1) // a block went to or came from them
 			for _, c := range children {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -40,9 +41,7 @@ func TestUnreachableProcessIsLost(t *testing.T) {
 	x, _ := seeker(t, 30*time.Millisecond, "two")
 	lost := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { lost <- err })
-	if err := <-lost; status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2 (two)") {
-		t.Errorf("%v (%v), expected UNAVAILABLE for process 2 (two)", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "the error", <-lost, status.Unavailable, "process 2 (two)")
 }
 
 // A process that cannot be reached and comes by itself is dialled no more.
@@ -112,9 +111,7 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 	}
 	three.Peers([]*wire.Process{{Number: 1, Host: "here", Addresses: []string{address}}}, nil, nil)
 	x.Peers(at(3), []uint64{2}, nil)
-	if err := <-failed; status.CodeOf(err) != status.Unavailable {
-		t.Errorf("what was for process 2 ends with %v", err)
-	}
+	statustest.Fails(t, "what was for process 2", <-failed, status.Unavailable)
 	if err := exchanged(x, three, 2, 10); err != nil {
 		t.Error(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
@@ -240,9 +241,7 @@ func TestAbortAndLoss(t *testing.T) {
 					rt.Errorf("rank %d: %v does not name %s", r, err, text)
 				}
 			}
-			if status.CodeOf(err) != want {
-				rt.Errorf("rank %d: %v has code %s, want %s", r, err, status.CodeOf(err), want)
-			}
+			statustest.Fails(rt, fmt.Sprintf("rank %d", r), err, want)
 		}
 		for w.hub.pushes.Load() > 0 { // blocks that are not read any more
 			spin()
@@ -298,9 +297,7 @@ func TestBadCallsAndSpecsAreRefused(t *testing.T) {
 			c.make(s, &call)
 			w.engines[1].Enter(call)
 			err := <-got
-			if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("got %v (%s), want %s with %q", err, status.CodeOf(err), c.code, c.text)
-			}
+			statustest.Fails(t, "the error", err, c.code, c.text)
 		})
 	}
 }

@@ -2,13 +2,13 @@ package content_test
 
 import (
 	"bytes"
-	"strings"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/content"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -126,9 +126,7 @@ func TestTransferThatFails(t *testing.T) {
 			var e ends
 			giveUp := e.receive(two, 1, c.limit)
 			c.begin(one, two, &e, giveUp)
-			if err := <-e.received; status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("the receiver got %v, want %v with %q", err, c.code, c.text)
-			}
+			statustest.Fails(t, "the receiver", <-e.received, c.code, c.text)
 			if err := <-e.sent; err == nil {
 				t.Error("the sender heard of no error")
 			}

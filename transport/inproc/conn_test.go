@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/transporttest"
@@ -40,9 +41,7 @@ func TestNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := n.Listen("x"); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a name twice: %v", err)
-	}
+	statustest.Fails(t, "a name twice", statustest.Of(n.Listen("x")), status.AlreadyExists)
 	transporttest.Greetings(t, l, n, n.Credentials)
 }
 

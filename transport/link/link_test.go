@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -265,12 +265,8 @@ func TestMemoryIsBoundedWhereNothingIsReceived(t *testing.T) {
 			}
 			err = near.Send(wire.KindRun, make([]byte, 1<<10))
 		}
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "not acknowledged") {
-			t.Errorf("the sender is told %v", err)
-		}
-		if err := <-ended; status.CodeOf(err) != status.Unavailable {
-			t.Errorf("the receiver is told %v", err)
-		}
+		statustest.Fails(t, "the sender", err, status.Unavailable, "not acknowledged")
+		statustest.Fails(t, "the receiver", <-ended, status.Unavailable)
 		end(near, far)
 	})
 }
@@ -316,13 +312,10 @@ func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
 		for _, kind := range []wire.Kind{0, wire.KindReceived, wire.KindBurst} {
-			if err := near.Send(kind, nil); status.CodeOf(err) != status.InvalidArgument {
-				t.Errorf("a message of kind %d: %v", kind, err)
-			}
+			statustest.Fails(t, fmt.Sprintf("a message of kind %d", kind), near.Send(kind, nil), status.InvalidArgument)
 		}
-		if err := near.Send(wire.KindRun, make([]byte, wire.MaxFrame+1)); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("a message that is too long: %v", err)
-		}
+		statustest.Fails(t, "a message that is too long", near.Send(wire.KindRun, make([]byte, wire.MaxFrame+1)),
+			status.InvalidArgument)
 		if err := near.Send(wire.KindHeartbeat, nil); err != nil { // is not numbered
 			t.Error(err)
 		}
@@ -367,9 +360,7 @@ func TestLinkEndsAtBothSidesWhenTheLeaseIsOver(t *testing.T) {
 		}
 		for range 2 {
 			err := <-ended
-			if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "10s") {
-				t.Errorf("%v; want UNAVAILABLE, and the lease", err)
-			}
+			statustest.Fails(t, "the error", err, status.Unavailable, "10s")
 			// An attempt that is under way has until transport.HelloTime.
 			if took := time.Since(begun); took < lease || took > lease+transport.HelloTime {
 				t.Errorf("it ended after %v, with a lease of %v", took, lease)
@@ -479,9 +470,7 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 					Secret: welcome.Link.Secret, Term: welcome.Link.Term, Attempt: 2}}
 				c.change(hello)
 				_, _, err := w.network.Dial(context.Background(), "inproc:controller", hello)
-				if status.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.says) {
-					t.Errorf("%v: %v; want %v, and %q", status.CodeOf(err), err, c.code, c.says)
-				}
+				statustest.Fails(t, "the error", err, c.code, c.says)
 				time.Sleep(2 * time.Second)
 				for _, c := range []transport.Conn{near, far} {
 					if err := c.Send(wire.KindRun, []byte("on")); err != nil {
@@ -540,9 +529,7 @@ func TestConnectionWithoutALeaseEndsWhenItBreaks(t *testing.T) {
 		}
 		w.network.Break("client")
 		for _, c := range []transport.Conn{near, far} {
-			if err := drain(c); status.CodeOf(err) != status.Unavailable {
-				t.Error(err)
-			}
+			statustest.Fails(t, "the error", drain(c), status.Unavailable)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -56,9 +57,8 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Resume: &wire.Resume{Link: welcome.Link.Id,
 			Secret: welcome.Link.Secret, Term: welcome.Link.Term, Attempt: 99}}
 		_, _, err := w.network.Dial(context.Background(), "inproc:controller", hello)
-		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "has continued it in term") {
-			t.Errorf("the term before is accepted again: %v", err)
-		}
+		statustest.Fails(t, "the term before is accepted again", err, status.FailedPrecondition,
+			"has continued it in term")
 		end(near, far, old)
 		<-ended
 		<-ended
@@ -72,17 +72,13 @@ func TestOnlyKeptLinksOutliveTheirAcceptor(t *testing.T) {
 		w.acceptor = NewAcceptor(Config{Lease: lease, Term: term + 1})
 		w.network.Break("client")
 		_, _, err := near.Recv()
-		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "has started since") {
-			t.Errorf("a link that was not kept: %v", err)
-		}
+		statustest.Fails(t, "a link that was not kept", err, status.FailedPrecondition, "has started since")
 		end(near, old)
 	})
 	a := NewAcceptor(Config{Lease: lease, Term: term + 1})
 	c := a.Restore(Saved{ID: 1, Secret: make([]byte, secretSize), Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}})
 	in := &transport.Incoming{Protocol: wire.ProtocolRejoin - 1, Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}
 	_, err := a.give(in, &wire.Resume{Link: 1, Secret: make([]byte, secretSize), Term: term, Attempt: 1})
-	if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), "cannot say what it has") {
-		t.Errorf("a dialler of an old protocol: %v", err)
-	}
+	statustest.Fails(t, "a dialler of an old protocol", err, status.FailedPrecondition, "cannot say what it has")
 	c.Close()
 }

@@ -1,9 +1,11 @@
 package match
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -15,9 +17,7 @@ func TestFirstToComeWaitsForTheOther(t *testing.T) {
 	if e, err := table.Offer(7, key(1), "first"); e != nil || err != nil {
 		t.Fatal(e, err)
 	}
-	if _, err := table.Offer(7, key(1), "again"); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a second offer: %v", err)
-	}
+	statustest.Fails(t, "a second offer", statustest.Of(table.Offer(7, key(1), "again")), status.AlreadyExists)
 	if _, found, err := table.Expect(&Expected{Peer: 8, Key: key(1)}); found || err != nil {
 		t.Errorf("the same key of another peer: %v, %v", found, err)
 	}
@@ -53,12 +53,10 @@ func TestFailuresAreRememberedWithoutGrowing(t *testing.T) {
 		}
 		table.Lose(n, status.New(status.Internal, "told again"))
 		for _, late := range []uint64{n, n - min(n-1, remembered-1)} {
-			if err := table.Refused(late, key(3)); status.CodeOf(err) != status.Unavailable {
-				t.Fatalf("process %d, after %d: %v", late, n, err)
-			}
-			if err := table.Refused(many+1, key(10+late)); status.CodeOf(err) != status.Unavailable {
-				t.Fatalf("operation %d, after %d: %v", late, n, err)
-			}
+			statustest.Fails(t, fmt.Sprintf("process %d, after %d", late, n), table.Refused(late, key(3)),
+				status.Unavailable)
+			statustest.Fails(t, fmt.Sprintf("operation %d, after %d", late, n), table.Refused(many+1, key(10+late)),
+				status.Unavailable)
 		}
 	}
 	for what, r := range map[string]int{"processes": table.lost.Len(), "their order": len(table.lost.order),

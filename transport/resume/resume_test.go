@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -86,16 +87,12 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 	s.Add(wire.KindBulk, nil)
 	s.Add(wire.KindBulk, nil)
 	for _, bad := range []uint64{3, 1 << 63} {
-		if err := s.Ack(bad); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("an acknowledgement of %d frames: %v", bad, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("an acknowledgement of %d frames", bad), s.Ack(bad), status.InvalidArgument)
 	}
 	if err := s.Ack(2); err != nil {
 		t.Error(err)
 	}
-	if err := s.Ack(1); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("an acknowledgement that goes back: %v", err)
-	}
+	statustest.Fails(t, "an acknowledgement that goes back", s.Ack(1), status.InvalidArgument)
 }
 
 // A file is sent again with its frame, also where its owner has closed it, and is

@@ -3,9 +3,9 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -214,9 +215,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", false, nil), p.Arena("b", false, nil)
-	if _, err := try(a, 9<<20); status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "limit") {
-		t.Errorf("more than the limit: %v", err)
-	}
+	statustest.Fails(t, "more than the limit", statustest.Of(try(a, 9<<20)), status.ResourceExhausted, "limit")
 	first := get(t, a, 8<<20)
 	if a.Try(0, 1) != nil {
 		t.Error("there is more memory than allowed")
@@ -452,9 +451,8 @@ func TestMapRefuses(t *testing.T) {
 		size int64
 	}{{file(4096, 0), 4096}, {file(4096, unix.F_SEAL_SHRINK), 8192}, {file(4096, unix.F_SEAL_SHRINK), 0},
 		{file(4096, unix.F_SEAL_SHRINK), -1}, {plain, 0}} {
-		if _, err := NewPool(Config{}).Map(c.file, c.size); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%d bytes: %v", c.size, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%d bytes", c.size), statustest.Of(NewPool(Config{}).Map(c.file, c.size)),
+			status.InvalidArgument)
 		if c.file.Close() == nil {
 			t.Error("the file is still open")
 		}

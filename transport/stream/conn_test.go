@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/transporttest"
@@ -132,12 +133,8 @@ func TestBadFrames(t *testing.T) {
 				raw.Close()
 			}()
 			_, _, err := conn.Recv()
-			if status.CodeOf(err) != c.code {
-				t.Errorf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
-			}
-			if err := conn.Send(20, nil); status.CodeOf(err) != c.code {
-				t.Errorf("afterwards: %v, expected the same error", err)
-			}
+			statustest.Fails(t, "the error", err, c.code)
+			statustest.Fails(t, "afterwards", conn.Send(20, nil), c.code)
 		})
 	}
 }
@@ -165,18 +162,14 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 			}
 		}()
 		_, _, err := conn.Recv()
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "did not end it") {
-			t.Errorf("%v", err)
-		}
+		statustest.Fails(t, "the error", err, status.Unavailable, "did not end it")
 		close(stop)
 		<-ended
 	})
 	t.Run("silence", func(t *testing.T) {
 		conn, _ := sockets(t, Config{Silence: bound}, true)
 		_, _, err := conn.Recv()
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "silent") {
-			t.Errorf("%v", err)
-		}
+		statustest.Fails(t, "the error", err, status.Unavailable, "silent")
 	})
 	t.Run("does not read", func(t *testing.T) {
 		conn, _ := sockets(t, Config{WriteTime: bound, MaxPending: 1 << 20}, true)
@@ -185,9 +178,7 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 		for err == nil {
 			err = conn.Send(20, payload)
 		}
-		if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "read nothing") {
-			t.Errorf("%v", err)
-		}
+		statustest.Fails(t, "the error", err, status.Unavailable, "read nothing")
 	})
 	t.Run("heartbeats", func(t *testing.T) {
 		config := Config{Heartbeat: 5 * time.Millisecond, Silence: time.Minute}
@@ -438,9 +429,7 @@ func TestListenChecksAddresses(t *testing.T) {
 			status.FailedPrecondition},
 	} {
 		l, err := Listen(c.address, c.o, nil)
-		if status.CodeOf(err) != c.code {
-			t.Errorf("%s: %v (%v), expected %v", c.address, err, status.CodeOf(err), c.code)
-		}
+		statustest.Fails(t, c.address, err, c.code)
 		if err == nil {
 			l.Close()
 		}
@@ -456,9 +445,7 @@ func TestListenChecksAddresses(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if _, err := Listen(address, Options{}, nil); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a socket in use: %v", err)
-	}
+	statustest.Fails(t, "a socket in use", statustest.Of(Listen(address, Options{}, nil)), status.AlreadyExists)
 	l.net.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
 	if _, err := os.Stat(filepath.Join(dir, "s")); err != nil {

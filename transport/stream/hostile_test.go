@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/transporttest"
@@ -215,9 +216,7 @@ func TestLongGreetings(t *testing.T) {
 			if c.code == status.Unavailable {
 				_ = socket.(*net.TCPConn).CloseWrite()
 			}
-			if err := refusal(t, socket); status.CodeOf(err) != c.code {
-				t.Errorf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
-			}
+			statustest.Fails(t, "the error", refusal(t, socket), c.code)
 		})
 	}
 	// A worker's hello may be long where it shows the token.
@@ -504,9 +503,7 @@ func TestBoundsOfRoles(t *testing.T) {
 		if err := c.Send(20, make([]byte, transport.ShortFrame+1)); err != nil {
 			t.Error(err)
 		}
-		if err := <-got; status.CodeOf(err) != code {
-			t.Errorf("%v: %v (%v), expected %v", role, err, status.CodeOf(err), code)
-		}
+		statustest.Fails(t, fmt.Sprint(role), <-got, code)
 		c.Close()
 	}
 }

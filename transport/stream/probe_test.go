@@ -1,9 +1,11 @@
 package stream
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -26,9 +28,7 @@ func TestProbeFindsTheProcessWithoutAToken(t *testing.T) {
 			}
 			c, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_PROBE, Identity: []byte(asked)},
 				Options{})
-			if status.CodeOf(err) != want {
-				t.Errorf("a listener of identity %q is asked for %q: %v, expected %v", own, asked, err, want)
-			}
+			statustest.Fails(t, fmt.Sprintf("a listener of identity %q is asked for %q", own, asked), err, want)
 			if err == nil {
 				if _, _, err := c.Recv(); err == nil {
 					t.Error("a probe was sent something behind its answer")

@@ -1,10 +1,11 @@
 package stream
 
 import (
-	"strings"
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/transporttest"
 )
@@ -24,9 +25,8 @@ func TestMessageTooLongIsAnErrorOfItsSender(t *testing.T) {
 		for _, size := range []int{65 << 20, 200 << 20} {
 			for kind := wire.KindHello; kind < wire.KindBulk; kind++ {
 				err := send(kind, long[:size])
-				if status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "at most 67108864") {
-					t.Errorf("%s of %d bytes of kind %d: %v, want INVALID_ARGUMENT and the bound", name, size, kind, err)
-				}
+				statustest.Fails(t, fmt.Sprintf("%s of %d bytes of kind %d", name, size, kind), err,
+					status.InvalidArgument, "at most 67108864")
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -18,9 +19,7 @@ func TestProtocolSkew(t *testing.T) {
 	const ours, theirs = "pathways 1.0", "pathways 9.0"
 	says := func(t *testing.T, err error) {
 		t.Helper()
-		if status.CodeOf(err) != status.FailedPrecondition {
-			t.Fatalf("%v (%v), want FAILED_PRECONDITION", err, status.CodeOf(err))
-		}
+		statustest.Fails(t, "the error", err, status.FailedPrecondition)
 		for _, want := range []string{ours, theirs, "install the same version"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%q does not say %q", err, want)

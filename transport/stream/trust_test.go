@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -118,9 +119,7 @@ func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 			defer l.Close()
 			for range 10 { // whichever of the sides is the faster
 				_, _, err := Dial(t.Context(), l.Address(), &wire.Hello{}, Options{Credentials: cred(), TLS: c.client})
-				if status.CodeOf(err) != status.Unauthenticated {
-					t.Fatalf("%v (%v), expected UNAUTHENTICATED", err, status.CodeOf(err))
-				}
+				statustest.Fails(t, "the error", err, status.Unauthenticated)
 				for _, s := range c.says {
 					if !strings.Contains(err.Error(), s) {
 						t.Errorf("%q does not say %q", err, s)
@@ -236,10 +235,8 @@ func TestNoPlainConnectionsBetweenMachines(t *testing.T) {
 	_, _, dialled := Dial(t.Context(), far, &wire.Hello{}, Options{Credentials: cred()})
 	_, listened := Listen(far, Options{Credentials: cred()}, nil)
 	for _, err := range []error{dialled, listened} {
-		if status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(),
-			far+" can be reached from other machines, and there is no TLS: give the authority by --tls-ca or PATHWAYS_TLS_CA") {
-			t.Errorf("%v (%v), expected FAILED_PRECONDITION and what to give", err, status.CodeOf(err))
-		}
+		statustest.Fails(t, "the error", err, status.FailedPrecondition,
+			far+" can be reached from other machines, and there is no TLS: give the authority by --tls-ca or PATHWAYS_TLS_CA")
 	}
 }
 
@@ -261,9 +258,7 @@ func TestHandshakeThatBreaks(t *testing.T) {
 	}()
 	_, _, err = Dial(t.Context(), "tcp:"+l.Addr().String(), &wire.Hello{},
 		Options{TLS: newAuthority(t).config(-time.Hour, time.Hour, "127.0.0.1")})
-	if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "does it speak TLS") {
-		t.Errorf("%v (%v), expected UNAVAILABLE", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "the error", err, status.Unavailable, "does it speak TLS")
 }
 
 // A token or a certificate of a tenant names it; where both do, they have to agree. It opens what a tenant's opens.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func open(t *testing.T, dir string) *Store {
@@ -79,9 +80,7 @@ func TestOtherFilesAreRefused(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v", err)
-	}
+	statustest.Fails(t, "the error", statustest.Of(Open(dir)), status.DataLoss, path)
 	os.Remove(path)
 	s := open(t, dir)
 	defer s.Close()
@@ -91,7 +90,5 @@ func TestOtherFilesAreRefused(t *testing.T) {
 	if err := s.Write([]Entry{{string(identity), "format", number(format + 1)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Start(); status.CodeOf(err) != status.FailedPrecondition || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v", err)
-	}
+	statustest.Fails(t, "the error", statustest.Of(s.Start()), status.FailedPrecondition, path)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -49,9 +50,8 @@ func TestDevicesOfOptionsCanBeReplaced(t *testing.T) {
 	if !slices.Contains(texts(outer), "outer") || !slices.Contains(texts(build), "inner") {
 		t.Errorf("unknown fields are lost: %q, %q", texts(outer), texts(build))
 	}
-	if _, err := WithDevices(someOptions(), ids[:5]); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("five devices for six: %v", err)
-	}
+	statustest.Fails(t, "five devices for six", statustest.Of(WithDevices(someOptions(), ids[:5])),
+		status.InvalidArgument)
 }
 
 // Each process writes maps in an order of its own.
@@ -196,9 +196,7 @@ func TestManualOptions(t *testing.T) {
 	if !spmd || !strings.Contains(string(outer), "sharding-propagation") {
 		t.Error("the program would not be partitioned, or its shardings looked for")
 	}
-	if _, err := Manual([]byte{0xff}, nil, nil); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("no options: %v", err)
-	}
+	statustest.Fails(t, "no options", statustest.Of(Manual([]byte{0xff}, nil, nil)), status.InvalidArgument)
 }
 
 func TestManualAgainKeepsWhatManualMade(t *testing.T) {

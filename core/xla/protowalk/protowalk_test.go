@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -108,13 +109,10 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 			}
 			last = err
 		}
-		if status.CodeOf(last) != status.InvalidArgument {
-			t.Errorf("%s: %v", name, last)
-		}
+		statustest.Fails(t, name, last, status.InvalidArgument)
 	}
-	if _, err := (protowalk.Field{Bytes: []byte{1, 0x80}}).AppendInts(nil); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("packed integers cut off: %v", err)
-	}
+	statustest.Fails(t, "packed integers cut off",
+		statustest.Of((protowalk.Field{Bytes: []byte{1, 0x80}}).AppendInts(nil)), status.InvalidArgument)
 	for range protowalk.Fields(good) {
 		break // who has enough may leave
 	}

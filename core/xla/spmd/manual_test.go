@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -328,9 +329,7 @@ func TestManualRefuses(t *testing.T) {
 		{"nothing after", before, nil, status.InvalidArgument},
 		{"half a program", before, after[:len(after)/2], status.InvalidArgument},
 	} {
-		if _, err := Manual(c.before, c.after); status.CodeOf(err) != c.code {
-			t.Errorf("%s: %v, want %v", c.name, err, c.code)
-		}
+		statustest.Fails(t, c.name, statustest.Of(Manual(c.before, c.after)), c.code)
 	}
 }
 

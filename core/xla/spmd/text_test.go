@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // TestTextOfGroups checks that any groups and pairs come back from their text.
@@ -85,9 +86,7 @@ func FuzzParseSpec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := ParseSpec(text)
 		if err != nil {
-			if status.CodeOf(err) != status.InvalidArgument {
-				t.Errorf("%v: %v", status.CodeOf(err), err)
-			}
+			statustest.Fails(t, "the error", err, status.InvalidArgument)
 			return
 		}
 		back, err := ParseSpec(s.String())

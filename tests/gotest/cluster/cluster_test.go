@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
@@ -362,9 +363,7 @@ func TestWorkerLost(t *testing.T) {
 		}
 	}
 	token, _ := s.Start(all, x)
-	if err := s.Wait(token); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "worker-1") {
-		t.Errorf("a run after the loss: %v", err)
-	}
+	statustest.Fails(t, "a run after the loss", s.Wait(token), status.DataLoss, "worker-1")
 	t.Logf("%d of %d runs were lost", lost, len(tokens))
 	a := s.Array(input, []int{0, 1}, values(length))
 	beside := s.compile(programs(2)[1])
@@ -455,9 +454,7 @@ func TestPartFails(t *testing.T) {
 	<-begun // the other worker has what it adds in the collective
 	(<-fail)(status.New(status.DataLoss, "the file of the array was cut short"))
 	for _, of := range []uint64{p.Token, token} {
-		if err := s.Wait(of); status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "cut short") {
-			t.Errorf("operation %d: %v", of, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("operation %d", of), s.Wait(of), status.DataLoss, "cut short")
 	}
 	if err := s.Wait(beside); err != nil {
 		t.Errorf("a run behind: %v", err)

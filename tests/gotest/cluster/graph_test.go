@@ -14,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport/arrowmem"
 )
 
@@ -122,16 +123,12 @@ func TestFigureTwoAsAGraph(t *testing.T) {
 			"few":       {nil, "takes 1 array, got 0"},
 			"elsewhere": {[]*sharded.Array{vector(t, s, sharded.Rows(2, 3))}, "input 0: the array is on the devices [2 3]"},
 		} {
-			if _, err := g.Play(c.inputs...); status.CodeOf(err) != status.InvalidArgument ||
-				!strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v", name, err)
-			}
+			statustest.Fails(t, name, statustest.Of(g.Play(c.inputs...)), status.InvalidArgument, c.want)
 		}
 		g.Forget()
 		g.Forget()
-		if _, err := g.Play(in); status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), "forgotten") {
-			t.Errorf("a graph that was forgotten: %v", err)
-		}
+		statustest.Fails(t, "a graph that was forgotten", statustest.Of(g.Play(in)), status.InvalidArgument,
+			"forgotten")
 		in.Free()
 		s.Close()
 		r.free()
@@ -213,16 +210,12 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 			}
 			want++
 			if keep == nil {
-				if _, err := p.Run(x); status.CodeOf(err) != status.FailedPrecondition ||
-					!strings.Contains(err.Error(), "argument 0 of add: the array was donated") {
-					t.Errorf("an array that was donated: %v", err)
-				}
-				if _, err := x.Shard(t.Context(), 0); status.CodeOf(err) != status.FailedPrecondition {
-					t.Errorf("a shard of what was donated: %v", err)
-				}
-				if _, err := x.Reshard(sharded.Rows(1, 0)); status.CodeOf(err) != status.FailedPrecondition {
-					t.Errorf("what was donated, elsewhere: %v", err)
-				}
+				statustest.Fails(t, "an array that was donated", statustest.Of(p.Run(x)), status.FailedPrecondition,
+					"argument 0 of add: the array was donated")
+				statustest.Fails(t, "a shard of what was donated", statustest.Of(x.Shard(t.Context(), 0)),
+					status.FailedPrecondition)
+				statustest.Fails(t, "what was donated, elsewhere", statustest.Of(x.Reshard(sharded.Rows(1, 0))),
+					status.FailedPrecondition)
 			} else if got := floats(t, x); !slices.Equal(got, counted(func(x float32) float32 { return x + float32(want-1) })) {
 				t.Errorf("what was kept is %v", got)
 			}
@@ -232,9 +225,8 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 		if got := floats(t, x); !slices.Equal(got, counted(func(x float32) float32 { return x + 20 })) {
 			t.Errorf("%d workers: %v", workers, got)
 		}
-		if _, err := p.RunDonating([]int{7}, x); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("an argument that there is not: %v", err)
-		}
+		statustest.Fails(t, "an argument that there is not", statustest.Of(p.RunDonating([]int{7}, x)),
+			status.InvalidArgument)
 		if _, err := p.RunDonating(nil,
 			vector(t, s, sharded.Layout{Devices: []int{0, 1}})); status.CodeOf(err) != status.InvalidArgument {
 			t.Errorf("another layout: %v", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // calling has each of n devices call function 0 of the client, and then sums what
@@ -86,14 +87,10 @@ func TestHostCalls(t *testing.T) {
 				negate(h)
 			}
 		}, x)
-		if err := s.Wait(token); status.CodeOf(err) != status.Internal {
-			t.Errorf("a run with a call that fails: %v", err)
-		}
+		statustest.Fails(t, "a run with a call that fails", s.Wait(token), status.Internal)
 		// A run that brings no functions fails where it calls one.
 		none, v := s.Start(p, x)
-		if err := s.Wait(none); status.CodeOf(err) != status.FailedPrecondition {
-			t.Errorf("a run without functions: %v", err)
-		}
+		statustest.Fails(t, "a run without functions", s.Wait(none), status.FailedPrecondition)
 		token, z := s.Start(plain, x)
 		if err := s.Wait(token); err != nil {
 			t.Error(err)
@@ -124,9 +121,7 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 	}
 	negate(one)
 	negate(two)
-	if err := s.Wait(token); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a run with a part on a worker that was lost: %v", err)
-	}
+	statustest.Fails(t, "a run with a part on a worker that was lost", s.Wait(token), status.Unavailable)
 }
 
 // A client that goes leaves nothing that waits for its functions.

@@ -3,8 +3,8 @@ package cluster
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/pjrt"
 	"github.com/openpathways/pathways/transport/arrowmem"
@@ -140,9 +141,7 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 				matrix(t, s, 0, sharded.Layout{Devices: []int{1, 0, 2, 3}, Tiles: []int64{2, 2}}), y}, status.InvalidArgument,
 				"argument 0 of scaled: the array is on the devices [1 0 2 3]; expected [0 1 2 3]"},
 		} {
-			if _, err := p.Run(c.arguments...); status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v", name, err)
-			}
+			statustest.Fails(t, name, statustest.Of(p.Run(c.arguments...)), c.code, c.want)
 		}
 		for name, c := range map[string]sharded.CompileSpec{
 			"text":       {Code: []byte("nothing")},
@@ -151,9 +150,7 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 			"partitions": {Code: []byte(scaled), Devices: all[:3], Partitions: 2},
 			"devices":    {Code: []byte(scaled), Devices: []int{0, 0}},
 		} {
-			if _, err := s.Compile(t.Context(), c); status.CodeOf(err) != status.InvalidArgument {
-				t.Errorf("%s: %v", name, err)
-			}
+			statustest.Fails(t, name, statustest.Of(s.Compile(t.Context(), c)), status.InvalidArgument)
 		}
 		blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4})
 		if err != nil {
@@ -163,10 +160,8 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := arrowio.Read(t.Context(), results[0], mem); status.CodeOf(err) != status.FailedPrecondition ||
-			!strings.Contains(err.Error(), "CompileSpec.Outputs") {
-			t.Errorf("%d workers: an array of unknown layout: %v", workers, err)
-		}
+		statustest.Fails(t, fmt.Sprintf("%d workers: an array of unknown layout", workers),
+			statustest.Of(arrowio.Read(t.Context(), results[0], mem)), status.FailedPrecondition, "CompileSpec.Outputs")
 		b, err := results[1].Shard(t.Context(), 3)
 		if err != nil || len(b.Data) != 16 {
 			t.Fatalf("a shard of it: %d bytes, %v", len(b.Data), err)

@@ -1,0 +1,32 @@
+// Package statustest says which errors a test expects. Tests alone import it.
+package statustest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/openpathways/pathways/core/status"
+)
+
+// T is a test, or a trial of one.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
+// Fails fails the test unless the error of what has the code, and each of the texts in its message.
+func Fails(t T, what string, err error, code status.Code, texts ...string) {
+	t.Helper()
+	if got := status.CodeOf(err); got != code {
+		t.Errorf("%s: %v: %v, want %v", what, got, err, code)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("%s: the message lacks %q: %v", what, text, err)
+		}
+	}
+}
+
+// Of returns the error of a call that also returns a value.
+func Of[V any](_ V, err error) error { return err }
