@@ -23,7 +23,6 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
-	"github.com/openpathways/pathways/device/host"
 	driver "github.com/openpathways/pathways/device/pjrt"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -99,10 +98,6 @@ func startSimulated(ctx context.Context, shape string, want Want, notify client.
 	return within(ctx, want, notify, all, leave)
 }
 
-// waiting is how many goroutines of a session may block in C for long at once: the one that runs the callbacks of
-// events, which may wait for Python's GIL.
-const waiting = 1
-
 // connect makes a session on a controller.
 func connect(ctx context.Context, address string, want Want, versions map[string]string,
 	notify client.Notify) (client.Cluster, error) {
@@ -119,19 +114,13 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		return nil, err
 	}
 	name, _ := os.Hostname()
-	giveBack := host.Spare(waiting)
-	c, err := core.Connect(ctx, core.ClientConfig{
+	return core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
 		Elastic: want.Elastic, Platforms: want.Platforms,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: happened,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
-	if err != nil {
-		giveBack()
-		return nil, err
-	}
-	return inner{c, giveBack}, nil
 }
 
 // variable returns a variable of the process as it is now. A notebook sets some before it connects, such as whose token
