@@ -6,27 +6,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longSlice is the longest slice that Linux lets a thread ask for, in nanoseconds.
-const longSlice = 100_000_000
+// behind is how much nicer than its process a thread is that stands behind: it weighs a third.
+const behind = 5
 
-// Behind has the calling goroutine stand behind the others of the machine for its remaining life, which it spends in
+// Behind has the calling goroutine stand behind the others of its process for its remaining life, which it spends in
 // long work that is not urgent. A goroutine calls it once, at its beginning: it stays on a thread of its own,
 // which ends with it.
 //
-// The thread asks for long slices of its processor, in exchange for which each of them begins later. So a thread that
-// wakes for a moment, as those that run computations do, need not wait until several usual slices of this one are
-// over. The thread still gets its fair share of the processor: unlike a lower priority, this cannot starve it. Threads
-// that it makes are as usual, so a library's pools that are made on first use are not affected.
+// The thread has a lower priority, so one that wakes for a moment, as those that run computations do, need not wait
+// until several slices of this one are over. It is not so low that computations which take all processors starve it.
+// Threads that it makes inherit the priority. Of XLA's these are its compiler's: those that compute are made with the
+// client.
 //
-// Nothing changes with a Linux before 6.12, in a sandbox that forbids it, and where the user has chosen another policy
-// than the usual one for the process: then it has only cost a thread.
+// A long slice instead, which leaves the thread its fair share, does harm: Linux schedules the threads of a container,
+// a service or a login in groups, and a group as if all of it had the slice of the thread that runs. Computations of
+// the same process then wait for as long.
 func Behind() {
 	runtime.LockOSThread()
-	a, err := unix.SchedGetAttr(0, 0)
-	if err != nil || a.Policy != unix.SCHED_NORMAL {
-		return
+	if n, err := nice(); err == nil {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, n+behind) // of the thread alone; Linux cuts it to 19
 	}
-	a.Runtime = longSlice
-	a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
-	_ = unix.SchedSetAttr(0, a, 0)
+}
+
+// nice returns how nice the calling thread is.
+func nice() (int, error) {
+	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	return 20 - n, err // as the system call has it
 }

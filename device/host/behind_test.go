@@ -1,50 +1,30 @@
 package host
 
-import (
-	"os/exec"
-	"testing"
-
-	"golang.org/x/sys/unix"
-)
-
-// slice returns the slice of a thread, 0 for the calling one, in nanoseconds.
-func slice(t *testing.T, thread int) uint64 {
-	t.Helper()
-	a, err := unix.SchedGetAttr(thread, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.Runtime
-}
+import "testing"
 
 func TestBehindIsOneThreadOnly(t *testing.T) {
-	usual := slice(t, 0)
-	if usual == 0 || usual == longSlice {
-		t.Skip("this Linux knows no slices of single threads")
+	usual, err := nice()
+	if err != nil {
+		t.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		Behind()
-		if got := slice(t, 0); got != longSlice {
-			t.Errorf("the slice is %d ns, want %d", got, longSlice)
+		if got, err := nice(); err != nil || got != min(usual+behind, 19) {
+			t.Errorf("the thread is nice by %d (%v), want %d", got, err, min(usual+behind, 19))
 		}
-		made := exec.Command("cat")
-		input, err := made.StdinPipe()
-		if err != nil || made.Start() != nil {
-			t.Errorf("a child does not start (%v)", err)
-			return
-		}
-		if got := slice(t, made.Process.Pid); got != usual {
-			t.Errorf("the slice of what the thread makes is %d ns, want %d as usual", got, usual)
-		}
-		input.Close()
-		if err := made.Wait(); err != nil {
-			t.Error(err)
+		made := make(chan int)
+		go func() { // on another thread, since this one is the goroutine's alone
+			n, _ := nice()
+			made <- n
+		}()
+		if got := <-made; got != usual {
+			t.Errorf("a goroutine that it starts is nice by %d, want %d as usual", got, usual)
 		}
 	}()
 	<-done
-	if got := slice(t, 0); got != usual {
-		t.Errorf("another thread's slice is %d ns, want %d as before", got, usual)
+	if got, err := nice(); err != nil || got != usual {
+		t.Errorf("another thread is nice by %d (%v), want %d as before", got, err, usual)
 	}
 }
