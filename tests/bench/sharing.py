@@ -423,8 +423,8 @@ def costs(quick):
     count, lasts = (1, "20000x") if quick else (3, "200000x")
     found = gobench.run("./core/schedule", "^BenchmarkFair$/^tenants=[0-9]+$", count, lasts)
     tenants = {name.partition("=")[2]: statistics.median(values["ns/op"]) for name, values in found.items()}
-    found = gobench.run("./core/worker", "^BenchmarkRun(Watched)?$", 2 * count + 1, lasts)
-    run = {name: statistics.median(values["ns/op"]) for name, values in found.items()}
+    found = gobench.run("./core/worker", "^BenchmarkRunWatched$", count, lasts)
+    run = {unit: statistics.median(values) for of in found.values() for unit, values in of.items()}
     found = gobench.run("./core/cluster", "^BenchmarkWatching$", 1, "3x" if quick else "10x")
     watching = {unit: values[0] for of in found.values() for unit, values in of.items()}
     return {"traced": traced, "tenants": tenants, "run": run, "watching": watching}
@@ -456,8 +456,8 @@ def costs_page(data):
             " many tenants has one that waits:"
         )
         text += [table(["tenants", *tenants], [["µs a gang", *(f"{ns / 1e3:.2f}" for ns in tenants.values())]]), ""]
-    if "RunWatched" in data["run"]:
-        more = data["run"]["RunWatched"] / data["run"]["Run"] - 1
+    if data["run"]:
+        more = data["run"]["x-watched"] - 1
         text.append(verdict(
             f"A worker's part of a run that takes no time, while somebody looks at its device: {more:+.1%} (target at"
             " most 1 %)", more <= 0.01))  # fmt: skip
