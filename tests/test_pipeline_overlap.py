@@ -61,3 +61,14 @@ def test_a_stage_is_updated_beside_the_backwards_of_others(devices, tmp_path, sc
         if updated.end < max(timed.begin for timed in ran.ops if timed.op.stage == slow):
             return
     pytest.fail(f"stage {1 - slow} was updated once all gradients of stage {slow} were there, however long that took")
+
+
+def test_targets_move_to_the_last_stage_with_its_input(devices):
+    """At a step's begin the last stage still ends the step before, and what moves to it would keep back the first."""
+    stages = [(lambda w, x: jnp.tanh(x @ w), np.eye(8, dtype="f"), device) for device in devices[:3]]
+    pipe = pathways.pipeline(stages, 2, loss=lambda y, targets: jnp.mean((y - targets) ** 2))
+    step = pathways.program(lambda weights, x, targets: pipe.value_and_grad(x, targets, params=weights))
+    x = np.ones((4, 8), "f")
+    nodes = [(node["name"], node["devices"]) for node in step.lower(pipe.params, x, x).graph["nodes"]]
+    begins = nodes.index(("jit_stage0_forward", [devices[0].id]))
+    assert begins < nodes.index(("copy", [devices[2].id]))

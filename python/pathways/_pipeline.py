@@ -169,7 +169,7 @@ class Pipeline:
         self._timeline = _timeline.recording or self._timeline
         step = _Step(self._parts, self._given(params), self.shardings)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
-        step.targets = _cut(targets, self.microbatches, self.shardings[-1])
+        step.targets = _pieces(targets, self.microbatches)
         ops = {"forward": step.forward, "backward": step.backward, "input": step.input, "weight": step.weight}
         for _, stage, m, kind in self.schedule:
             ops[kind](stage, m)
@@ -297,6 +297,10 @@ class _Step:
     def forward(self, stage: int, m: int) -> None:
         here, last = (stage, m), stage == self._last
         x = self.arrives.pop(here)
+        if stage == max(self._last - 1, 0):
+            # With the last stage's input. Moved at the step's begin, targets would have the first stage wait until the
+            # last one has ended the step before.
+            self.targets[m] = _put(self.targets[m], self._shardings[-1])
         y, residuals = self._parts[stage].forward(self._params[stage], x, self.targets[m] if last else None)
         self._kept[here] = x, residuals, [leaf.sharding for leaf in smooth_leaves(y)]
         if not last:
@@ -361,6 +365,15 @@ def _rows_of(places: Sequence[int], shardings: Sequence[Sharding]) -> list[str]:
 
 def _cut(batch: Any, microbatches: int, sharding: Sharding) -> list[Any]:
     """Returns a batch's microbatches, each in the sharding, without waiting for the bytes."""
+    return [_put(piece, sharding) for piece in _pieces(batch, microbatches)]
+
+
+def _put(piece: Any, sharding: Sharding) -> Any:
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, first_dims(sharding, leaf.ndim)), piece)
+
+
+def _pieces(batch: Any, microbatches: int) -> list[Any]:
+    """Returns a batch's microbatches where the batch is."""
     leaves, structure = jax.tree.flatten(batch)
     pieces = []
     for leaf in leaves:
@@ -371,8 +384,9 @@ def _cut(batch: Any, microbatches: int, sharding: Sharding) -> list[Any]:
                 f"an array of shape {leaf.shape} cannot be cut into {microbatches} microbatches; expected rows, as its "
                 f"first dimension, in a multiple of {microbatches}",
             )
-        cut = split_microbatches(leaf, microbatches) if isinstance(leaf, jax.Array) else np.split(leaf, microbatches)
-        pieces.append([jax.device_put(piece, first_dims(sharding, leaf.ndim)) for piece in cut])
+        pieces.append(
+            split_microbatches(leaf, microbatches) if isinstance(leaf, jax.Array) else np.split(leaf, microbatches)
+        )
     return [structure.unflatten(leaves) for leaves in zip(*pieces, strict=True)]
 
 
