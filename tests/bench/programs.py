@@ -8,7 +8,8 @@ Each size is a process of its own, embedded and on a cluster in turns, several t
 workers; the medians are compared. "copy" is one memcpy of the constant. Processor time is that of all processes
 together, and depends little on what else the machine does. Beside it, another client runs a computation of some 2 ms on
 all devices, one after the other, and waits for each: its 99th percentile while the program compiles, and while
-processes burn all processors for as long. It writes out/programs.json.
+processes burn all processors for as long. These two compare only where Linux schedules all processes in one group, see
+the README. It writes out/programs.json.
 """
 
 import argparse
@@ -132,6 +133,16 @@ def burn(seconds):
         process.wait()
 
 
+def groups_by_session():
+    """Whether Linux schedules each of the processes here, which have sessions of their own, as a group."""
+    enabled = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if not enabled.exists() or enabled.read_text() == "0\n":
+        return False
+    groups = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    paths = {kinds: path for _, kinds, path in groups}
+    return next((path for kinds, path in paths.items() if "cpu" in kinds.split(",")), paths.get("")) == "/"
+
+
 def measure(workers, sizes, times):
     rows = []
     with Cluster(workers, 1, "--silence", "60s") as cluster:
@@ -165,6 +176,8 @@ def main():
     options.add_argument("--workers", default="2,4")
     options.add_argument("--times", type=int, default=3)
     asked = options.parse_args()
+    if groups_by_session():
+        print("Linux schedules each process as a group here, so percentiles do not compare: see the README")
     sizes = [int(size) for size in asked.sizes.split(",")]
     rows = [row for workers in asked.workers.split(",") for row in measure(int(workers), sizes, asked.times)]
     out = HERE.parents[1] / "out"
