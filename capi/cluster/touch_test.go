@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // All whole pages of memory are there, wherever it begins and ends, and none beside it.
@@ -21,9 +22,7 @@ func TestTouchedMemoryIsThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Madvise(all, unix.MADV_NOHUGEPAGE); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, unix.Madvise(all, unix.MADV_NOHUGEPAGE))
 		if err := unix.Madvise(all[:page], unix.MADV_POPULATE_WRITE); err != nil {
 			t.Skip("this kernel has no MADV_POPULATE_WRITE: ", err)
 		}
@@ -48,9 +47,7 @@ func TestTouchedMemoryIsThere(t *testing.T) {
 				bytes.Count(want, []byte{1}))
 		}
 		touch(all)() // it may be stopped at any time
-		if err := unix.Munmap(all); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, unix.Munmap(all))
 	}
 }
 
@@ -77,9 +74,7 @@ func TestFetchThatFailsTouchesNothingAfterwards(t *testing.T) {
 	if now := resident(t, memory); now != was {
 		t.Errorf("%d pages are there when it has failed, and %d after a while", was, now)
 	}
-	if err := unix.Munmap(memory); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, unix.Munmap(memory))
 }
 
 // resident counts the pages of some memory that are there.

@@ -351,9 +351,7 @@ func TestWhereItLies(t *testing.T) {
 		t.Errorf("%d buffers are in use while one is to be read", n)
 	}
 	r.run()
-	if err := a.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, a.Wait(t.Context()))
 	if n, _ := r.mem.Used(); n != 0 {
 		t.Errorf("%d buffers are in use after the array is there", n)
 	}
@@ -409,9 +407,7 @@ func TestAfterClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Session.Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, r.Session.Close())
 	r.local.Close()
 	if !array.Equal(out, in) {
 		t.Error("an array has other values after its session has ended")

@@ -62,13 +62,9 @@ func written(t testing.TB, n int, file bool, options ...ipc.Option) []byte {
 		}
 		r := b.NewRecord()
 		columns := []arrow.Array{r.Column(0), r.Column(1), array.NewExtensionArrayWithStorage(tensors, r.Column(2))}
-		if err := w.Write(array.NewRecord(schema, columns, 4)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, w.Write(array.NewRecord(schema, columns, 4)))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, w.Close())
 	return out.Bytes()
 }
 
@@ -303,18 +299,14 @@ func TestBadIPC(t *testing.T) {
 	}
 	schema := arrow.NewSchema([]arrow.Field{{Name: "s", Type: arrow.BinaryTypes.String}}, nil)
 	var out bytes.Buffer
-	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, ipc.NewWriter(&out, ipc.WithSchema(schema)).Close())
 	statustest.Fails(t, "the error", read(out.Bytes(), a), status.InvalidArgument,
 		"column 's' has the Arrow type 'utf8'")
 	out.Reset()
 	schema = arrow.NewSchema([]arrow.Field{
 		{Name: "d", Type: arrow.FixedSizeListOf(2, &arrow.DictionaryType{
 			IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.PrimitiveTypes.Int64})}}, nil)
-	if err := ipc.NewWriter(&out, ipc.WithSchema(schema)).Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, ipc.NewWriter(&out, ipc.WithSchema(schema)).Close())
 	statustest.Fails(t, "the error", read(out.Bytes(), a), status.InvalidArgument, "column 'd' is dictionary-encoded")
 	x, err := OpenIPC(bytes.NewReader(good), a, 64)
 	if err != nil {
@@ -391,9 +383,7 @@ func TestDamagedBytesAreRecordsOrErrors(t *testing.T) {
 				break
 			}
 		}
-		if err := damaged(data, a); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, damaged(data, a))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -36,9 +37,7 @@ func BenchmarkRun(b *testing.B) {
 				op++
 				spec.Token = op
 				spec.FirstOutput = c.Objects(1)
-				if err := c.Run(spec); err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, c.Run(spec))
 				c.Free(spec.Inputs[:1])
 				if op%64 == 0 { // the reader's part
 					for i := range done.Ok {
@@ -46,9 +45,7 @@ func BenchmarkRun(b *testing.B) {
 					}
 					payload, _ = proto.MarshalOptions{}.MarshalAppend(payload[:0], done)
 					m := new(wire.Completed)
-					if err := proto.Unmarshal(payload, m); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, proto.Unmarshal(payload, m))
 					if batch = r.completed(m, batch[:0]); len(batch) != 64 {
 						b.Fatalf("%d operations ended, want 64", len(batch))
 					}

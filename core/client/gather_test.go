@@ -13,6 +13,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -38,9 +39,7 @@ func (n *near) row(object uint64, device uint32, with *rows, dims ...int64) *Put
 	n.t.Helper()
 	s := &PutSpec{Object: object, Shape: shape.Shape{DType: shape.F32, Dims: dims}, Devices: []uint32{device}, Fill: zeros,
 		Token: object, Gather: with}
-	if err := n.cluster.Put(s); err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, n.cluster.Put(s))
 	return s
 }
 
@@ -53,15 +52,11 @@ func (n *near) sent() (all []string) {
 		switch m.kind {
 		case wire.KindPut:
 			put := new(wire.Put)
-			if err := proto.Unmarshal(m.payload, put); err != nil {
-				n.t.Fatal(err)
-			}
+			statustest.OK(n.t, proto.Unmarshal(m.payload, put))
 			all = append(all, fmt.Sprintf("put %d of object %d to %v", put.Op, put.Object, put.Devices))
 		case wire.KindFree:
 			free := new(wire.Free)
-			if err := proto.Unmarshal(m.payload, free); err != nil {
-				n.t.Fatal(err)
-			}
+			statustest.OK(n.t, proto.Unmarshal(m.payload, free))
 			text := fmt.Sprintf("free %v", free.Objects)
 			for _, m := range free.Rows {
 				text += fmt.Sprintf(" %v of %d", m.Devices, m.Object)
@@ -162,9 +157,7 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 				n := connect(t)
 				with := new(rows)
 				n.row(10, 0, with, 4)
-				if err := c.next(n); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, c.next(n))
 				n.wantSent(append([]string{"put 1 of object 10 to [0]"}, c.sent...)...)
 				if with.sent != 1 {
 					t.Errorf("the caller heard %d times that its put was sent", with.sent)

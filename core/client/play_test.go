@@ -35,9 +35,7 @@ func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 	}
 	first := n.cluster.Objects(3)
 	for range 2 {
-		if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: first, Token: 20}); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: first, Token: 20}))
 	}
 	graph, play := new(wire.Graph), new(wire.Play)
 	graphs, plays := n.came(wire.KindGraph), n.came(wire.KindPlay)
@@ -88,16 +86,12 @@ func TestPlayParts(t *testing.T) {
 	}
 	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * graph.MaxNodes})
 	n.quiet()
-	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}))
 	n.frees(2)
 	var got []string
 	for _, payload := range n.came(wire.KindPlay) {
 		m := new(wire.Play)
-		if err := proto.Unmarshal(payload, m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(payload, m))
 		got = append(got, fmt.Sprint(m.Op, m.Graph, m.Nodes, m.First, m.Inputs))
 	}
 	want := []string{"1 1 4096 101 [9]", "4097 2 4096 4197 [4196]", "8193 3 100 8293 [8292]"}
@@ -147,9 +141,7 @@ func TestPlayRefused(t *testing.T) {
 	} {
 		statustest.Fails(t, "the error", n.cluster.Play(&p), status.InvalidArgument, what)
 	}
-	if err := n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{1}, First: 2, Token: 5}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{1}, First: 2, Token: 5}))
 	play := new(wire.Play)
 	if got := n.came(wire.KindPlay); len(got) != 1 || proto.Unmarshal(got[0], play) != nil || play.Op != 1 {
 		t.Errorf("the controller got %v", got)

@@ -39,9 +39,7 @@ func (n *near) answer(worker uint64, ahead time.Duration, bytes int64) {
 	synctest.Wait()
 	asked := n.came(wire.KindProfile)
 	m := new(wire.Profile)
-	if err := proto.Unmarshal(asked[len(asked)-1], m); err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, proto.Unmarshal(asked[len(asked)-1], m))
 	n.says(wire.KindProfiled, &wire.Profiled{
 		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().Add(ahead).UnixNano(), Bytes: bytes})
 	synctest.Wait()

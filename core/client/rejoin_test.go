@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -60,9 +61,7 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 
 		var got []string
 		m := new(wire.Rejoin)
-		if err := proto.Unmarshal(n.came(wire.KindRejoin)[0], m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(n.came(wire.KindRejoin)[0], m))
 		for frames := m.Frames; len(frames) > 0; {
 			kind, payload, rest, err := wire.NextFrame(frames)
 			if err != nil {
@@ -71,14 +70,10 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 			frames = rest
 			switch put, abort := new(wire.Put), new(wire.Abort); kind {
 			case wire.KindPut:
-				if err := proto.Unmarshal(payload, put); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, proto.Unmarshal(payload, put))
 				got = append(got, fmt.Sprint(put.Op, put.Devices, status.CodeOf(put.Lost.Err())))
 			case wire.KindAbort:
-				if err := proto.Unmarshal(payload, abort); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, proto.Unmarshal(payload, abort))
 				got = append(got, fmt.Sprint(abort.Gang, status.CodeOf(abort.Status.Err())))
 			}
 		}

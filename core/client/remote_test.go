@@ -104,9 +104,7 @@ func (n *near) quiet() {
 	}()
 	n.comes(wire.KindCompile, before+1)
 	n.says(wire.KindCompiled, &wire.Compiled{Op: uint64(before + 1), Info: &wire.ProgramInfo{}})
-	if err := <-done; err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, <-done)
 	if len(n.ends) > 0 {
 		n.t.Fatalf("%v ends too early", <-n.ends)
 	}
@@ -213,9 +211,7 @@ func TestSessionIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := connect(t)
-			if err := n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Token: 1}); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Token: 1}))
 			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
 				Fill: zeros, Token: 2}); err != nil {
 				t.Fatal(err)
@@ -258,9 +254,7 @@ func TestCreditIsWaitedFor(t *testing.T) {
 		<-submitted
 		n.waits()
 		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{2}})
-		if err := <-submitted; err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, <-submitted)
 		for i, payload := range n.came(wire.KindRun) {
 			m := new(wire.Run)
 			if err := proto.Unmarshal(payload, m); err != nil || m.Op != uint64(i+1) {
@@ -286,9 +280,7 @@ func TestWhatHurriesDoesNotWaitForCredit(t *testing.T) {
 		take := func(runs int) {
 			t.Helper()
 			for range runs {
-				if err := <-submitted; err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, <-submitted)
 			}
 			synctest.Wait() // or one more would come
 			if len(submitted) > 0 {
@@ -317,9 +309,7 @@ func TestFreesGoWithTheNextSubmission(t *testing.T) {
 	n := connect(t)
 	n.cluster.Free([]uint64{1, 2})
 	n.cluster.Free([]uint64{3})
-	if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, Only: -1}))
 	if got := n.freed(); len(got) != 3 {
 		t.Errorf("freed %v before the run, want 1 to 3", got)
 	}
@@ -332,9 +322,7 @@ func (n *near) freed() (ids []uint64) {
 	n.t.Helper()
 	for _, payload := range n.came(wire.KindFree) {
 		m := new(wire.Free)
-		if err := proto.Unmarshal(payload, m); err != nil {
-			n.t.Fatal(err)
-		}
+		statustest.OK(n.t, proto.Unmarshal(payload, m))
 		ids = append(ids, m.Objects...)
 	}
 	return ids
@@ -369,9 +357,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 				}
 				n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
 				n.quiet()
-				if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, Only: -1}))
 				submitted := make(chan error, 1)
 				go func() { submitted <- submit(n, graph) }()
 				synctest.Wait() // it waits for credit

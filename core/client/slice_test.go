@@ -20,9 +20,7 @@ import (
 func (n *near) request(many int) *wire.SliceRequest {
 	n.t.Helper()
 	m := new(wire.SliceRequest)
-	if err := proto.Unmarshal(n.comes(wire.KindSliceRequest, many)[many-1], m); err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, proto.Unmarshal(n.comes(wire.KindSliceRequest, many)[many-1], m))
 	return m
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -75,9 +76,7 @@ func (m *stream) start() {
 }
 
 func (m *stream) end(b testing.TB) {
-	if err := m.s.Wait(m.tokens[0]); err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, m.s.Wait(m.tokens[0]))
 	m.tokens = m.tokens[1:]
 }
 
@@ -226,9 +225,7 @@ func BenchmarkPlay(b *testing.B) {
 					}
 					y, last = z, token
 				}
-				if err := s.Wait(last); err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, s.Wait(last))
 				s.Free([]uint64{y})
 				runs, runsCPU = runs+time.Since(begun), runsCPU+processTime(b)-cpu
 			}
@@ -246,9 +243,7 @@ func BenchmarkPlay(b *testing.B) {
 // processTime is what this process has used of the processors.
 func processTime(b *testing.B) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t))
 	return time.Duration(t.Nano())
 }
 

@@ -37,9 +37,7 @@ func TestUnbatchedCallsDoTheSame(t *testing.T) {
 			token, x = s.Start(add, x)
 			s.Free([]uint64{before}) // which leaves with the next call
 		}
-		if err := s.Wait(token); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.Wait(token))
 		for _, d := range devices {
 			if got, err := s.read(x, d); err != nil || got[0] != ramp(d)[0]+calls {
 				t.Errorf("PATHWAYS_BATCH=%s: device %d has %v, %v after %d additions to %v", value, d, got, err, calls, ramp(d))

@@ -129,9 +129,7 @@ func (s *session) adds(r *client.Remote, devices ...int) {
 	s.T.Helper()
 	in := s.vector(devices, ramp)
 	token, out := s.Start(r, in)
-	if err := s.Wait(token); err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, s.Wait(token))
 	for _, d := range devices {
 		want := ramp(d)
 		for i := range want {

@@ -26,9 +26,7 @@ func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, process.Start())
 	hello := &wire.Hello{Pid: uint32(process.Process.Pid), PidSpace: pidSpace()}
 	stop, living := startDied(hello)
 	stop()

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -50,16 +51,12 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 		let := make(chan func(error), 1)
 		p := &client.PutSpec{Object: s.Objects(1), Shape: array, Devices: []uint32{device}, Token: s.Tokens(1),
 			Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
-		if err := s.Put(p); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.Put(p))
 		written := <-let
 		return p.Object, func() {
 			t.Helper()
 			written(nil)
-			if err := s.Wait(p.Token); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, s.Wait(p.Token))
 		}
 	}
 	// counted waits until each worker has so much in blocks and in what is being assembled, and each session so much.
@@ -113,13 +110,9 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 			Size: []int64{half}, At: []int64{int64(i) * half}, Shard: m.Array})
 	}
 	token := one.Tokens(1)
-	if err := one.Transfer(m, token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, one.Transfer(m, token))
 	end()
-	if err := one.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, one.Wait(token))
 	counted("two arrays, and one that a transfer has put together", [2]int64{mib, 2 * mib}, [2]int64{},
 		[2]int64{3 * mib, 0})
 	one.Free([]uint64{object, there})

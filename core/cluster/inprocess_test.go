@@ -141,9 +141,7 @@ func TestInProcess(t *testing.T) {
 			x := s.vector(devices, ramp)
 			_, y := s.Start(one, x)
 			token, z := s.Start(sum, y)
-			if err := s.Wait(token); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, s.Wait(token))
 			want := make([]float32, 4)
 			for _, d := range devices {
 				for i, v := range ramp(d) {
@@ -173,9 +171,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 			})
 		}
 		first, second := some(1), some(1)
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, first.Close())
 		synctest.Wait() // the controller hears of it
 		others := []*session{second, some(3), some(4), some(8)}
 		for _, c := range []struct {
@@ -193,9 +189,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 			devices := clustertest.UpTo(len(got))
 			x := c.session.vector(devices, ramp)
 			token, y := c.session.Start(c.session.program(sumAll, devices...), x)
-			if err := c.session.Wait(token); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, c.session.Wait(token))
 			want := make([]float32, 4)
 			for _, d := range devices {
 				for i, v := range ramp(d) {
@@ -253,9 +247,7 @@ func TestWorkerLost(t *testing.T) {
 	x := s.vector(clustertest.UpTo(4), ramp)
 	a := s.vector([]int{0, 1}, ramp)
 	token, y := s.Start(both, x)
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(token))
 	l.Lose(1)
 	for range 3 {
 		token, y = s.Start(both, y)
@@ -278,9 +270,7 @@ func TestObjectsOfDepartedClientAreFreed(t *testing.T) {
 	s := connect(t, l, "client")
 	x := s.vector(clustertest.UpTo(4), ramp)
 	token, _ := s.Start(s.program(addOne, clustertest.UpTo(4)...), x)
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(token))
 	s.Close()
 	clustertest.Free(t, drivers)
 }
@@ -335,9 +325,7 @@ func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 		p := &client.PutSpec{Object: slow.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
 			Devices: []uint32{0}, Token: slow.Tokens(1),
 			Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
-		if err := slow.Put(p); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, slow.Put(p))
 		written := <-let
 		token, _ := slow.Start(first, p.Object)
 		for range 3 {
@@ -381,23 +369,17 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 	one, sum := s.program(addOne, 0), s.program(sumAll, 0, 1)
 	island := drivers[0].(*sim.Driver).Island()
 	island.Settle()
-	if err := drivers[0].(*sim.Driver).FailRun(0, 1, status.New(status.DataLoss, "the computation broke")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, drivers[0].(*sim.Driver).FailRun(0, 1, status.New(status.DataLoss, "the computation broke")))
 	let := make(chan func(error), 1)
 	late := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
 		Devices: []uint32{1}, Token: s.Tokens(1),
 		Fill: func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
-	if err := s.Put(late); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Put(late))
 	written := <-let
 	first, y := s.Start(one, x)
 	spec := &client.RunSpec{Program: sum.ID, FirstOutput: s.Objects(1), Inputs: []uint64{0}, Only: -1, Token: s.Tokens(1),
 		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: y, Rows: 1}, {Object: late.Object, Rows: 1}}}}}
-	if err := s.Run(spec); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Run(spec))
 	statustest.Fails(t, "the run that breaks", s.Wait(first), status.DataLoss)
 	written(nil)
 	statustest.Fails(t, "the run behind it", s.Wait(spec.Token), status.DataLoss, "the computation broke")

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -144,9 +145,7 @@ func (m *islands) run(steps int) time.Duration {
 // end waits for the oldest step.
 func (m *islands) end() {
 	for _, token := range m.tokens[0] {
-		if err := m.s.Wait(token); err != nil {
-			m.s.T.Fatal(err)
-		}
+		statustest.OK(m.s.T, m.s.Wait(token))
 	}
 	m.tokens = m.tokens[1:]
 }
@@ -221,9 +220,7 @@ func (m *islands) send(source uint64, from int) uint64 {
 			To: uint32(m.devices[1-from][d])})
 	}
 	token := m.s.Tokens(1)
-	if err := m.s.Transfer(t, token); err != nil {
-		m.s.T.Fatal(err)
-	}
+	statustest.OK(m.s.T, m.s.Transfer(t, token))
 	m.began(token)
 	return t.Object
 }

@@ -244,9 +244,7 @@ func TestStuckMember(t *testing.T) {
 	}
 	// If a learns of the failure before it has begun either, nothing is stuck.
 	for i, end := 0, time.Now().Add(time.Minute); len(members[0].ended) == 0 && time.Now().Before(end); i++ {
-		if err := b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.driver.FailAlloc(0, 1, status.New(status.ResourceExhausted, "no room")))
 		token, _ := s.Start(sum, x)
 		err := s.Wait(token)
 		if i > 0 && status.CodeOf(err) == status.Unavailable {

@@ -121,9 +121,7 @@ func TestPlayPartsFail(t *testing.T) {
 	g := d.keeps(bad, good)
 	id := s.define(g)
 	x := s.vector(devices, ramp)
-	if err := drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")))
 	p := s.play(id, g, x)
 	for i, err := range p.wait() {
 		if i != 1 && i != len(g.Nodes)-2 {

@@ -18,6 +18,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -207,9 +208,7 @@ func (c *live) move(source uint64, from, to []int) uint64 {
 	object, token := c.s.Objects(1), c.s.Tokens(1)
 	t := &wire.Transfer{Object: object, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{vectorSize}},
 		Moves: []*wire.Move{{Source: source, From: uint32(from[0]), To: uint32(to[0])}}}
-	if err := c.s.Transfer(t, token); err != nil {
-		c.s.T.Fatal(err)
-	}
+	statustest.OK(c.s.T, c.s.Transfer(t, token))
 	c.tokens = append(c.tokens, token)
 	return object
 }
@@ -235,9 +234,7 @@ func (p *stages) record(way string, steps int) time.Duration {
 		play.good()
 	}
 	for _, token := range calls.tokens {
-		if err := p.s.Wait(token); err != nil {
-			p.s.T.Fatal(err)
-		}
+		statustest.OK(p.s.T, p.s.Wait(token))
 	}
 	profile := stop(context.Background())
 	want := steps * (len(p.sc.Ops) + len(p.sc.Places))

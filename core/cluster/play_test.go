@@ -82,9 +82,7 @@ func (s *session) play(id uint64, g *graph.Graph, inputs ...uint64) *played {
 	for i := range g.Nodes {
 		p.tokens = append(p.tokens, first+uint64(i))
 	}
-	if err := s.Play(&client.PlaySpec{Graph: id, Inputs: inputs, First: p.first, Token: p.tokens[0]}); err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, s.Play(&client.PlaySpec{Graph: id, Inputs: inputs, First: p.first, Token: p.tokens[0]}))
 	return p
 }
 
@@ -281,9 +279,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 			g := d.keeps(f, h)
 			id := s.define(g)
 			x := s.vector(devices, ramp)
-			if err := drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, drivers[1].(*sim.Driver).FailRun(0, 2, status.New(status.DataLoss, "the computation broke")))
 			p := s.play(id, g, x)
 			bad := map[int]bool{1: true, 3: true, 5: true, 6: true}
 			for i, err := range p.wait() {
@@ -359,9 +355,7 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 	p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: devices,
 		Token: s.Tokens(1),
 		Fill:  func(_ uint32, dst []byte, written func(error)) { clear(dst); let <- written }}
-	if err := s.Put(p); err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, s.Put(p))
 	var written []func(error)
 	for range devices {
 		written = append(written, <-let)
@@ -473,9 +467,7 @@ func TestGraphMessageDoesNotGrowWithShards(t *testing.T) {
 		d.Nodes, d.last = d.Nodes[:1], 2
 		d.move(2, clustertest.UpTo(n), others)
 		edge = append(edge, proto.Size(wire.GraphOf(1, &d.Graph)))
-		if err := d.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, d.Check())
 	}
 	for i := range chain {
 		if chain[i] != chain[0] {

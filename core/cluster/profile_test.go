@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -47,9 +48,7 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 		other.program(addOne, all...)
 	x, y, z := s.vector(all, ramp), s.vector([]int{1}, ramp), other.vector(all, ramp)
 	before, _ := s.Start(one, x)
-	if err := s.Wait(before); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(before))
 	d := draw(1)
 	g := d.keeps(d.run(sum, d.run(one, 1)))
 	id := s.define(g)
@@ -104,9 +103,7 @@ func TestProfileWithoutALostWorker(t *testing.T) {
 	x := s.vector([]int{0}, ramp)
 	stop := s.profile()
 	token, _ := s.Start(one, x)
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(token))
 	l.Lose(1)
 	p := stop(t.Context())
 	if got := ran(p, 0); !slices.Equal(got, []string{"add_one"}) {
@@ -170,9 +167,7 @@ func TestProfileHasTheWayOfEachOperation(t *testing.T) {
 	stop := s.profile()
 	x := s.vector(all, ramp)
 	token, _ := s.Start(sum, x)
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(token))
 	_, _ = s.read(x, 3)
 	_, _ = other.read(foreign, 3)
 	p := stop(t.Context())

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/watch"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
@@ -194,14 +195,10 @@ func holds(b *testing.B, s *session, arrays, devices int) {
 		p := &client.PutSpec{Object: s.Objects(1), Shape: shape.Shape{DType: shape.F32, Dims: []int64{1}},
 			Devices: []uint32{uint32(i % devices)}, Token: s.Tokens(1),
 			Fill: func(_ uint32, _ []byte, written func(error)) { written(nil) }}
-		if err := s.Put(p); err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, s.Put(p))
 		if tokens = append(tokens, p.Token); len(tokens) == burst || i == arrays-1 {
 			for _, token := range tokens {
-				if err := s.Wait(token); err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, s.Wait(token))
 			}
 			tokens = tokens[:0]
 		}

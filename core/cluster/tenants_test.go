@@ -19,12 +19,8 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(path, []byte(text), mode))
+		statustest.OK(t, os.Chmod(path, mode))
 		return path
 	}
 	ada, bob := cluster.NewToken(), cluster.NewToken()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // stranger is a user that this test is not.
@@ -108,9 +109,7 @@ func TestKeepTokenRefusesUnsafePlaces(t *testing.T) {
 			makeDir(t, filepath.Join(base, "real"), 0o700)
 			chmod(t, base, 0o777|os.ModeSticky)
 			linkTo(t, filepath.Join(base, "real"), filepath.Join(base, "clusters"))
-			if err := os.Lchown(filepath.Join(base, "clusters"), stranger, stranger); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, os.Lchown(filepath.Join(base, "clusters"), stranger, stranger))
 		}, "belongs to user 65534", "clusters"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -170,9 +169,7 @@ func TestKeepTokenTakesUsualPlaces(t *testing.T) {
 func TestEmptyTokenFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, TokenFile)
-	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, []byte("\n"), 0o600))
 	_, named := ReadToken(path)
 	_, kept := Directory{Path: dir}.KeepToken()
 	_, found := findToken("unix:"+filepath.Join(dir, Socket), "")
@@ -284,9 +281,7 @@ const secretText = "open sesame"
 func write(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
 	makeDir(t, filepath.Dir(path), 0o700)
-	if err := os.WriteFile(path, []byte(secretText+"\n"), mode); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, []byte(secretText+"\n"), mode))
 	chmod(t, path, mode)
 }
 
@@ -295,30 +290,22 @@ func makeDir(t *testing.T, path string, mode os.FileMode) {
 	if _, err := os.Stat(path); err == nil {
 		return
 	}
-	if err := os.MkdirAll(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.MkdirAll(path, mode))
 	chmod(t, path, mode)
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Chmod(path, mode))
 }
 
 func chown(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Chown(path, stranger, stranger); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Chown(path, stranger, stranger))
 }
 
 func linkTo(t *testing.T, to, path string) {
 	t.Helper()
 	makeDir(t, filepath.Dir(path), 0o700)
-	if err := os.Symlink(to, path); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Symlink(to, path))
 }

@@ -84,9 +84,7 @@ func (v *victim) unharmed(address string) {
 		v.expect(v.array, d, ramp(d)...)
 	}
 	token, y := v.Start(v.adds, v.array)
-	if err := v.Wait(token); err != nil {
-		v.T.Fatal(err)
-	}
+	statustest.OK(v.T, v.Wait(token))
 	p := v.play(v.graph, v.drawn, v.array)
 	p.good()
 	for _, object := range []uint64{y, p.first} {
@@ -131,9 +129,7 @@ func (x *intruder) send(kind wire.Kind, m proto.Message) {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	if err := x.conn.Send(kind, payload); err != nil {
-		x.t.Fatal(err)
-	}
+	statustest.OK(x.t, x.conn.Send(kind, payload))
 }
 
 // until reads what the controller says up to a message of a kind.
@@ -145,9 +141,7 @@ func (x *intruder) until(kind wire.Kind, m proto.Message) {
 		case err != nil:
 			x.t.Fatal(err)
 		case got == kind:
-			if err := wire.Decode(kind, payload, m); err != nil {
-				x.t.Fatal(err)
-			}
+			statustest.OK(x.t, wire.Decode(kind, payload, m))
 			return
 		}
 	}
@@ -330,9 +324,7 @@ func TestTenantCannotSendOrReceiveAnothersBytes(t *testing.T) {
 	x.send(wire.KindPut, &wire.Put{Op: x.next(), Object: 1, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}},
 		Devices: []uint32{0}})
 	mine.PushBytes(w.Number, own, make([]byte, 16), func(err error) { done <- err })
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, <-done)
 	array := v.vector([]int{0, 1}, func(d int) []float32 { return []float32{float32(d), 7, 7, 7} })
 	for d := range 2 {
 		v.expect(array, d, float32(d), 7, 7, 7)

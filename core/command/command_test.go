@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A process with this variable is a command line, not a test: what `up` starts.
@@ -50,9 +51,7 @@ func TestMain(m *testing.M) {
 
 func TestWrongUseIsExplained(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
-	if err := os.WriteFile(file, []byte("colour = \"red\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, []byte("colour = \"red\"\n"), 0o600))
 	short := map[string]string{"HOME": "/tmp"}
 	for _, c := range []struct {
 		name      string
@@ -128,12 +127,8 @@ func TestFlagsPrecedeVariablesAndVariablesTheFile(t *testing.T) {
 func clusters(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name, cluster.Socket), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		statustest.OK(t, os.WriteFile(filepath.Join(dir, name, cluster.Socket), nil, 0o600))
 	}
 }
 
@@ -152,9 +147,7 @@ func TestNoSuchCluster(t *testing.T) {
 		}
 		if c.name == "none" {
 			clusters(t, dir, "b", "a")
-			if err := os.Mkdir(filepath.Join(dir, "past"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, os.Mkdir(filepath.Join(dir, "past"), 0o700))
 		}
 	}
 }
@@ -182,9 +175,7 @@ func TestAClusterThatAFlagNames(t *testing.T) {
 // Scripts look up what the file says, too, behind variables.
 func TestScriptsReadConfigBehindVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pathways.toml")
-	if err := os.WriteFile(file, []byte("token-file = \"/f\"\nbatch = false\nwait = 5\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, []byte("token-file = \"/f\"\nbatch = false\nwait = 5\n"), 0o600))
 	env := map[string]string{"PATHWAYS_CONFIG": file, "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""}
 	of := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	lookup, err := Lookup(of)
@@ -226,9 +217,7 @@ func TestWrongLinesOfTheConfiguration(t *testing.T) {
 		{"listen = [\"a\"]\n", "line 1: the value of listen is a list, a table or a date; expected a text in quotes"},
 		{"wait = 1\nnodes = \"x\"\nbatch = 2\n", "line 2: nodes is"},
 	} {
-		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
 		if code, _, err := call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file); code != ExitUsage ||
 			!strings.Contains(err, file+", "+c.want) {
 			t.Errorf("%q: exit code %d, %s\nexpected %s", c.text, code, err, c.want)
@@ -302,19 +291,13 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 	base := t.TempDir()
 	c := place{dir: filepath.Join(base, "mine"), cluster: "mine"}
 	other := filepath.Join(base, logsDir, "other", "run")
-	if err := os.MkdirAll(other, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.MkdirAll(other, 0o700))
 	begun := time.Now()
 	var all []string
 	for i := range keptRuns + 3 {
-		if err := os.MkdirAll(c.dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.MkdirAll(c.dir, 0o700))
 		for _, name := range []string{"controller.log", "worker-0.log", "token", "controller.sock"} {
-			if err := os.WriteFile(c.path(name), []byte(name), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, os.WriteFile(c.path(name), []byte(name), 0o600))
 		}
 		logs, err := c.keepLogs(begun.Add(time.Duration(i) * time.Second))
 		if err != nil {
@@ -442,9 +425,7 @@ func TestUpAndDown(t *testing.T) {
 				} `json:"workers"`
 			} `json:"islands"`
 		}
-		if err := json.Unmarshal([]byte(out), &report); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, json.Unmarshal([]byte(out), &report))
 		for _, i := range report.Islands {
 			for _, w := range i.Workers {
 				names = append(names, w.Process.Name)

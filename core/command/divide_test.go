@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestUpDividesTheGPUsOfAMachineAmongItsWorkers(t *testing.T) {
@@ -28,9 +30,7 @@ func TestUpDividesTheGPUsOfAMachineAmongItsWorkers(t *testing.T) {
 	} {
 		cmd := &cobra.Command{}
 		take(cmd, "workers", "devices", "driver", "island")
-		if err := cmd.ParseFlags(strings.Fields(c.flags)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, cmd.ParseFlags(strings.Fields(c.flags)))
 		p := &program{Env: Env{GPUs: func(string) int { return c.gpus }}}
 		crews, err := p.crews(settings{cmd.Flags()})
 		workers, devices := 0, 0
@@ -60,9 +60,7 @@ func TestUpTakesWorkersOfSeveralDrivers(t *testing.T) {
 	} {
 		cmd := &cobra.Command{}
 		take(cmd, "workers", "devices", "driver", "island")
-		if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, cmd.ParseFlags(strings.Fields(flags)))
 		p := &program{Env: Env{GPUs: func(driver string) int {
 			if driver == "cuda" {
 				return 8

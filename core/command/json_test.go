@@ -14,6 +14,7 @@ import (
 	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -38,9 +39,7 @@ func TestStatusSchema(t *testing.T) {
 	}
 	want = append(want, '\n')
 	if *rewrite {
-		if err := os.WriteFile(schemaFile, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(schemaFile, want, 0o644))
 	}
 	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run TestStatusSchema "+
@@ -135,9 +134,7 @@ func fitsSchema(t *testing.T, out string) {
 		t.Fatal(err)
 	}
 	var schema map[string]any
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, json.Unmarshal(text, &schema))
 	var value any
 	decoder := json.NewDecoder(strings.NewReader(out))
 	decoder.UseNumber()

@@ -16,13 +16,9 @@ import (
 func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	dir := t.TempDir()
 	c := at(dir)
-	if err := c.directory().Make(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.directory().Make())
 	socket := c.path(cluster.Socket) // one that was killed leaves it
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(socket, nil, 0o600))
 	me := process{Name: "worker-0", PID: os.Getpid(), Start: started(os.Getpid())}
 	dead := process{Name: controllerName, PID: me.PID, Start: "0",
 		Args: []string{"controller", "--listen", c.address(), "--lease", "30s", "--tenants", "", "--log", "a b"}}
@@ -30,9 +26,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	supervisor.Name = supervisorName
 	keep := func(all ...process) {
 		t.Helper()
-		if err := c.keep(all); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, c.keep(all))
 	}
 	for _, k := range []struct {
 		all  []process
@@ -57,9 +51,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 		t.Errorf("of a cluster of which nothing is left: %v", err)
 	}
 	keep(dead, me)
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Remove(socket))
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -71,9 +63,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 // What a process says after its restart is read without what it said before.
 func TestTailIsOfOneLife(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.log")
-	if err := os.WriteFile(path, []byte("before\none\ntwo\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, []byte("before\none\ntwo\n"), 0o600))
 	for first, want := range map[int64]string{0: "before\none\ntwo", 7: "one\ntwo", 11: "two", 15: "", 99: ""} {
 		if got := tail(path, first, 3); got != want {
 			t.Errorf("behind byte %d: %q, want %q", first, got, want)

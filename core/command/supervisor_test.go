@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -126,9 +127,7 @@ func TestControllerIsStartedAgain(t *testing.T) {
 	}
 	follower := exec.Command(os.Args[0], "events", "--follow", "--dir", s.dir)
 	follower.Stdout = shown
-	if err := follower.Start(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, follower.Start())
 	defer func() {
 		_ = follower.Process.Kill()
 		_ = follower.Wait()
@@ -167,9 +166,7 @@ func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
 	waitFor(t, "the supervisor to know the others", func() bool {
 		return strings.Contains(tail(at(s.dir).path(supervisorName+".log"), 0, 9), "the supervisor watches")
 	})
-	if err := os.RemoveAll(s.dir); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.RemoveAll(s.dir))
 	s.end(all)
 }
 

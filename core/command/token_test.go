@@ -121,9 +121,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
 		}
 		if c.found != "" { // nor does that of a cluster from `up` in the same directory
-			if err := at(dir).keep(nil); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, at(dir).keep(nil))
 			if code, _, errs := call(t, nil, "down", "--dir", dir); code != ExitSuccess {
 				t.Errorf("down of a cluster whose processes have ended: exit code %d\n%s", code, errs)
 			}
@@ -144,22 +142,16 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 // `down` does not believe a list of processes that another user may have written.
 func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 	c := at(t.TempDir())
-	if err := c.directory().Make(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.directory().Make())
 	victim := exec.Command("sleep", "1000")
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, victim.Start())
 	defer victim.Wait()
 	defer victim.Process.Kill()
 	if err := c.keep([]process{
 		{Name: "victim", PID: victim.Process.Pid, Start: started(victim.Process.Pid)}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(c.dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Chmod(c.dir, 0o777))
 	code, _, errs := call(t, nil, "down", "--dir", filepath.Dir(c.dir))
 	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") {
 		t.Errorf("exit code %d\n%s", code, errs)
@@ -172,12 +164,8 @@ func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 // `up` does not put its token into a directory that others can write to.
 func TestUpRefusesAnUnsafeDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "default"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(dir, "default"), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Mkdir(filepath.Join(dir, "default"), 0o700))
+	statustest.OK(t, os.Chmod(filepath.Join(dir, "default"), 0o777))
 	code, _, errs := call(t, nil, "up", "--dir", dir)
 	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") || !strings.Contains(errs, "chmod 700") {
 		t.Errorf("exit code %d\n%s", code, errs)
@@ -190,9 +178,7 @@ func TestUpRefusesAnUnsafeDirectory(t *testing.T) {
 // Each role's token is another, always the same, and makes no others.
 func TestTokensOfRoles(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(own, []byte("open sesame\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(own, []byte("open sesame\n"), 0o600))
 	seen := map[string]string{}
 	for _, role := range []string{"operator", "worker", "tenant"} {
 		code, token, errs := call(t, nil, "token", role, "--token-file", own)
@@ -209,9 +195,7 @@ func TestTokensOfRoles(t *testing.T) {
 	}
 	for token, role := range seen {
 		file := filepath.Join(t.TempDir(), role)
-		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(file, []byte(token), 0o600))
 		for _, args := range [][]string{
 			{"token", "tenant"}, {"controller", "--listen", "unix:" + file + ".sock", "--dir", t.TempDir()}} {
 			if role == "operator" {

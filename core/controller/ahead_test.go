@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -17,9 +18,7 @@ import (
 func heldBed(t testing.TB, queue, arguments int) (b *bed, other uint64) {
 	b = newBed(t, Config{MemoryWait: 60e9, Limits: Limits{Credit: queue + 10}}, 1, 1)
 	b.program(1)
-	if err := b.st.ledger.SetLimit(0, 8); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, b.st.ledger.SetLimit(0, 8))
 	b.conns++
 	other = b.conns
 	b.step(Event{Kind: Join, Conn: other, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "other"}})
@@ -70,9 +69,7 @@ func TestEndsLookAtNothingThatIsQueued(t *testing.T) {
 		for gang := range b.st.gangs {
 			b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{gang}})
 		}
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	b.step(Event{Kind: Flush})
 	if len(s.objects) != 1 || s.underWay != 0 || s.names != nil || s.freeing != 0 {
@@ -94,9 +91,7 @@ func TestLongQueueIsCountedInParts(t *testing.T) {
 			t.Fatalf("%d operations are not counted, and the next look is at %d", s.names.uncounted, b.st.Due())
 		}
 		b.endBeside(other, uint64(2+steps))
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	if steps < 40*1000/countsAtOnce/2 {
 		t.Errorf("40000 names were counted in %d steps", steps)
@@ -108,9 +103,7 @@ func (b *bed) kindsDispatched(actions []Action) (kinds []wire.Kind) {
 	for _, a := range actions {
 		if a.Kind == Send && a.Wire == wire.KindDispatch {
 			m := new(wire.Dispatch)
-			if err := m.Parse(a.Payload); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, m.Parse(a.Payload))
 			kinds = append(kinds, wire.Kind(m.Kind))
 		}
 	}
@@ -129,15 +122,11 @@ func TestPutsGoPastARunThatWaitsForAPut(t *testing.T) {
 		if !room {
 			limit--
 		}
-		if err := b.st.ledger.SetLimit(0, limit); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.ledger.SetLimit(0, limit))
 		var got []wire.Kind
 		say := func(conn uint64, kind wire.Kind, m proto.Message) {
 			got = append(got, b.kindsDispatched(b.say(conn, kind, m))...)
-			if err := b.st.Check(); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, b.st.Check())
 		}
 		expect := func(when string, want ...wire.Kind) {
 			t.Helper()
@@ -174,9 +163,7 @@ func (b *bed) compiling(program uint64) (compiled func(info *wire.ProgramInfo)) 
 	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
 		Code: fmt.Append(nil, program), Options: sim.CompileOptions([]int{0})}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 		}
 	}
 	return func(info *wire.ProgramInfo) {
@@ -192,9 +179,7 @@ func floats(n int64) *wire.Array { return &wire.Array{Dtype: uint32(shape.F32), 
 func narrowBed(t *testing.T, limit, elements int64) (b *bed, other uint64) {
 	b = newBed(t, Config{MemoryWait: 60e9}, 1, 1)
 	b.program(1)
-	if err := b.st.ledger.SetLimit(0, limit); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, b.st.ledger.SetLimit(0, limit))
 	b.conns++
 	other = b.conns
 	b.step(Event{Kind: Join, Conn: other, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "other"}})
@@ -212,9 +197,7 @@ func TestPutsStayBehindARunOfAnUnknownProgram(t *testing.T) {
 	say := func(conn uint64, kind wire.Kind, m proto.Message) {
 		t.Helper()
 		b.say(conn, kind, m)
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	compiled := b.compiling(2)
 	put := func(op uint64, elements int64) {
@@ -308,9 +291,7 @@ func TestManyPutsPassInParts(t *testing.T) {
 		if passed += n; !b.st.More() {
 			break
 		}
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	if passed != puts {
 		t.Errorf("%d of %d puts went past the run", passed, puts)
@@ -349,9 +330,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 		if err := d.Parse(a.Payload); err != nil || wire.Kind(d.Kind) != wire.KindPut {
 			continue
 		}
-		if err := proto.Unmarshal(d.Operation, m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(d.Operation, m))
 		got = append(got, m.Op)
 	}
 	if want := []uint64{4, 5}; !slices.Equal(got, want) {
@@ -366,9 +345,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 func (b *bed) fillsMemory(devices int, array uint64) {
 	s := b.st.sessions[1]
 	for _, d := range s.numbers[:devices] {
-		if err := b.st.ledger.SetLimit(d, b.st.ledger.Device(d).InUse); err != nil {
-			b.t.Fatal(err)
-		}
+		statustest.OK(b.t, b.st.ledger.SetLimit(d, b.st.ledger.Device(d).InUse))
 	}
 	b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: 1 << 20, Inputs: []uint64{array}})
 	if len(b.st.held) != 1 {

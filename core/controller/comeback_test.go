@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -124,23 +125,17 @@ func (b *bed) work(actions []Action) (of [2][]string) {
 		case a.Kind != Send:
 		case a.Wire == wire.KindDispatch:
 			m := new(wire.Dispatch)
-			if err := m.Parse(sent(a)); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, m.Parse(sent(a)))
 			add(a, fmt.Sprintf("%d", m.Gang))
 		case a.Wire == wire.KindPlayed:
 			m := new(wire.Played)
-			if err := m.Parse(sent(a)); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, m.Parse(sent(a)))
 			for i := range uint64(m.Count) {
 				add(a, fmt.Sprintf("%d: node %d", m.Gang+i, uint64(m.From)+i))
 			}
 		case a.Wire == wire.KindAbort:
 			m := new(wire.Abort)
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 			add(a, fmt.Sprintf("%d ends", m.Gang))
 		}
 	}
@@ -155,9 +150,7 @@ func (b *bed) told() (ends []int) {
 			continue
 		}
 		m := new(wire.Completed)
-		if err := m.Parse(sent(a)); err != nil {
-			b.t.Fatal(err)
-		}
+		statustest.OK(b.t, m.Parse(sent(a)))
 		for _, op := range m.Ok {
 			ends = append(ends, int(op))
 		}
@@ -360,9 +353,7 @@ func TestPutWithoutLostRowsGoesOnWhenTheControllerStartsAgain(t *testing.T) {
 			var ends wire.Completed
 			for _, a := range b.check(b.step(Event{Kind: Flush})) {
 				if a.Kind == Send && a.Wire == wire.KindCompleted {
-					if err := ends.Parse(sent(a)); err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, ends.Parse(sent(a)))
 				}
 			}
 			if len(ends.Failed) != 1 || status.CodeOf(ends.Failed[0].Status.Err()) != status.DataLoss ||
@@ -481,9 +472,7 @@ func TestIslandsKeepTheirNumbersWhenTheControllerStartsAgain(t *testing.T) {
 	m := new(wire.Rebind)
 	for _, a := range actions {
 		if a.Kind == Send && a.Wire == wire.KindRebind {
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, proto.Unmarshal(sent(a), m))
 		}
 	}
 	if len(m.Devices) != 1 || m.Devices[0].Slice != 1 {

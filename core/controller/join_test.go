@@ -118,17 +118,13 @@ func TestWorkersOfOneName(t *testing.T) {
 		return all
 	}
 	for conn := range uint64(3) {
-		if err := st.tryJoin(conn+1, "w0"); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, st.tryJoin(conn+1, "w0"))
 	}
 	if got := strings.Join(names(), " "); got != "w0 w0-2 w0-3" {
 		t.Errorf("they are called %s", got)
 	}
 	st.Step(Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
-	if err := st.tryJoin(4, "w0"); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, st.tryJoin(4, "w0"))
 	if got := strings.Join(names(), " "); !strings.Contains(got+" ", "w0 ") {
 		t.Errorf("one that came again is called otherwise: %s", got)
 	}
@@ -204,9 +200,7 @@ func TestClientThatWaitsIsLoggedOnce(t *testing.T) {
 	}
 	now += 60 * second
 	expect("another wait of a", ask("a", 2), 1, false)
-	if err := st.tryJoin(1, "w0", "unix:/run/w0"); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, st.tryJoin(1, "w0", "unix:/run/w0"))
 	ask("a", 1)
 	expect("a after it got devices", ask("a", 2), 1, false)
 	ask("b", 1)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -58,9 +59,7 @@ func (l *lined) install(rows []uint32) {
 		Code: fmt.Append(nil, n), Options: sim.CompileOptions(ids)})) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				l.t.Fatal(err)
-			}
+			statustest.OK(l.t, proto.Unmarshal(sent(a), m))
 			l.b.say(a.To[0], wire.KindCompiled, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{Name: fmt.Sprint("p", n),
 				Outputs: []*wire.Array{scalar}}, Loadable: &wire.Loadable{Serialized: []byte("x")}})
 		}
@@ -81,9 +80,7 @@ func (l *lined) asks(kind wire.Kind, m proto.Message, on ...[]uint32) {
 func (l *lined) see(actions []Action) {
 	l.take(actions)
 	l.take(l.b.step(Event{Kind: Flush}))
-	if err := l.b.st.Check(); err != nil {
-		l.t.Fatal(err)
-	}
+	statustest.OK(l.t, l.b.st.Check())
 	l.goesOn()
 }
 
@@ -95,26 +92,20 @@ func (l *lined) take(actions []Action) {
 		switch a.Wire {
 		case wire.KindDispatch:
 			m, op := new(wire.Dispatch), new(wire.Fetch) // all have op as field 1
-			if err := m.Parse(sent(a)); err != nil {
-				l.t.Fatal(err)
-			}
+			statustest.OK(l.t, m.Parse(sent(a)))
 			if kind := wire.Kind(m.Kind); kind != wire.KindFree && kind != wire.KindAssemble {
 				_ = proto.Unmarshal(m.Operation, op)
 				l.dispatched(m.Gang, op.Op, a.To)
 			}
 		case wire.KindPlayed:
 			m := new(wire.Played)
-			if err := m.Parse(sent(a)); err != nil {
-				l.t.Fatal(err)
-			}
+			statustest.OK(l.t, m.Parse(sent(a)))
 			for i := range uint64(m.Count) {
 				l.dispatched(m.Gang+i, m.Op+uint64(m.From)+i, a.To)
 			}
 		case wire.KindCompleted:
 			m := new(wire.Completed)
-			if err := m.Parse(sent(a)); err != nil {
-				l.t.Fatal(err)
-			}
+			statustest.OK(l.t, m.Parse(sent(a)))
 			for _, op := range m.Ok {
 				l.ends(op, nil)
 			}

@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -11,9 +12,7 @@ import (
 func TestHeldGangsAreLookedAtInParts(t *testing.T) {
 	const others, large, arrays = 10, 15, 20
 	b := newBed(t, Config{MemoryWait: 60e9}, 1, 1)
-	if err := b.st.ledger.SetLimit(0, 4*arrays); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, b.st.ledger.SetLimit(0, 4*arrays))
 	put := func(conn, op uint64, elements int64) {
 		b.say(conn, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(elements), Devices: []uint32{0}})
 	}
@@ -41,9 +40,7 @@ func TestHeldGangsAreLookedAtInParts(t *testing.T) {
 	free(arrays/2+1, arrays)
 	for b.st.More() {
 		b.step(Event{Kind: Continue})
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	if n := len(b.st.held); n != 1+others-(1+arrays-large) {
 		t.Errorf("%d gangs are held", n)

@@ -57,9 +57,7 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 		}
 	}
 	for _, w := range [][3]string{{"host", "rack", "cpu"}, {"fast", "pod", "tpu"}} {
-		if err := worker(w[0], w[1], w[2]); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, worker(w[0], w[1], w[2]))
 	}
 	statustest.Fails(t, "a worker of another platform in an island", worker("odd", "pod", "cpu"),
 		status.FailedPrecondition)

@@ -31,14 +31,10 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 			case a.Kind != Send:
 			case a.Wire == wire.KindReport:
 				report = new(wire.Report)
-				if err := proto.Unmarshal(sent(a), report); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, proto.Unmarshal(sent(a), report))
 			case a.Wire == wire.KindGoodbye:
 				bye := new(wire.Goodbye)
-				if err := proto.Unmarshal(a.Payload, bye); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, proto.Unmarshal(a.Payload, bye))
 				err = bye.Status.Err()
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -101,9 +102,7 @@ func (s *seat) hear(f *far, want wire.Kind, into proto.Message) {
 		}
 		if kind == want {
 			if into != nil {
-				if err := wire.Decode(kind, payload, into); err != nil {
-					s.t.Fatal(err)
-				}
+				statustest.OK(s.t, wire.Decode(kind, payload, into))
 			}
 			return
 		}
@@ -114,9 +113,7 @@ func (s *seat) hear(f *far, want wire.Kind, into proto.Message) {
 // once.
 func (s *seat) say(f *far, kind wire.Kind, payloads ...[]byte) {
 	for i, payload := range payloads {
-		if err := s.server.take(f.link, kind, payload, i == len(payloads)-1); err != nil {
-			s.t.Fatal(err)
-		}
+		statustest.OK(s.t, s.server.take(f.link, kind, payload, i == len(payloads)-1))
 	}
 }
 
@@ -154,9 +151,7 @@ func (s *seat) program(devices int) {
 // the machine.
 func processorTime(b *testing.B) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
 	return time.Duration(t.Nano())
 }
 

@@ -46,9 +46,7 @@ func TestWorkerIsLost(t *testing.T) {
 	c := w.client(ends)
 	p := compile(t, c, 1, 0, 1)
 	x := put(t, c, 1, 0, 1)
-	if err := wait(t, ends, 1)[1]; err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, wait(t, ends, 1)[1])
 	frail.mu.Lock()
 	frail.hold[p.ID] = true
 	frail.mu.Unlock()
@@ -310,9 +308,7 @@ func TestServerOverSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.Send(wire.KindAsk, b); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, admin.Send(wire.KindAsk, b))
 	kind, payload, err := admin.Recv()
 	m := new(wire.Report)
 	if err != nil || kind != wire.KindReport || wire.Decode(kind, payload, m) != nil || m.Cluster == "" {
@@ -331,9 +327,7 @@ func TestServerOverSockets(t *testing.T) {
 	if _, err := raw.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.Send(wire.KindRun, []byte{0xff}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, admin.Send(wire.KindRun, []byte{0xff}))
 	for {
 		if _, _, err := admin.Recv(); err != nil {
 			break

@@ -26,9 +26,7 @@ func (b *bed) ends(actions []Action) map[uint64]error {
 		}
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
 			m := new(wire.Completed)
-			if err := proto.Unmarshal(a.Payload, m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(a.Payload, m))
 			for _, op := range m.Ok {
 				ended[op] = nil
 			}
@@ -113,9 +111,7 @@ func TestTransferWithoutRoomForIndices(t *testing.T) {
 				continue
 			}
 			d, got := new(wire.Dispatch), new(wire.Transfer)
-			if err := errors.Join(d.Parse(a.Payload), proto.Unmarshal(d.Operation, got)); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, errors.Join(d.Parse(a.Payload), proto.Unmarshal(d.Operation, got)))
 			for i, move := range got.Moves {
 				if indexed := move.Index == uint32(i+1); indexed != (room > 4) || move.Index > 0 != indexed {
 					t.Errorf("with %d bytes of room move %d has index %d", room, i, move.Index)
@@ -186,9 +182,7 @@ func TestCompiledProgramThatFillsAFrame(t *testing.T) {
 			continue
 		}
 		m := new(wire.Compiled)
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(a.Payload, m))
 		err := m.Status.Err()
 		statustest.Fails(t, "the client", err, status.ResourceExhausted, "worker w0")
 		return

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -44,9 +45,7 @@ func (b *bed) loads(program uint64, kept bool) {
 		Code: []byte(fmt.Sprint(program)), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 			op = m.Op
 		}
 	}
@@ -244,9 +243,7 @@ var stepCases = []stepCase{
 	{name: "free, 255 held for memory", workers: 512, devices: 8, sessions: 255,
 		begin: func(b *bed) {
 			for d := range b.st.numbered {
-				if err := b.st.ledger.SetLimit(d, 1030<<20); err != nil {
-					b.t.Fatal(err)
-				}
+				statustest.OK(b.t, b.st.ledger.SetLimit(d, 1030<<20))
 			}
 			b.puts(onAll(b))
 			b.holdsAll()

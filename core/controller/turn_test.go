@@ -38,9 +38,7 @@ const (
 
 func newCrowd(tt *testing.T, t *rapid.T, memory int64) *crowd {
 	b := newBed(tt, Config{MemoryWait: crowdWait, Limits: Limits{Credit: 1 << 14}}, 1, 1)
-	if err := b.st.ledger.SetLimit(0, memory*arrayBytes); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, b.st.ledger.SetLimit(0, memory*arrayBytes))
 	b.st.Weigh(rapid.SampledFrom([]int64{0, 1}).Draw(t, "weight")) // held gangs are looked at together, or one by one
 	return &crowd{b: b, t: t}
 }
@@ -67,17 +65,13 @@ func (c *crowd) take(actions []Action) {
 		case a.Kind != Send:
 		case a.Wire == wire.KindDispatch:
 			m := new(wire.Dispatch)
-			if err := m.Parse(a.Payload); err != nil {
-				c.t.Fatal(err)
-			}
+			statustest.OK(c.t, m.Parse(a.Payload))
 			if wire.Kind(m.Kind) != wire.KindFree {
 				c.under = append(c.under, m.Gang)
 			}
 		case a.Wire == wire.KindCompleted:
 			m := new(wire.Completed)
-			if err := m.Parse(a.Payload); err != nil {
-				c.t.Fatal(err)
-			}
+			statustest.OK(c.t, m.Parse(a.Payload))
 			for _, x := range c.streamers {
 				if x.conn == a.To[0] {
 					for _, op := range m.Ok {
@@ -90,9 +84,7 @@ func (c *crowd) take(actions []Action) {
 			}
 		}
 	}
-	if err := c.b.st.Check(); err != nil {
-		c.t.Fatal(err)
-	}
+	statustest.OK(c.t, c.b.st.Check())
 }
 
 func (c *crowd) put(x *streamer, elements int64) {
@@ -171,9 +163,7 @@ func TestOthersStopForAMomentWhereThatIsInVain(tt *testing.T) {
 	rapid.Check(tt, func(t *rapid.T) {
 		c := newCrowd(tt, t, 24)
 		if rapid.Bool().Draw(t, "quota") {
-			if err := c.b.st.ledger.SetLimit(0, 100*arrayBytes); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, c.b.st.ledger.SetLimit(0, 100*arrayBytes))
 			c.b.st.apply(tableOf(tt, fmt.Sprintf("[tenants.default]\ndevice-memory = \"%dB\"", 24*arrayBytes)))
 		}
 		idle, x, big := c.join(), c.join(), c.join()

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -87,9 +88,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		worker.last = m.Gang
 		if wire.Kind(m.Kind) == wire.KindRun {
 			run := new(wire.Run)
-			if err := proto.Unmarshal(m.Operation, run); err != nil {
-				w.t.Fatal(err)
-			}
+			statustest.OK(w.t, proto.Unmarshal(m.Operation, run))
 			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
 			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
 				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
@@ -184,9 +183,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 // takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
 func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
 	m := new(wire.Assemble)
-	if err := proto.Unmarshal(d.Operation, m); err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, proto.Unmarshal(d.Operation, m))
 	rows := 0
 	for _, p := range m.Pieces {
 		rows += int(p.Rows)

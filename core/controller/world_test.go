@@ -450,9 +450,7 @@ func compile(t testing.TB, c client.Cluster, add int, devices ...int) *client.Re
 func run(t testing.TB, c client.Cluster, p *client.Remote, token uint64, inputs ...uint64) uint64 {
 	t.Helper()
 	o := c.Objects(1)
-	if err := c.Run(&client.RunSpec{Program: p.ID, FirstOutput: o, Inputs: inputs, Only: -1, Token: token}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.Run(&client.RunSpec{Program: p.ID, FirstOutput: o, Inputs: inputs, Only: -1, Token: token}))
 	return o
 }
 

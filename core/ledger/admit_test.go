@@ -12,12 +12,8 @@ import (
 // from its arguments does not count twice.
 func TestTemporariesCountOnceADevice(t *testing.T) {
 	l := New()
-	if err := l.AddOwner(1, "session 1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.SetLimit(0, 100); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, l.AddOwner(1, "session 1"))
+	statustest.OK(t, l.SetLimit(0, 100))
 	place, err := l.Place(1, []int{0})
 	if err != nil {
 		t.Fatal(err)

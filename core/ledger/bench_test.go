@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A run's whole part in the ledger: its outputs made, and freed.
@@ -17,17 +18,13 @@ func BenchmarkAdmitFree(b *testing.B) {
 				if limit > 0 { // more than the near limit, but not on one device
 					for d := range min(n, 4) {
 						q, _ := l.Place(1, []int{d})
-						if err := l.Admit(1, Request{Specs: []Spec{{ShardBytes: 2 << 20, Placement: q}}}, ids[:1]); err != nil {
-							b.Fatal(err)
-						}
+						statustest.OK(b, l.Admit(1, Request{Specs: []Spec{{ShardBytes: 2 << 20, Placement: q}}}, ids[:1]))
 					}
 				}
 				specs := []Spec{{ShardBytes: 1 << 20, Placement: p}, {ShardBytes: 1 << 20, Placement: p}}
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := l.Admit(1, Request{Specs: specs}, ids[:]); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, l.Admit(1, Request{Specs: specs}, ids[:]))
 					for _, id := range ids {
 						l.Free(id)
 					}
@@ -40,15 +37,11 @@ func BenchmarkAdmitFree(b *testing.B) {
 // benchLedger returns a ledger of devices with this limit, 0 for none, and the placement of session 1 on all of them.
 func benchLedger(tb testing.TB, devices int, limit int64) (*Ledger, Placement) {
 	l := New()
-	if err := l.AddOwner(1, "session 1"); err != nil {
-		tb.Fatal(err)
-	}
+	statustest.OK(tb, l.AddOwner(1, "session 1"))
 	ids := make([]int, devices)
 	for i := range ids {
 		ids[i] = i
-		if err := l.SetLimit(i, limit); err != nil {
-			tb.Fatal(err)
-		}
+		statustest.OK(tb, l.SetLimit(i, limit))
 	}
 	p, err := l.Place(1, ids)
 	if err != nil {

@@ -18,9 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func one(t testing.TB, l *Ledger, o Owner, s Spec) ID {
 	t.Helper()
 	var ids [1]ID
-	if err := l.Admit(o, Request{Specs: []Spec{s}}, ids[:]); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, l.Admit(o, Request{Specs: []Spec{s}}, ids[:]))
 	return ids[0]
 }
 
@@ -115,9 +113,7 @@ func TestMoreThanCanBeCounted(t *testing.T) {
 func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	l := New()
 	for o, name := range map[Owner]string{1: "session 1", 2: "session 2"} {
-		if err := l.AddOwner(o, name); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, l.AddOwner(o, name))
 	}
 	place := func(o Owner, devices ...int) Placement {
 		p, err := l.Place(o, devices)
@@ -128,9 +124,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	}
 	const gib = 1 << 30
 	for d := range 4 {
-		if err := l.SetLimit(d, 16*gib); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, l.SetLimit(d, 16*gib))
 	}
 	one(t, l, 1, Spec{ShardBytes: 6 * gib, Placement: place(1, 0, 1, 2, 3), Label: "params"})
 	other := one(t, l, 2, Spec{ShardBytes: 5 * gib, Placement: place(2, 2), Label: "table"})
@@ -169,9 +163,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 // names go with the second.
 func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
-	if err := l.SetLimit(0, 10); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, l.SetLimit(0, 10))
 	a, b := one(t, l, 1, Spec{ShardBytes: 4, Placement: p}), one(t, l, 1, Spec{ShardBytes: 5, Placement: p})
 	l.Hold(b)
 	more := []Spec{{ShardBytes: 4, Placement: p}}
@@ -209,9 +201,7 @@ func TestComputationsCountOnceADevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for d := range 2 {
-		if err := l.SetLimit(d, 10); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, l.SetLimit(d, 10))
 	}
 	uses := func(a, b int64) {
 		t.Helper()
@@ -270,13 +260,9 @@ func TestBeyondCountsGroupsTogether(t *testing.T) {
 	}
 	var group Group
 	for o := range Owner(3) {
-		if err := l.AddOwner(o+1, "an owner"); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, l.AddOwner(o+1, "an owner"))
 		if o < 2 {
-			if err := l.Join(o+1, &group); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, l.Join(o+1, &group))
 		}
 	}
 	l.Charge(Spec{ShardBytes: 5, Placement: place(1, 0, 1)})

@@ -164,9 +164,7 @@ func twinProperty(t *rapid.T) {
 	limits := func() {
 		for d := range w.limits {
 			w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(t, "limit")
-			if err := l.SetLimit(d, w.limits[d]); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, l.SetLimit(d, w.limits[d]))
 		}
 	}
 	limits()

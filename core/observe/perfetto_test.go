@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // drawn is what a trace shows: bars by process and track, arrows from track to track, and by number of the track when
@@ -22,9 +23,7 @@ type drawn struct {
 func draw(t *testing.T, r observe.Recorded) (d drawn) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := observe.WritePerfetto(&b, 7, r); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, observe.WritePerfetto(&b, 7, r))
 	var trace struct {
 		TraceEvents []struct {
 			Ph, Name     string
@@ -33,9 +32,7 @@ func draw(t *testing.T, r observe.Recorded) (d drawn) {
 			Args         struct{ Name string }
 		}
 	}
-	if err := json.Unmarshal(b.Bytes(), &trace); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, json.Unmarshal(b.Bytes(), &trace))
 	processes, tracks, from := map[int]string{}, map[[2]int]string{}, map[int]string{}
 	d.bars, d.times = map[string][]string{}, map[int][][2]float64{}
 	for _, e := range trace.TraceEvents {

@@ -336,9 +336,7 @@ func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
 	q.serve()
 	statustest.Fails(t, "a request for lost devices", statustest.Of(r.Result()), status.ResourceExhausted)
 	for range MaxWaiting {
-		if err := q.ask("2b", long, alone(1)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, q.ask("2b", long, alone(1)))
 	}
 	statustest.Fails(t, fmt.Sprintf("request %d of a session", MaxWaiting+1), q.ask("2c", long, alone(1)),
 		status.ResourceExhausted)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -136,9 +137,7 @@ func (r *runs) send(kind wire.Kind, m proto.Message) {
 	if err != nil {
 		r.b.Fatal(err)
 	}
-	if err := r.near.Send(kind, payload); err != nil {
-		r.b.Fatal(err)
-	}
+	statustest.OK(r.b, r.near.Send(kind, payload))
 }
 
 func (r *runs) dispatch(kind wire.Kind, operation proto.Message) {
@@ -146,9 +145,7 @@ func (r *runs) dispatch(kind wire.Kind, operation proto.Message) {
 	r.encoded, _ = proto.MarshalOptions{}.MarshalAppend(r.encoded[:0], operation)
 	r.dispatched, _ = proto.MarshalOptions{}.MarshalAppend(r.dispatched[:0],
 		&wire.Dispatch{Gang: r.gang, Session: 1, Kind: uint32(kind), Operation: r.encoded, Client: clientProcess})
-	if err := r.near.Send(wire.KindDispatch, r.dispatched); err != nil {
-		r.b.Fatal(err)
-	}
+	statustest.OK(r.b, r.near.Send(wire.KindDispatch, r.dispatched))
 }
 
 // run has the program run so many times, each time freeing what the run before has made.

@@ -29,9 +29,7 @@ func TestCacheFiles(t *testing.T) {
 	used := content.Used()
 	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}} {
 		memory := []*content.Memory{content.Bytes(parts[0]), content.Bytes(parts[1])}
-		if err := writeCached(path, header, memory); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, writeCached(path, header, memory))
 		m, got, err := readCached(path)
 		if err != nil || !proto.Equal(m, said) || len(got) != 2 {
 			t.Fatalf("%v with %d parts, %v, want %v and 2 parts", m, len(got), err, said)
@@ -55,19 +53,13 @@ func TestCacheFiles(t *testing.T) {
 		"more at it":     func(b []byte) []byte { return append(b, 0) },
 		"all but a byte": func(b []byte) []byte { return b[:1] },
 	} {
-		if err := os.WriteFile(path, damage(bytes.Clone(whole)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(path, damage(bytes.Clone(whole)), 0o600))
 		if m, parts, err := readCached(path); status.CodeOf(err) != status.DataLoss || m != nil || parts != nil {
 			t.Errorf("%s is damaged, and reading returns %v with %d parts, %v", name, m, len(parts), err)
 		}
 	}
-	if err := os.WriteFile(path, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o622); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, whole, 0o600))
+	statustest.OK(t, os.Chmod(path, 0o622))
 	if _, _, err := readCached(path); status.CodeOf(err) != status.PermissionDenied {
 		t.Errorf("a file that others may write to returns %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport/content"
 )
@@ -27,17 +28,11 @@ func TestCacheIsBounded(t *testing.T) {
 		"notes.program": 2 * time.Hour,
 	} {
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, now, now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(path, make([]byte, 100), 0o600))
+		statustest.OK(t, os.Chtimes(path, now, now.Add(-age)))
 	}
 	left := func(most int64) (names []string) {
-		if err := tidyCache(folder, most, now); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, tidyCache(folder, most, now))
 		files, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)
@@ -74,13 +69,9 @@ func TestCacheKeepsWhatIsUsed(t *testing.T) {
 		return err == nil
 	}
 	for i, key := range []string{"0a", "0b"} {
-		if err := writeCached(w.cachePath(ask(key)), header, nil); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, writeCached(w.cachePath(ask(key)), header, nil))
 		at := time.Now().Add(time.Duration(i-10) * time.Minute)
-		if err := os.Chtimes(w.cachePath(ask(key)), at, at); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.Chtimes(w.cachePath(ask(key)), at, at))
 	}
 	if !w.fromCache(ask("0a"), new(wire.Compiled)) {
 		t.Fatal("a program is not found")

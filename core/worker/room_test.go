@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
@@ -79,9 +80,7 @@ func TestArraysThatStayLeaveRoomForBytes(t *testing.T) {
 	for object := 1; object <= arrays; object++ {
 		all = append(all, uint64(object))
 		g := w.put(1, uint64(object), uint64(object), []int{0}, func(int) []float32 { return value(object) })
-		if err := w.wait(g, 0); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, w.wait(g, 0))
 	}
 	if kept := w.hostMemory(); kept == 0 || kept > limit/2 {
 		t.Errorf("%d arrays have %d bytes of %d for blocks", arrays, kept, limit)
@@ -100,9 +99,7 @@ func TestArraysThatStayLeaveRoomForBytes(t *testing.T) {
 func (s *script) done(gangs ...uint64) {
 	s.t.Helper()
 	for _, g := range gangs {
-		if err := s.wait(g, 0, 1); err != nil {
-			s.t.Fatal(err)
-		}
+		statustest.OK(s.t, s.wait(g, 0, 1))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -86,9 +87,7 @@ func TestWhatRunsWithinExecuteDoesNotWait(t *testing.T) {
 			m := &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op, Inputs: inputs}
 			return s.dispatch(1, wire.KindRun, m, 0)
 		}
-		if err := s.wait(run(1), 0); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.wait(run(1), 0))
 		const op, object = 2, 50
 		s.dispatch(1, wire.KindPut, &wire.Put{
 			Op: op, Object: object, Devices: []uint32{0}, Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}},
@@ -118,9 +117,7 @@ func TestEndlessComputationLeavesTheConnectionAlone(t *testing.T) {
 		run := func(op uint64) uint64 {
 			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op}, 0)
 		}
-		if err := s.wait(run(1), 0); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.wait(run(1), 0))
 		synctest.Wait() // the queue sleeps again
 		two := run(2)
 		s.until("the computation in a heartbeat", func() bool {

@@ -73,9 +73,7 @@ func TestRunOnEveryNumberOfWorkersAndDevices(t *testing.T) {
 		options := sim.CompileOptions(devices)
 		for id, p := range []sim.Program{addOne(), sum()} {
 			m := s.compile(1, uint64(id+1), p.Source(), options, devices...)
-			if err := m.Status.Err(); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, m.Status.Err())
 		}
 		put := s.put(1, 1, 1, devices, ramp)
 		one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 2, Program: 1, Inputs: []uint64{1}, FirstOutput: 2}, all...)
@@ -240,9 +238,7 @@ func TestAbortEndsTheWaitForBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, 1, addOne(), sum())
 		one := w.compile(1, 3, addOne().Source(), sim.CompileOptions([]int{1}), 1)
-		if err := one.Status.Err(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, one.Status.Err())
 		array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 		lost := w.dispatch(1, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: array, Devices: []uint32{0, 1}}, w.all...)
 		waits := w.run(1, 2, 1, 2, 1)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // touch makes files below root, each holding its own path.
@@ -16,12 +17,8 @@ func touch(t testing.TB, root string, files ...string) {
 	t.Helper()
 	for _, f := range files {
 		path := filepath.Join(root, f)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(f), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		statustest.OK(t, os.WriteFile(path, []byte(f), 0o644))
 	}
 }
 
@@ -151,9 +148,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644))
 	if got := of(); got != "libpjrt_cpu.so with SHA-256 remembered" {
 		t.Errorf("the cache was not used: %q", got)
 	}
@@ -168,9 +163,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	if _, err := f.WriteString("another build"); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, f.Close())
 	if got := of(); got == first || strings.Contains(got, "remembered") {
 		t.Errorf("a file that changed is still %q", got)
 	}
@@ -235,23 +228,17 @@ func TestFindNewestStableHLO(t *testing.T) {
 	if b, err = json.Marshal(&c); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, b, 0o644))
 	if f := find(); f.Path != older {
 		t.Errorf("the cache was not used: %+v", f)
 	}
 	// A plugin that changed is asked again.
-	if err := os.Chtimes(older, time.Now(), time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Chtimes(older, time.Now(), time.Now().Add(time.Hour)))
 	if f := find(); f.Path != newer {
 		t.Errorf("the cache was used for a plugin that changed: %+v", f)
 	}
 	// A cache that cannot be read or written is no obstacle.
-	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, []byte("{"), 0o644))
 	if f := find(); f.Path != newer {
 		t.Errorf("with a broken cache: %+v", f)
 	}
@@ -270,12 +257,8 @@ func TestFindNewestStableHLO(t *testing.T) {
 	if f.Path != older || !strings.Contains(f.Candidates[len(f.Candidates)-1].Note, "ELF") {
 		t.Errorf("with a broken plugin: %+v", f)
 	}
-	if err := os.Remove(newer); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(older, newer); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Remove(newer))
+	statustest.OK(t, os.Symlink(older, newer))
 	if f = find(); len(f.Candidates) != 3 || f.Path != older { // with the notes on CUDA and TPU
 		t.Errorf("with one file linked twice: %+v", f)
 	}

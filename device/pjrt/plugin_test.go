@@ -24,9 +24,7 @@ import (
 // build makes the plugin of testdata/plugin.c at path.
 func build(t testing.TB, path string, defines ...string) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "gcc"
@@ -56,9 +54,7 @@ func TestOpenBadPlugin(t *testing.T) {
 	}
 	write := func(name string, b []byte) string {
 		t.Helper()
-		if err := os.WriteFile(file(name), b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(file(name), b, 0o755))
 		return file(name)
 	}
 	// The machine stands at byte 18 of an ELF header.
@@ -123,9 +119,7 @@ func TestOpenOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := build(t, filepath.Join(dir, "plugin.so"), "STABLEHLO=1,2,3")
 	link := filepath.Join(dir, "link.so")
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Symlink(path, link))
 	var all [8]*Plugin
 	var work sync.WaitGroup
 	for i := range all {
@@ -339,9 +333,7 @@ func TestJoinStore(t *testing.T) {
 			}
 			defer members[i].Close()
 		}
-		if err := members[0].Put(t.Context(), "to plugin", []byte("good morning")); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, members[0].Put(t.Context(), "to plugin", []byte("good morning")))
 		_, err = NewKind(p, ClientOptions{}).Join(t.Context(), members[1].Membership())
 		refused(t, err, status.Aborted, "node_id=1; num_nodes=2; ", "put: ok; get: good morning; try: good morning; ",
 			"get: "+dead, "try: "+missing)

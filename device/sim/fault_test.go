@@ -145,9 +145,7 @@ func TestFailRun(t *testing.T) {
 	cause := status.New(status.DataLoss, "bit rot")
 	d := open(t, sim.Options{Devices: 3})
 	for _, p := range []sim.Program{plain("alone", 0), gang("together", 0)} {
-		if err := d.FailRun(1, 2, cause); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, d.FailRun(1, 2, cause))
 		exe := compile(t, d, p, 0, 1, 2)
 		for run := 1; run <= 3; run++ {
 			out := execute(t, exe, int32(run), noInputs(3)...)
@@ -168,9 +166,7 @@ func TestFailRun(t *testing.T) {
 
 func TestFailAlloc(t *testing.T) {
 	d := open(t, sim.Options{})
-	if err := d.FailAlloc(0, 2, status.New(status.ResourceExhausted, "fragments")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, d.FailAlloc(0, 2, status.New(status.ResourceExhausted, "fragments")))
 	exe := compile(t, d, sum(), 0)
 	in := []device.Buffer{put(t, d, 0, 1)}
 	before := stats(t, d, 0).InUse
@@ -193,9 +189,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 	behind := execute(t, compile(t, d, gang("behind", time.Second), 1, 2), 2, noInputs(2)...)
 	each := execute(t, compile(t, d, plain("each", time.Second), 0, 1, 2), 3, noInputs(3)...)
 	is.Advance(time.Second / 2)
-	if err := d.Lose(1, "a cosmic ray"); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, d.Lose(1, "a cosmic ray"))
 	is.Settle()
 	wait := func(what string, e device.Event, ok bool) {
 		t.Helper()
@@ -238,9 +232,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 func TestLoseAcrossMembers(t *testing.T) {
 	m := join(t, sim.NewIsland(sim.Instant, 1), 3, 1)
 	early := execute(t, compile(t, m[0], gang("a", 0), 0, 1, 2), 1, nil)
-	if err := m[2].Lose(0, "unplugged"); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, m[2].Lose(0, "unplugged"))
 	statustest.Fails(t, "the part that waited", early.Done[0].Wait(context.Background()),
 		status.Unavailable, "device 2", "unplugged")
 	_, err := compile(t, m[1], gang("a", 0), 0, 1, 2).Execute(device.Run{LaunchID: 1, Inputs: noInputs(1), Only: -1})

@@ -111,9 +111,7 @@ func TestInstantClockSpendsNoTime(t *testing.T) {
 	is := sim.NewIsland(sim.Instant, 1)
 	d := open(t, sim.Options{Island: is})
 	r := execute(t, compile(t, d, plain("year", 365*24*time.Hour), 0), 1, nil)
-	if err := r.Done[0].Wait(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, r.Done[0].Wait(context.Background()))
 	if got := is.Now(); got != 365*24*time.Hour {
 		t.Errorf("the clock is at %v", got)
 	}
@@ -141,9 +139,7 @@ func trace(t *testing.T, seed uint64) string {
 			rows = append(rows, []device.Buffer{b})
 		}
 		if i%50 == 7 {
-			if err := d.FailRun(devs[0], 1, status.New(status.Internal, "scripted")); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, d.FailRun(devs[0], 1, status.New(status.Internal, "scripted")))
 		}
 		p := sum()
 		if i%3 == 0 {

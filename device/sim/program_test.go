@@ -212,9 +212,7 @@ func BenchmarkGang(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					out := execute(b, exe, 0, rows...)
-					if err := out.Done[n-1].Wait(context.Background()); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, out.Done[n-1].Wait(context.Background()))
 					for _, row := range out.Outputs {
 						for _, o := range row {
 							o.Close()
@@ -245,8 +243,6 @@ func BenchmarkMembers(b *testing.B) {
 		for _, exe := range exes {
 			last = execute(b, exe, launch, rows...)
 		}
-		if err := last.Done[0].Wait(context.Background()); err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, last.Done[0].Wait(context.Background()))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -25,9 +26,7 @@ func push(b *testing.B, x *Exchange, data []byte) func() {
 	return func() {
 		id++
 		x.PushBytes(2, key(id, 0), data, func(err error) { done <- err })
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, <-done)
 	}
 }
 
@@ -115,9 +114,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 				id++
 				x.Expect(2, key(id, 1), 8, nil, arrived)
 				x.PushBytes(2, key(id, 0), data, nil)
-				if err := <-back; err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, <-back)
 			}, plain(b, kind, children[0], data))
 		})
 	}

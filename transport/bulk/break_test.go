@@ -203,9 +203,7 @@ func TestPairApartHeals(t *testing.T) {
 			if before {
 				for _, size := range []int{10, 200_000} {
 					ids++
-					if err := exchanged(one, two, ids, size); err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, exchanged(one, two, ids, size))
 				}
 			}
 			f.Cut()
@@ -323,9 +321,7 @@ func resumes(t testing.TB, address string, token [tokenSize]byte, attempt, recei
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.Send(kindResume, resumeFrame(token, attempt, received)); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, conn.Send(kindResume, resumeFrame(token, attempt, received)))
 	kind, payload, err := conn.Recv()
 	if err != nil {
 		t.Fatal(err)
@@ -358,9 +354,7 @@ func offer(t *testing.T, x *Exchange, h *hostile) {
 	})
 	h.send(kindQuiet, eagerFrame(nil, 1, key(1, 0), []byte("hello")))
 	h.send(kindQuiet, eagerFrame(nil, 2, key(9, 9), []byte("!")))
-	if err := <-came; err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, <-came)
 }
 
 // What waits for a process that has gone is told why, in the words of the controller.

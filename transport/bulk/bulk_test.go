@@ -139,9 +139,7 @@ func TestHeartbeatsStayOutOfStreams(t *testing.T) {
 					b.Release()
 				}
 			})
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-sent)
 		}
 		x[0].Close()
 		x[1].Close()
@@ -182,9 +180,7 @@ func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 						arrived <- err
 					})
 					w.Exchanges[i].PushBytes(n, key(i, 0), make([]byte, size), nil)
-					if err := <-arrived; err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, <-arrived)
 				}
 				ends := make(chan error, n)
 				for _, x := range w.Exchanges[:n-1] {
@@ -265,9 +261,7 @@ func TestOnlyBytesOfThisHostAreLent(t *testing.T) {
 				arrived <- err
 			})
 			w.Exchanges[0].PushBytes(2, key(0, 0), make([]byte, 1<<20), func(error) {})
-			if err := <-arrived; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-arrived)
 			check("with a link")
 			x.Peers(nil, []uint64{1}, nil)
 			if x.Lends(1, 1) {
@@ -300,9 +294,7 @@ func TestBlocksOnOneHostAreFilledInPlace(t *testing.T) {
 			dst[size-1] = 1
 			written(nil)
 		}, func(err error) { sent <- err })
-		if err := <-sent; err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, <-sent)
 		b := <-arrived
 		if b.Data[size-1] != 1 || len(there) != size {
 			t.Errorf("the bytes have not come")

@@ -223,9 +223,7 @@ func TestConnectionsThatAreNoLinkAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Send(first.kind, first.payload); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, c.Send(first.kind, first.payload))
 			if _, _, err := c.Recv(); err == nil {
 				t.Errorf("a link that began with a message of kind %d goes on", first.kind)
 			}
@@ -259,9 +257,7 @@ func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := c.Send(first.kind, first.payload); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, c.Send(first.kind, first.payload))
 				if back, _, err := c.Recv(); err == nil && back != kindGoodbye {
 					t.Errorf("%s: process 3 takes part in another's link by a message of kind %d", kind, first.kind)
 				}
@@ -382,9 +378,7 @@ func TestFailedWhileItComes(t *testing.T) {
 		h.until(kindGrant)
 		piece(id+1, 0, data)
 		h.send(kindWritten, numbers(nil, id+1))
-		if err := <-arrived; err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, <-arrived)
 		if !bytes.Equal(other, data) {
 			t.Error("other bytes came")
 		}

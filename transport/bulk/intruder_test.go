@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -48,9 +49,7 @@ func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Co
 		conn.DropFiles()
 	})
 	conn.TakeFiles()
-	if err := conn.Send(kind, h.token[:]); err != nil {
-		h.t.Fatal(err)
-	}
+	statustest.OK(h.t, conn.Send(kind, h.token[:]))
 	if back, _, err := conn.Recv(); err != nil || back != kind {
 		h.t.Fatal(back, err)
 	}
@@ -70,9 +69,7 @@ func raw(t testing.TB, conn *stream.Conn) net.Conn {
 
 func (h *hostile) send(kind wire.Kind, payload []byte) {
 	h.t.Helper()
-	if err := h.conn.Send(kind, payload); err != nil {
-		h.t.Fatal(err)
-	}
+	statustest.OK(h.t, h.conn.Send(kind, payload))
 }
 
 // until reads what the exchange says up to a message of a kind.
@@ -148,9 +145,7 @@ func memory(t testing.TB, size int64, sealed bool) *os.File {
 	}
 	f := os.NewFile(uintptr(fd), "test")
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, f.Truncate(size))
 	if sealed {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 			t.Fatal(err)

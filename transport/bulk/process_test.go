@@ -206,9 +206,7 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, c.command.Start())
 		t.Cleanup(func() {
 			c.stdin.Close()
 			_ = c.command.Wait() // it may have been killed
@@ -348,9 +346,7 @@ func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 			for range 40 {
 				<-first // it is in the middle
 			}
-			if err := children[0].command.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, children[0].command.Process.Kill())
 			ends.Wait()
 			for range 40 {
 				<-second

@@ -85,9 +85,7 @@ func TestSixtyFourRanks(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(op)))
 			in := bring(s, 64, rng)
 			got, errs := w.enter(g, s, in, 1, rng)
-			if err := errors.Join(errs...); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, errors.Join(errs...))
 			same(t, s, got, twin(s, 64, in))
 			w.end(g.ID)
 			w.hub.clean()

@@ -99,9 +99,7 @@ func TestFoldsAreXLAs(t *testing.T) {
 			Ranks            []string
 			Result           string
 		}
-		if err := json.Unmarshal(lines.Bytes(), &x); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, json.Unmarshal(lines.Bytes(), &x))
 		dtype := dtypes[slices.IndexFunc(dtypes, func(d shape.DType) bool { return d.String() == x.DType })]
 		reduction := reductions[slices.IndexFunc(reductions, func(r spmd.Reduction) bool {
 			return reductionName(r) == x.Reduction

@@ -74,9 +74,7 @@ func TestSendAndReceive(t *testing.T) {
 			var e ends
 			e.receive(two, 1, 1<<30)
 			content.Send(one, 2, 7, parts, func(err error) { e.sent <- err })
-			if err := <-e.received; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-e.received)
 			if err := <-e.sent; err != nil {
 				t.Error(err)
 			}

@@ -44,9 +44,7 @@ func connected(t *testing.T, n *Network, part string) (ours transport.Conn, thei
 
 func send(t *testing.T, c transport.Conn, n int) {
 	t.Helper()
-	if err := c.Send(wire.KindRun, []byte{byte(n)}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.Send(wire.KindRun, []byte{byte(n)}))
 }
 
 func receive(t *testing.T, c transport.Conn) int {

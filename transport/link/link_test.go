@@ -216,9 +216,7 @@ func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
 		received := make(chan error, 1)
 		go func() { received <- drain(far) }()
 		for range 4 * keepBytes >> 10 {
-			if err := near.Send(wire.KindRun, make([]byte, 1<<10)); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, near.Send(wire.KindRun, make([]byte, 1<<10)))
 		}
 		end(near, far)
 		<-received
@@ -229,9 +227,7 @@ func TestSendOfTheReceivingGoroutineDoesNotWaitForItself(t *testing.T) {
 func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
-		if err := far.Send(wire.KindRun, []byte("from far")); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, far.Send(wire.KindRun, []byte("from far")))
 		var sent atomic.Int64
 		go func() {
 			for near.Send(wire.KindRun, make([]byte, 1<<10)) == nil {
@@ -290,9 +286,7 @@ func TestSendDoesNotWaitForWhoIsToldOfABreak(t *testing.T) {
 		lock.Lock()
 		w.network.Break("client")
 		for range 2 * keepBytes >> 10 {
-			if err := near.Send(wire.KindRun, make([]byte, 1<<10)); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, near.Send(wire.KindRun, make([]byte, 1<<10)))
 		}
 		lock.Unlock()
 		if why := <-told; why == nil {
@@ -345,9 +339,7 @@ func drain(c transport.Conn) error {
 func TestLinkEndsAtBothSidesWhenTheLeaseIsOver(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
-		if err := near.Send(wire.KindRun, nil); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, near.Send(wire.KindRun, nil))
 		if _, _, err := far.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -402,9 +394,7 @@ func TestLinkEndsWhenItsProcessHasDied(t *testing.T) {
 func TestGoodbyeEndsALink(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
-		if err := near.Send(wire.KindGoodbye, []byte("bye")); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, near.Send(wire.KindGoodbye, []byte("bye")))
 		near.Close()
 		if kind, payload, err := far.Recv(); kind != wire.KindGoodbye || string(payload) != "bye" || err != nil {
 			t.Fatalf("got %v %q, %v", kind, payload, err)
@@ -547,9 +537,7 @@ func BenchmarkFrame(b *testing.B) {
 			pass := func(from, to transport.Conn) time.Duration {
 				begun := time.Now()
 				for range batch {
-					if err := from.Send(wire.KindRun, payload); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, from.Send(wire.KindRun, payload))
 				}
 				for range batch {
 					if _, _, err := to.Recv(); err != nil {

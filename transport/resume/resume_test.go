@@ -48,17 +48,13 @@ func TestFramesArriveOnceInOrder(t *testing.T) {
 			"deliver": func(t *rapid.T) { deliver(rapid.IntRange(1, 400).Draw(t, "frames")) },
 			"acknowledge": func(t *rapid.T) {
 				if acks {
-					if err := s.Ack(ack); err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, s.Ack(ack))
 					acks = false
 				}
 			},
 			"break": func(t *rapid.T) {
 				line, acks = nil, false
-				if err := s.Ack(r.Count()); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, s.Ack(r.Count()))
 				if err := s.Again(func(kind wire.Kind, payload []byte, f *os.File) error {
 					if kind != wire.KindBulk || f != nil {
 						t.Fatalf("a frame of kind %d with file %v", kind, f)
@@ -99,18 +95,14 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 // closed when the peer has it.
 func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, []byte("bytes"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, []byte("bytes"), 0o600))
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var s Sent
 	s.Add(wire.KindBulk, []byte("a"))
-	if err := s.AddFile(wire.KindBulk, []byte("b"), f); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.AddFile(wire.KindBulk, []byte("b"), f))
 	f.Close()
 	var kept *os.File
 	frames := ""
@@ -128,9 +120,7 @@ func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	if _, err := kept.ReadAt(got, 0); err != nil || string(got) != "bytes" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if err := s.Ack(2); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Ack(2))
 	if _, err := kept.Stat(); err == nil {
 		t.Error("the file is open after the peer has it")
 	}

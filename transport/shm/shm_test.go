@@ -434,9 +434,7 @@ func TestMapRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := os.NewFile(uintptr(fd), "test")
-		if err := f.Truncate(size); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, f.Truncate(size))
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 			t.Fatal(err)
 		}
@@ -497,9 +495,7 @@ func TestHugePagesOfAPeerAreRefused(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := unix.Ftruncate(fd, huge); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, unix.Ftruncate(fd, huge))
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		t.Fatal(err)
 	}

@@ -183,9 +183,7 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	t.Run("heartbeats", func(t *testing.T) {
 		config := Config{Heartbeat: 5 * time.Millisecond, Silence: time.Minute}
 		conn, raw := sockets(t, config, true)
-		if err := conn.Send(20, nil); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, conn.Send(20, nil))
 		got, want := make([]byte, 2*header), append(frame(20, nil), frame(wire.KindHeartbeat, nil)...)
 		if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%v %v", got, err)
@@ -203,9 +201,7 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 	t.Run("close does not wait for who does not read", func(t *testing.T) {
 		conn, _ := sockets(t, Config{CloseTime: bound, MaxPending: 4 << 20}, true)
 		for range 3 {
-			if err := conn.Send(20, make([]byte, 1<<20)); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, conn.Send(20, make([]byte, 1<<20)))
 		}
 		conn.Close()
 	})
@@ -283,9 +279,7 @@ func TestHeartbeatsFollowTheHello(t *testing.T) {
 			}
 		}()
 		time.Sleep(10 * config.Heartbeat)
-		if err := c.Send(wire.KindHello, nil); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, c.Send(wire.KindHello, nil))
 		for _, want := range []wire.Kind{wire.KindHello, wire.KindHeartbeat} {
 			if got := <-frames; !bytes.Equal(got, frame(want, nil)) {
 				t.Errorf("sent %v, want a message of kind %d", got, want)
@@ -318,20 +312,14 @@ func TestFilesCrossWithTheirFrames(t *testing.T) {
 	const n = 20
 	for i := range n {
 		path := filepath.Join(t.TempDir(), "f")
-		if err := os.WriteFile(path, []byte{byte(i)}, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(path, []byte{byte(i)}, 0o600))
 		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := a.Send(20, make([]byte, i*1000)); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.PostFile(21, []byte{byte(i)}, f); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, a.Send(20, make([]byte, i*1000)))
+		statustest.OK(t, a.PostFile(21, []byte{byte(i)}, f))
 	}
 	for i := range n {
 		if k, payload, err := b.Recv(); k != 20 || len(payload) != i*1000 || err != nil {
@@ -379,9 +367,7 @@ func TestDetachedSocketHasWhatWasNotRead(t *testing.T) {
 	if _, _, err := conn.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Send(21, []byte("y")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, conn.Send(21, []byte("y")))
 	socket, rest, err := conn.Detach(22, []byte("z"))
 	if err != nil {
 		t.Fatal(err)
@@ -405,9 +391,7 @@ func TestDetachedSocketHasWhatWasNotRead(t *testing.T) {
 func TestListenChecksAddresses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, nil, 0o600))
 	secured := transporttest.Certificates(t)
 	open := secured.Clone()
 	open.ClientAuth = tls.NoClientCert
@@ -524,9 +508,7 @@ func TestLastWords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address, o := place(t)
 			a, b := transporttest.Greeted(t, listen(t, address, o), o)
-			if err := a.Send(wire.KindGoodbye, []byte("enough")); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, a.Send(wire.KindGoodbye, []byte("enough")))
 			a.Close()
 			for end := time.Now().Add(20 * time.Second); b.Send(wire.KindHeartbeat,
 				[]byte("to nobody")) == nil; time.Sleep(time.Millisecond) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -49,9 +50,7 @@ func TestDeferredMessagesLeaveInOrder(t *testing.T) {
 			a, b := socketPair(t)
 			a.rests()
 			for i := range 3 {
-				if err := a.Later(wire.KindRun, []byte{byte(i)}); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, a.Later(wire.KindRun, []byte{byte(i)}))
 			}
 			a.mu.Lock()
 			waiting, idle := len(a.pending), a.idle
@@ -66,9 +65,7 @@ func TestDeferredMessagesLeaveInOrder(t *testing.T) {
 					t.Fatalf("got %v, %v, want message %d", payload, err, i)
 				}
 			}
-			if err := <-left; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-left)
 		})
 	}
 }
@@ -119,9 +116,7 @@ func TestJoinedMessagesAreOne(t *testing.T) {
 			a.rests()
 			left := make(chan error, 1)
 			for i := range c.n {
-				if err := c.send(a, i); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, c.send(a, i))
 			}
 			go func() {
 				a.Flush(true)
@@ -182,9 +177,7 @@ func TestQueuedMessagesLeaveInOneWrite(t *testing.T) {
 		near, far := net.Pipe()
 		g := &gate{Conn: near, open: make(chan struct{})}
 		a, b := New(g, "peer", Config{MaxPending: c.pending}, true), New(far, "peer", Config{}, true)
-		if err := a.Send(wire.KindRun, []byte{0}); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, a.Send(wire.KindRun, []byte{0}))
 		for a.Pending() > 0 { // the writer has it
 			runtime.Gosched()
 		}
@@ -199,9 +192,7 @@ func TestQueuedMessagesLeaveInOneWrite(t *testing.T) {
 			sent <- nil
 		}()
 		if c.pending == 0 {
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-sent)
 		}
 		close(g.open)
 		for i := range messages {
@@ -210,9 +201,7 @@ func TestQueuedMessagesLeaveInOneWrite(t *testing.T) {
 			}
 		}
 		if c.pending != 0 {
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, <-sent)
 		}
 		a.Close()
 		b.Close()

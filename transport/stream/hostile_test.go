@@ -262,9 +262,7 @@ func refusal(t *testing.T, socket net.Conn) error {
 		t.Fatalf("a message of kind %d, %v", kind, err)
 	}
 	var w wire.Welcome
-	if err := proto.Unmarshal(payload, &w); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, proto.Unmarshal(payload, &w))
 	return w.Status.Err()
 }
 
@@ -421,9 +419,7 @@ func TestRoomOfMessagesInUse(t *testing.T) {
 	a1, b1 := pair()
 	_, b2 := pair()
 	for _, b := range []transport.Conn{b1, b2} { // both halves of the room are in use now
-		if err := receive(b); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, receive(b))
 	}
 	_, b3 := pair()
 	_, b4 := pair()

@@ -53,17 +53,13 @@ func TestProtocolSkew(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Send(wire.KindHello, payload); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, c.Send(wire.KindHello, payload))
 			kind, payload, err := c.Recv()
 			if err != nil || kind != wire.KindWelcome {
 				t.Fatalf("a message of kind %d, %v", kind, err)
 			}
 			var w wire.Welcome
-			if err := proto.Unmarshal(payload, &w); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, proto.Unmarshal(payload, &w))
 			says(t, w.Status.Err())
 			says(t, <-refused)
 		})

@@ -46,13 +46,9 @@ func TestNextStartHasWhatWasKept(t *testing.T) {
 		{{"a", "1", []byte("one")}, {"a", "2", []byte("two")}, {"b", "1", []byte("other")}},
 		{{"a", "1", nil}, {"a", "3", []byte{}}, {"c", "1", nil}},
 	} {
-		if err := s.Write(entries); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.Write(entries))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Close())
 	s = open(t, dir)
 	second, err := s.Start()
 	if err != nil || second.Starts != 2 || second.Term <= first.Term || second.Cluster != first.Cluster ||
@@ -77,9 +73,7 @@ func TestNextStartHasWhatWasKept(t *testing.T) {
 func TestOtherFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, File)
-	if err := os.WriteFile(path, []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(path, []byte(strings.Repeat("no database ", 1000)), 0o600))
 	statustest.Fails(t, "the error", statustest.Of(Open(dir)), status.DataLoss, path)
 	os.Remove(path)
 	s := open(t, dir)
@@ -87,8 +81,6 @@ func TestOtherFilesAreRefused(t *testing.T) {
 	if _, err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write([]Entry{{string(identity), "format", number(format + 1)}}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Write([]Entry{{string(identity), "format", number(format + 1)}}))
 	statustest.Fails(t, "the error", statustest.Of(s.Start()), status.FailedPrecondition, path)
 }

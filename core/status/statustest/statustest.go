@@ -1,4 +1,4 @@
-// Package statustest says which errors a test expects. Tests alone import it.
+// Package statustest says which errors a test expects, and where it expects none. Tests alone import it.
 package statustest
 
 import (
@@ -12,6 +12,15 @@ import (
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
+	Fatal(args ...any)
+}
+
+// OK ends the test with the error of a call that it goes on from, if there is one.
+func OK(t T, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }
 
 // Fails fails the test unless the error of what has the code, and each of the texts in its message.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/cluster/clustertest"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A tiny computation on the CPU plugin, one call at a time and as fast as they
@@ -23,16 +24,12 @@ func BenchmarkTiny(b *testing.B) {
 		step := s.compile(p)
 		x := s.Array(input, clustertest.UpTo(c.workers), values(length))
 		token, y := s.Start(step, x)
-		if err := s.Wait(token); err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, s.Wait(token))
 		s.Free([]uint64{y})
 		b.Run(fmt.Sprintf("%s/workers=%d/sync", c.name, c.workers), func(b *testing.B) {
 			for range b.N {
 				token, y := s.Start(step, x)
-				if err := s.Wait(token); err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, s.Wait(token))
 				s.Free([]uint64{y})
 			}
 		})
@@ -43,9 +40,7 @@ func BenchmarkTiny(b *testing.B) {
 				s.Free([]uint64{y})
 				last = token
 			}
-			if err := s.Wait(last); err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, s.Wait(last))
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")
 		})
 		s.Free([]uint64{x})

@@ -326,9 +326,7 @@ func TestChainIsUnderWayAsAWhole(t *testing.T) {
 			s.Free([]uint64{x})
 			x, last = y, token
 		}
-		if err := s.Wait(last); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.Wait(last))
 		s.Free([]uint64{x})
 		r.free()
 	}
@@ -348,9 +346,7 @@ func TestWorkerLost(t *testing.T) {
 		tokens = append(tokens, token)
 	}
 	for _, token := range tokens[:10] {
-		if err := s.Wait(token); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, s.Wait(token))
 	}
 	r.Lose(1)
 	lost := 0
@@ -392,24 +388,16 @@ func TestShardsAndBoxesMoveBetweenWorkers(t *testing.T) {
 	}
 	y := m.Object
 	token := s.Tokens(1)
-	if err := s.Transfer(m, token); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Transfer(m, token))
+	statustest.OK(t, s.Wait(token))
 	around := &wire.Transfer{Object: s.Objects(1), Array: array}
 	for d := range uint32(4) {
 		around.Moves = append(around.Moves, &wire.Move{Source: y, From: d, To: (d + 1) % 4})
 	}
 	z := around.Object
 	token = s.Tokens(1)
-	if err := s.Transfer(around, token); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Transfer(around, token))
+	statustest.OK(t, s.Wait(token))
 	for d := range 4 {
 		var want []byte
 		from := (d + 3) % 4
@@ -432,9 +420,7 @@ func TestPartFails(t *testing.T) {
 	sum := s.compile(calling(2))
 	x := s.Array(input, clustertest.UpTo(2), values(length))
 	token, warm := s.startCalling(sum, negate, x)
-	if err := s.Wait(token); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Wait(token))
 	fail := make(chan func(error), 1)
 	p := &client.PutSpec{Object: s.Objects(1), Shape: input, Devices: []uint32{0, 1}, Token: s.Tokens(1)}
 	p.Fill = func(d uint32, dst []byte, written func(error)) {
@@ -445,9 +431,7 @@ func TestPartFails(t *testing.T) {
 		copy(dst, values(length)(0))
 		written(nil)
 	}
-	if err := s.Put(p); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Put(p))
 	begun := make(chan struct{}, 2)
 	token, y := s.startCalling(sum, func(h *client.HostCall) { negate(h); begun <- struct{}{} }, p.Object)
 	beside, z := s.startCalling(sum, negate, x)

@@ -61,9 +61,7 @@ func TestHostCalls(t *testing.T) {
 				calls.Add(1)
 				go negate(h)
 			}, x)
-			if err := s.Wait(token); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, s.Wait(token))
 			a, err := s.Read(y, 3, 4*length)
 			if err != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	graphs "github.com/openpathways/pathways/core/graph"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // drawing is a graph of runs that is being made.
@@ -37,9 +38,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 			y := x
 			for _, p := range steps {
 				token, z := s.startCalling(p, negate, y)
-				if err := s.Wait(token); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, s.Wait(token))
 				if y != x {
 					s.Free([]uint64{y})
 				}
@@ -69,9 +68,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 			for range 3 {
 				p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Calls: functions}
 				p.Token = s.Tokens(len(d.Nodes))
-				if err := s.Play(p); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, s.Play(p))
 				for i := range d.Nodes {
 					if err := s.Wait(p.Token + uint64(i)); err != nil {
 						t.Fatalf("node %d, %s: %v", i, d.Name(i), err)
