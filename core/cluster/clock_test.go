@@ -123,7 +123,7 @@ func TestTenantsGetTheirSharesOfDeviceTime(t *testing.T) {
 					name := fmt.Sprintf("t%d", i)
 					shown, _ := token(name)
 					m := occupy(begin(t, func(n client.Notify) (client.Cluster, error) {
-						return l.ConnectAs(t.Context(), name, shown, n)
+						return l.ConnectAsking(t.Context(), &wire.Hello{Name: name, Token: shown}, n)
 					}), name, *clockWorkers**clockEach, costsOf(t)[0])
 					running.Go(func() { m.runUntil(t, stop) })
 				}

@@ -42,7 +42,7 @@ type InProcess struct {
 	Store      *durable.Store
 	Sequential bool
 	FirstCome  bool
-	Tenants    *tenant.Table // clients belong to the tenants whose tokens ConnectAs shows
+	Tenants    *tenant.Table // clients belong to the tenants whose tokens they show
 	MemoryWait time.Duration
 	Limits     controller.Limits
 	// Evict replaces the restart of a worker's process, given by its index: its devices
@@ -220,11 +220,6 @@ func (l *Local) Connect(ctx context.Context, name string, notify client.Notify) 
 // ConnectTo begins a session with exactly the given number of devices; 0 means all.
 func (l *Local) ConnectTo(ctx context.Context, name string, devices int, notify client.Notify) (client.Cluster, error) {
 	return l.ConnectAsking(ctx, &wire.Hello{Name: name, Devices: uint32(devices)}, notify)
-}
-
-// ConnectAs begins a session with all devices of the tenant that a token belongs to.
-func (l *Local) ConnectAs(ctx context.Context, name, token string, notify client.Notify) (client.Cluster, error) {
-	return l.ConnectAsking(ctx, &wire.Hello{Name: name, Token: token}, notify)
 }
 
 // ConnectAsking begins a session with what its Hello asks for: a name, and which devices.

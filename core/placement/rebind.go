@@ -25,11 +25,6 @@ import (
 // Epoch returns which view of its session this is: 1, 2, 3 …
 func (v *View) Epoch() uint64 { return v.epoch + 1 }
 
-// Misses reports whether the worker of some device of the view has left.
-func (v *View) Misses() bool {
-	return slices.ContainsFunc(v.runs, func(r run) bool { return r.worker.gone })
-}
-
 // Rebind returns the session's view of the next epoch, nil if no worker can take the place of one that has left. The
 // session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
 // The caller may exclude workers by usable.

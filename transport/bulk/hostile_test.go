@@ -22,7 +22,7 @@ import (
 // Each of these is something that no process of Open Pathways does. The process that does it
 // is lost, and no other process.
 func TestHostileProcessIsLostAlone(t *testing.T) {
-	offer := func(n uint64, size int64) []byte { return offerFrame(nil, n, key(n, 0), size) }
+	offer := func(n uint64, size int64) []byte { return offerFrame(n, key(n, 0), size) }
 	for _, c := range []struct {
 		name string
 		kind string // of the link; both where it is empty
@@ -38,18 +38,18 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 		{"a link twice", "", func(t *testing.T, h *hostile, _ string) { h.send(kindLink, h.token[:]) }},
 		{"a size past all", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, -1)) }},
 		{"a number twice", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(nil, 1, key(98, 0), 100))
-			h.send(kindOffer, offerFrame(nil, 1, key(99, 1), 100))
+			h.send(kindOffer, offerFrame(1, key(98, 0), 100))
+			h.send(kindOffer, offerFrame(1, key(99, 1), 100))
 		}},
 		{"the end of a block that was not granted", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(nil, 1, key(99, 1), 100))
+			h.send(kindOffer, offerFrame(1, key(99, 1), 100))
 			h.send(kindWritten, numbers(nil, 1))
 		}},
 		{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) {
 			h.send(kindWritten, numbers(nil, 5))
 		}},
 		{"a failure that is none", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(nil, 1, key(98, 0), 100))
+			h.send(kindOffer, offerFrame(1, key(98, 0), 100))
 			h.send(kindFailed, withStatus(numbers(nil, 1), nil))
 		}},
 		{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
@@ -72,7 +72,7 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 		}},
 		{"more blocks than allowed", "unix", func(t *testing.T, h *hostile, _ string) {
 			for n := range uint64(maxOffers + eagerBytes/eagerCost + 1) {
-				_ = h.conn.Send(kindOffer, offerFrame(nil, n, key(n, 1), 1<<20))
+				_ = h.conn.Send(kindOffer, offerFrame(n, key(n, 1), 1<<20))
 			}
 		}},
 		{"half a message", "", func(t *testing.T, h *hostile, _ string) {
@@ -146,13 +146,13 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 		}},
 		{"bytes outside a block", "tcp", func(t *testing.T, h *hostile, address string) {
 			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000)) // expected
+			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000)) // expected
 			h.until(kindGrant)
 			_, _ = s.Write(binary.LittleEndian.AppendUint32(numbers(nil, 1, 99_000), 2000))
 		}},
 		{"more bytes than a block has", "tcp", func(t *testing.T, h *hostile, address string) {
 			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
 			h.until(kindGrant)
 			for range 3 {
 				_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 50_000)...))
@@ -160,7 +160,7 @@ func TestHostileProcessIsLostAlone(t *testing.T) {
 		}},
 		{"half a piece", "tcp", func(t *testing.T, h *hostile, address string) {
 			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
 			h.until(kindGrant)
 			_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 1000)...))
 			s.Close()
@@ -305,7 +305,7 @@ func TestMemoryOfLost(t *testing.T) {
 	h := intrude(t, address, 3)
 	arrived := make(chan error, 1)
 	x.Expect(3, key(1, 0), 100_000, nil, func(_ transport.Block, err error) { arrived <- err })
-	h.send(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+	h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
 	segment := reader{b: h.until(kindSegment)}
 	segment.u32()
 	size := segment.size()
@@ -363,7 +363,7 @@ func TestFailedWhileItComes(t *testing.T) {
 		into := make([]byte, size)
 		arrived := make(chan error, 1)
 		x.Expect(3, key(id, 0), size, into, func(_ transport.Block, err error) { arrived <- err })
-		h.send(kindOffer, offerFrame(nil, id, key(id, 0), size))
+		h.send(kindOffer, offerFrame(id, key(id, 0), size))
 		h.until(kindGrant)
 		go x.Fail(key(id, 0).Space, id, status.New(status.Aborted, "enough"))
 		piece(id, 0, data[:size/2])
@@ -374,7 +374,7 @@ func TestFailedWhileItComes(t *testing.T) {
 
 		other := make([]byte, size) // goes the same way, behind
 		x.Expect(3, key(id+1, 0), size, other, func(_ transport.Block, err error) { arrived <- err })
-		h.send(kindOffer, offerFrame(nil, id+1, key(id+1, 0), size))
+		h.send(kindOffer, offerFrame(id+1, key(id+1, 0), size))
 		h.until(kindGrant)
 		piece(id+1, 0, data)
 		h.send(kindWritten, numbers(nil, id+1))
@@ -393,7 +393,7 @@ func FuzzLink(f *testing.F) {
 	frame := func(kind wire.Kind, payload []byte) []byte {
 		return append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(payload))), byte(kind)), payload...)
 	}
-	offer := frame(kindOffer, offerFrame(nil, 1, key(1, 0), 100_000))
+	offer := frame(kindOffer, offerFrame(1, key(1, 0), 100_000))
 	f.Add(offer, binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 4))
 	f.Add(frame(kindEager, eagerFrame(nil, 1, key(1, 0), make([]byte, 100))), []byte{1})
 	f.Add(frame(kindQuiet, eagerFrame(nil, 1, key(3, 0), make([]byte, 100))), []byte{})

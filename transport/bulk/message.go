@@ -142,8 +142,8 @@ func eagerFrame(b []byte, n uint64, key transport.Key, data []byte) []byte {
 	return append(numbers(b, n, key.Space, key.ID, key.Part), data...)
 }
 
-func offerFrame(b []byte, n uint64, key transport.Key, size int64) []byte {
-	return numbers(b, n, key.Space, key.ID, key.Part, uint64(size))
+func offerFrame(n uint64, key transport.Key, size int64) []byte {
+	return numbers(nil, n, key.Space, key.ID, key.Part, uint64(size))
 }
 
 func grantFrame(b []byte, n uint64, segment uint32, offset int64) []byte {
@@ -160,7 +160,7 @@ func placeFrame(n uint64, segment uint32, offset int64, at strided.Layout) []byt
 }
 
 func lendFrame(n uint64, key transport.Key, size int64, segment uint32, offset int64) []byte {
-	b := binary.LittleEndian.AppendUint32(offerFrame(nil, n, key, size), segment)
+	b := binary.LittleEndian.AppendUint32(offerFrame(n, key, size), segment)
 	return numbers(b, uint64(offset))
 }
 

@@ -149,7 +149,7 @@ func (l *link) quietly(key transport.Key, data []byte) bool {
 func (t *outgoing) offer() {
 	t.keep()
 	t.offered = true
-	t.link.post(kindOffer, offerFrame(nil, t.n, t.key, t.size))
+	t.link.post(kindOffer, offerFrame(t.n, t.key, t.size))
 	t.link.reach()
 }
 
