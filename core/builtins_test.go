@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // declared calls found with each identifier that a file declares, but for fields and
@@ -111,9 +113,7 @@ func shadowed(tree fs.FS) ([]string, error) {
 
 func TestNamesOfTheLanguageKeepTheirMeaning(t *testing.T) {
 	places, err := shadowed(os.DirFS(".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, p := range places {
 		t.Error(p)
 	}
@@ -136,9 +136,7 @@ func real(max int) (cap int) {
 type error[comparable any] int
 `)}}
 	places, err := shadowed(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var names []string
 	for _, p := range places {
 		names = append(names, strings.Fields(p)[1])

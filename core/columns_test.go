@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // columns is how long a line of code may be, a tab being one of them.
@@ -40,9 +42,7 @@ func TestLinesHave120ColumnsAtMost(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 }
 
 // measured is a page that a benchmark writes.

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 const (
@@ -142,9 +144,7 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 
 func TestPackagesKeepTheRules(t *testing.T) {
 	broken, packages, err := rules(os.DirFS(".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, b := range broken {
 		t.Error(b)
 	}
@@ -172,9 +172,7 @@ func TestPackagesKeepTheRules(t *testing.T) {
 // succeeds where it finds none.
 func TestMakefilePicksTestsThatExist(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	picks := regexp.MustCompile(`\$\(GO\) test .*-run (\S+)((?: \./\S+)+)`).FindAllSubmatch(makefile, -1)
 	if len(picks) == 0 {
 		t.Error("the Makefile picks no tests by name; this test checks nothing")
@@ -183,9 +181,7 @@ func TestMakefilePicksTestsThatExist(t *testing.T) {
 		name := regexp.MustCompile(`(?m)^func Test\w*` + string(pick[1]))
 		for _, dir := range strings.Fields(string(pick[2])) {
 			files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if !slices.ContainsFunc(files, func(file string) bool {
 				code, err := os.ReadFile(file)
 				return err == nil && name.Match(code)
@@ -255,9 +251,7 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			broken, _, err := rules(fstest.MapFS{c.file: &fstest.MapFile{Data: []byte(c.code)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if c.want == "" && len(broken) > 0 || c.want != "" && (len(broken) != 1 || !strings.Contains(broken[0], c.want)) {
 				t.Errorf("got %q, want %q", broken, c.want)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMomentsAreKeptAndAwaited(t *testing.T) {
@@ -36,9 +37,7 @@ func TestMomentsAreKeptAndAwaited(t *testing.T) {
 // The kinds are read from the source, so that a new one cannot be forgotten here.
 func TestEachKindOfMomentHasALine(t *testing.T) {
 	source, err := os.ReadFile("../../core/client/moment.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	kinds := regexp.MustCompile(`(?m)^\tMoment\w+ += "(\w+)"`).FindAllSubmatch(source, -1)
 	if len(kinds) < 7 {
 		t.Fatalf("%d kinds were found", len(kinds))

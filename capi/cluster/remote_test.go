@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -38,13 +39,9 @@ func newFrontend(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Cl
 		return inner, nil
 	})
 	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	c, err := p.Create(pjrt.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return c, inner
 }
 

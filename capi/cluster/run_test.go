@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -26,9 +27,7 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 	rows := make([][]device.Buffer, n)
 	for i := range rows {
 		b, err := c.FromHost(device.Host{Shape: vector, Data: make([]byte, 16), Device: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		rows[i] = []device.Buffer{b}
 	}
 	return rows
@@ -38,9 +37,7 @@ func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int)
 	t.Helper()
 	x, err := c.Compile(context.Background(), devicetest.Simulated(p, vector).Source(),
 		compileoptions.New(len(devices), 1, devices, false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return x
 }
 
@@ -62,9 +59,7 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 	var made [][]device.Buffer
 	for range 5 {
 		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		made = append(made, rows...)
 		rows = r.Outputs
 	}
@@ -75,15 +70,11 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 	}
 	island.Advance(5 * time.Second)
 	for _, row := range rows {
-		if err := row[0].Ready().Wait(t.Context()); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, row[0].Ready().Wait(t.Context()))
 	}
 	release(append(made, rows...)...)
 	x.Close()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 }
 
 // A run enters Go once, whatever the number of devices, and so does a batch of freed objects.
@@ -95,9 +86,7 @@ func TestEntriesIntoGo(t *testing.T) {
 	const runs = 1000
 	for range runs {
 		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		release(r.Outputs...)
 	}
 	after := cluster.ReadStats()
@@ -120,9 +109,7 @@ func TestEntriesIntoGo(t *testing.T) {
 	}
 	release(rows...)
 	x.Close()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 }
 
 // An array whose bytes have come is ready, even if the controller has not yet reported that it was made. An array whose
@@ -142,9 +129,7 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	var arrays [2]device.Buffer
 	for i := range arrays {
 		b, err := c.FromHost(device.Host{Shape: vector, Data: bytes.Repeat([]byte{7}, 16)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		arrays[i] = b
 	}
 	if view := cluster.Look(arrays[0].(*pjrt.Buffer).Raw(), 16); !bytes.Equal(view, bytes.Repeat([]byte{7}, 16)) {
@@ -160,13 +145,9 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	mu.Lock()
 	says(words)
 	mu.Unlock()
-	if err := arrays[1].Ready().Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, arrays[1].Ready().Wait(t.Context()))
 	release(arrays[:])
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 	nothingAlive(t)
 }
 
@@ -177,15 +158,11 @@ func TestCloseUnderWay(t *testing.T) {
 	x := compile(t, c, devicetest.AddOne, 0)
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	release(append(r.Outputs, rows...)...)
 	x.Close()
 	island.Advance(time.Second)
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 	nothingAlive(t)
 }
 
@@ -197,9 +174,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 	x := compile(t, c, devicetest.AddOne, 0)
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	inner.mu.Lock()
 	inner.lost = status.New(status.Unavailable, "the connection broke")
 	inner.mu.Unlock()
@@ -209,9 +184,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 	}
 	release(append(r.Outputs, rows...)...)
 	x.Close()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 	nothingAlive(t)
 }
 
@@ -222,16 +195,12 @@ func BenchmarkExecute(b *testing.B) {
 	rows := inputs(b, c, 8)
 	for b.Loop() {
 		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		if err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, err)
 		release(r.Outputs...)
 	}
 	release(rows...)
 	x.Close()
-	if err := c.Close(); err != nil {
-		b.Error(err)
-	}
+	statustest.Check(b, c.Close())
 }
 
 // What Serialize wrote is read again, and any other bytes are refused.

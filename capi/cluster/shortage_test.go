@@ -8,6 +8,7 @@ import (
 	"github.com/openpathways/pathways/capi/base/shortage"
 	"github.com/openpathways/pathways/capi/cluster"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device/devicetest"
 	"github.com/openpathways/pathways/device/pjrt"
@@ -18,13 +19,9 @@ import (
 func TestFailedAllocationsAreErrors(t *testing.T) {
 	options := func() sim.Options { return sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)} }
 	c, _ := newFrontend(t, options()) // which names the cluster
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.Close())
 	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	shortage.Walk(t, "Create", func() error {
 		c, err := p.Create(pjrt.ClientOptions{})
 		if err == nil {
@@ -39,8 +36,6 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 		shortage.WalkProgram(t, p.String(), c,
 			devicetest.Source{Program: devicetest.Simulated(p, s).Source(), Options: compiling}, s)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 	nothingAlive(t)
 }

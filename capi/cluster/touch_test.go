@@ -19,9 +19,7 @@ func TestTouchedMemoryIsThere(t *testing.T) {
 	const page, size = 4096, 5 * touchLong
 	for _, c := range [][2]int{{0, size}, {1, size - 1}, {page - 1, size - page}, {page, touchLong + page + 7}} {
 		all, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.OK(t, unix.Madvise(all, unix.MADV_NOHUGEPAGE))
 		if err := unix.Madvise(all[:page], unix.MADV_POPULATE_WRITE); err != nil {
 			t.Skip("this kernel has no MADV_POPULATE_WRITE: ", err)
@@ -63,9 +61,7 @@ func TestFetchThatFailsTouchesNothingAfterwards(t *testing.T) {
 	s := &session{cluster: failing{}}
 	const size = 64 * touchLong // takes far longer to touch than to fail
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if err := s.fetch(1, 0, memory, func(error) { t.Error("done is called, too") }); err != errFails {
 		t.Errorf("it returns %v", err)
 	}

@@ -84,16 +84,10 @@ func TestOptionsRefused(t *testing.T) {
 // Options that XLA's CPU plugins would silently ignore are refused, with the list of known ones.
 func TestOptionsOfAKind(t *testing.T) {
 	known, err := sortOptions([]option{{"cpu_device_count", int64(2)}, {"devices", int64(2)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	other, err := sortOptions([]option{{"cpu_device_cuont", int64(2)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := known.check("cpu"); err != nil {
-		t.Error(err)
-	}
+	statustest.OK(t, err)
+	statustest.Check(t, known.check("cpu"))
 	statustest.Fails(t, "the error", other.check("cpu"), status.InvalidArgument,
 		"no option cpu_device_cuont: the CPU plugin takes cpu_device_count")
 	if err := other.check("cuda"); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/base/shortage"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device/devicetest"
 	"github.com/openpathways/pathways/device/pjrt"
@@ -24,9 +25,7 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 		return err
 	})
 	c, err := p.Create(pjrt.ClientOptions{Devices: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer c.Close()
 	s := shape.Shape{DType: shape.F32, Dims: []int64{2, 3}}
 	options := compileoptions.New(2, 1, []int{0, 1}, false)

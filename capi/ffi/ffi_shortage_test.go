@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/capi/base/shortage"
 	"github.com/openpathways/pathways/capi/ffi"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	_ "github.com/openpathways/pathways/device/pjrt" // whose C this calls
 )
@@ -19,14 +20,10 @@ import (
 func symbol(t *testing.T, name string) *wire.Symbol {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	library := string(regexp.MustCompile(`/\S*libc\.so\S*`).Find(maps))
 	file, err := os.ReadFile(library)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	sum := sha256.Sum256(file)
 	return &wire.Symbol{Library: library, Name: name, Sha256: sum[:]}
 }

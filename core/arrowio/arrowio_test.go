@@ -58,9 +58,7 @@ func TestRoundTrip(t *testing.T) {
 							t.Errorf("%v, %d from %d on, %+v: other values", at, count, offset, l)
 						}
 						chunks, err := Chunks(t.Context(), a, r.mem)
-						if err != nil {
-							t.Fatal(err)
-						}
+						statustest.OK(t, err)
 						var all []byte
 						for _, c := range chunks.Chunks() {
 							all = append(all, bytesOf(c)...)
@@ -130,17 +128,13 @@ func TestTensorsBecomeWhatALoopMakesOfThem(t *testing.T) {
 			want = append(want, values[at*size:(at+1)*size]...)
 		}
 		a, err := Put(r.Session, in, sharded.Layout{Devices: []int{3, 0}, Tiles: tiles})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer a.Free()
 		if !slices.Equal(a.Dims(), meant) {
 			t.Fatalf("dimensions %v, expected %v", a.Dims(), meant)
 		}
 		out, err := Read(context.Background(), a, r.mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer out.Release()
 		if got := bytesOf(out); !bytes.Equal(got, want) {
 			t.Fatalf("%v by %v cut into %v: %v, expected %v", dims, order, tiles, got, want)
@@ -173,9 +167,7 @@ func TestNestedListsAreMoreDimensions(t *testing.T) {
 	record := array.NewRecord(schema, []arrow.Array{in, in}, 7)
 	defer record.Release()
 	arrays, err := PutRecord(r.Session, record, sharded.Layout{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for i, want := range []struct {
 		name string
 		dims []int64
@@ -185,9 +177,7 @@ func TestNestedListsAreMoreDimensions(t *testing.T) {
 			t.Errorf("%s: %s %v, expected %+v", a.Name, a.Array.DType(), a.Array.Dims(), want)
 		}
 		out, err := Read(t.Context(), a.Array, r.mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if !bytes.Equal(bytesOf(out), bytesOf(elements)[12:96]) {
 			t.Errorf("%s: %v", a.Name, out)
 		}
@@ -277,9 +267,7 @@ func TestWhatCannotBeAnArrayIsRefused(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want == "":
-				if err := a.Wait(t.Context()); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, a.Wait(t.Context()))
 				a.Free()
 			case status.CodeOf(err) != status.InvalidArgument || !strings.Contains(err.Error(), c.want):
 				t.Errorf("%v, expected %q", err, c.want)
@@ -342,9 +330,7 @@ func TestWhereItLies(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Float32, 0, 1<<18, 4) // which devices cannot share
 	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := slices.Clone(bytesOf(in))
 	in.Release() // the session has it
 	if n, _ := r.mem.Used(); n != 1 {
@@ -358,9 +344,7 @@ func TestWhereItLies(t *testing.T) {
 	used := r.Pool().Stats().Used["arrow"]
 	for i := range 2 {
 		out, err := Shard(t.Context(), a, i, r.mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		got := bytesOf(out)
 		if !r.taps.received[unsafe.SliceData(got)] || uintptr(unsafe.Pointer(unsafe.SliceData(got)))%64 != 0 {
 			t.Error("an array does not lie in the block that has come")
@@ -391,22 +375,16 @@ func TestAfterClose(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
 	late, err := Put(r.Session, in, sharded.Layout{Devices: []int{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	given, cancel := context.WithCancel(t.Context())
 	cancel()
 	statustest.Fails(t, "a wait that was given up", late.Wait(given), status.Cancelled)
 	statustest.Fails(t, "a read that was given up", statustest.Of(Shard(given, late, 0, r.mem)), status.Cancelled)
 	r.run()
 	a, err := Put(r.Session, in, sharded.Layout{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	out, err := Shard(t.Context(), a, 0, r.mem)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	statustest.OK(t, r.Session.Close())
 	r.local.Close()
 	if !array.Equal(out, in) {
@@ -425,16 +403,12 @@ func TestCutShort(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
 	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	in.Release()
 	closed := make(chan error)
 	go func() { closed <- r.Session.Close() }()
 	r.run()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-closed)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := a.Wait(ctx); err != nil && status.CodeOf(err) != status.Unavailable {
@@ -449,9 +423,7 @@ func TestNoRoom(t *testing.T) {
 	in := r.made(arrow.FixedWidthTypes.Boolean, 0, 64<<20, 0)
 	defer in.Release()
 	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	small := arrowmem.New(shm.NewPool(shm.Config{Limit: 2 << 20, Idle: time.Hour}), "small", false)
 	for name, read := range map[string]func() (arrow.Array, error){
 		"Read":  func() (arrow.Array, error) { return Read(t.Context(), a, small) },
@@ -460,7 +432,5 @@ func TestNoRoom(t *testing.T) {
 		statustest.Fails(t, name, statustest.Of(read()), status.ResourceExhausted)
 	}
 	a.Free()
-	if err := small.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, small.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/apache/arrow/go/v15/arrow"
 
 	"github.com/openpathways/pathways/core/sharded"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // What a record's column costs to bring to two simulated devices, and back whole and
@@ -17,9 +18,7 @@ func BenchmarkArrays(b *testing.B) {
 	for _, size := range []int{1 << 10, 1 << 20, 1 << 25} {
 		in := r.made(arrow.PrimitiveTypes.Float32, 0, size/4, 0)
 		kept, err := Put(r.Session, in, sharded.Rows(0, 1))
-		if err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, err)
 		b.Run(fmt.Sprintf("Put/%d KiB", size>>10), func(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
@@ -27,9 +26,7 @@ func BenchmarkArrays(b *testing.B) {
 				if err == nil {
 					err = a.Wait(b.Context())
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, err)
 				a.Free()
 			}
 		})
@@ -37,9 +34,7 @@ func BenchmarkArrays(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				out, err := Read(b.Context(), kept, r.mem)
-				if err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, err)
 				out.Release()
 			}
 		})
@@ -47,9 +42,7 @@ func BenchmarkArrays(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				out, err := Chunks(b.Context(), kept, r.mem)
-				if err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, err)
 				out.Release()
 			}
 		})

@@ -40,9 +40,7 @@ func written(t testing.TB, n int, file bool, options ...ipc.Option) []byte {
 	options = append(options, ipc.WithSchema(schema))
 	if file {
 		f, err := ipc.NewFileWriter(&seeker{&out}, options...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		w = f
 	} else {
 		w = ipc.NewWriter(&out, options...)
@@ -102,9 +100,7 @@ func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 				fmt.Sprintf("%v", float32(4*i)+1+3/8.),
 			} {
 				out, err := Read(t.Context(), batch[c].Array, r.mem)
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				got := fmt.Sprint(out)
 				if e, ok := out.(array.ExtensionArray); ok {
 					got = fmt.Sprint(e.Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Value(6 + 3))
@@ -158,9 +154,7 @@ func TestBatchesEnd(t *testing.T) {
 	data := written(t, 50, false)
 	opened := func(fails int) *counted {
 		x, err := OpenIPC(bytes.NewReader(data), r.mem, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return &counted{IPC: x, fails: fails}
 	}
 	freed := func(batch []Named) {
@@ -171,9 +165,7 @@ func TestBatchesEnd(t *testing.T) {
 	for _, ahead := range []int{1, 3, 10} {
 		x, n := opened(0), 0
 		for batch, err := range Batches(t.Context(), r.Session, x, BatchOptions{Prefetch: ahead}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			freed(batch)
 			if n++; n == 5 {
 				break
@@ -309,9 +301,7 @@ func TestBadIPC(t *testing.T) {
 	statustest.OK(t, ipc.NewWriter(&out, ipc.WithSchema(schema)).Close())
 	statustest.Fails(t, "the error", read(out.Bytes(), a), status.InvalidArgument, "column 'd' is dictionary-encoded")
 	x, err := OpenIPC(bytes.NewReader(good), a, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if x.Next() || status.CodeOf(x.Err()) != status.InvalidArgument ||
 		!strings.Contains(x.Err().Error(), "64 are allowed") {
 		t.Errorf("a record beyond the limit: %v", x.Err())
@@ -328,9 +318,7 @@ func TestBadIPC(t *testing.T) {
 	if _, err := OpenIPC(iotest.ErrReader(errBroken), a, 0); !errors.Is(err, errBroken) {
 		t.Errorf("a reader that fails: %v", err)
 	}
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, a.Close())
 }
 
 // read reads all records.
@@ -409,9 +397,7 @@ func FuzzIPC(f *testing.F) {
 	f.Add(append([]byte{255, 255, 255, 255, 200, 0, 0, 0}, deepSchema(3, 2)...))
 	a := arrowmem.New(shm.NewPool(shm.Config{Limit: 1 << 26}), "arrow", false)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if err := damaged(data, a); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, damaged(data, a))
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/sharded"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
@@ -92,9 +93,7 @@ func open(t testing.TB, workers int) *rig {
 		}
 	}
 	drivers, leave, err := cluster.Join(t.Context(), kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	leave()
 	r.drivers = drivers
 	if r.local, err = (cluster.InProcess{Drivers: drivers}).Start(t.Context()); err != nil {
@@ -109,17 +108,13 @@ func open(t testing.TB, workers int) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.Session.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, r.Session.Close())
 		clustertest.Free(t, drivers)
 		r.local.Close()
 		for _, d := range drivers {
 			d.Close()
 		}
-		if err := r.mem.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, r.mem.Close())
 		if n := r.taps.held.Load(); n != 0 {
 			t.Errorf("%d blocks were not given back", n)
 		}

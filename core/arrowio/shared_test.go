@@ -43,9 +43,7 @@ func TestNumbersOfEveryTypeAreShared(t *testing.T) {
 					}
 					for i := range a.Shards() {
 						out, err := ShardShared(t.Context(), a, i)
-						if err != nil {
-							t.Fatal(err)
-						}
+						statustest.OK(t, err)
 						rows := int(a.ShardDims()[0])
 						first := i / a.Copies() * rows
 						if got, want := bytesOf(out), bytesOf(in); count > 0 &&
@@ -85,19 +83,13 @@ func TestSharedLifetimes(t *testing.T) {
 		s, err := sharded.Open(r.Pool(), func(n client.Notify) (client.Cluster, error) {
 			return r.local.Connect(t.Context(), "short", n)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		in := r.made(arrow.PrimitiveTypes.Int32, 0, 1<<14, 0)
 		want := slices.Clone(bytesOf(in))
 		a, err := Put(s, in, sharded.Rows(0, 1)) // shares what is long
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		out, err := ShardShared(t.Context(), a, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		part := array.NewSlice(out, 8, 24)
 		holders, closed := map[string]arrow.Array{"in": in, "out": out, "part": part}, false
 		for _, name := range order {
@@ -106,9 +98,7 @@ func TestSharedLifetimes(t *testing.T) {
 				a.Free()
 			case "close":
 				closed = true
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, s.Close())
 			default:
 				holders[name].Release()
 				delete(holders, name)
@@ -197,13 +187,9 @@ func TestSharingLeavesNothing(t *testing.T) {
 				in = long // shared
 			}
 			a, err := Put(r.Session, in, sharded.Layout{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			out, err := Shard(t.Context(), a, 0, r.mem)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if out.Len() != in.Len() {
 				t.Fatal(out.Len())
 			}

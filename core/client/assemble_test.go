@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -27,10 +28,8 @@ func (n *near) reads(objects ...uint64) {
 	for _, o := range objects {
 		m.Pieces = append(m.Pieces, &wire.Piece{Object: o, Rows: 1})
 	}
-	if err := n.cluster.Run(&RunSpec{Program: 1, FirstOutput: 100, Inputs: inputs, Mixed: []*wire.Mixed{m},
-		Only: -1}); err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, n.cluster.Run(&RunSpec{Program: 1, FirstOutput: 100, Inputs: inputs, Mixed: []*wire.Mixed{m},
+		Only: -1}))
 	if !slices.Equal(inputs, []uint64{5, 0}) {
 		n.t.Errorf("the caller's inputs became %v", inputs)
 	}

@@ -19,9 +19,7 @@ func BenchmarkRun(b *testing.B) {
 			far := newFar()
 			c, err := Connect(context.Background(), Config{Dialer: far, Hello: &wire.Hello{}, Notify: func([]Ended) {},
 				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
-			if err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, err)
 			defer c.Close()
 			r := c.(*remote)
 			spec := &RunSpec{Program: 7, Inputs: make([]uint64, inputs), Only: -1}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/stream"
@@ -45,13 +46,9 @@ func TestQueuedCallsLeaveAsOneMessage(t *testing.T) {
 			p := &pipe{protocol: c.protocol}
 			cluster, err := Connect(context.Background(), Config{Dialer: p, Hello: &wire.Hello{Alone: c.alone},
 				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			run := func(i int) {
-				if err := cluster.Run(&RunSpec{Token: uint64(i), Program: 1, FirstOutput: uint64(i), Only: -1}); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, cluster.Run(&RunSpec{Token: uint64(i), Program: 1, FirstOutput: uint64(i), Only: -1}))
 			}
 			run(1)
 			for p.near.Pending() > 0 { // the writer has it, and the other side does not read
@@ -81,18 +78,14 @@ func TestQueuedCallsLeaveAsOneMessage(t *testing.T) {
 			messages := 0
 			for ; op < calls+1; messages++ {
 				kind, payload, err := p.far.Recv()
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				if kind != wire.KindBurst {
 					take(kind, payload)
 					continue
 				}
 				for len(payload) > 0 {
 					kind, part, rest, err := wire.NextFrame(payload)
-					if err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, err)
 					take(kind, part)
 					payload = rest
 				}

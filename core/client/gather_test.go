@@ -108,10 +108,8 @@ func TestPutsThatDoNotFitAreApart(t *testing.T) {
 			n.row(11, 1, new(rows), 4)
 		},
 		"not gathered": func(n *near, _ *rows) {
-			if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
-				Devices: []uint32{1}, Fill: zeros}); err != nil {
-				n.t.Fatal(err)
-			}
+			statustest.OK(n.t, n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
+				Devices: []uint32{1}, Fill: zeros}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,9 +174,7 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 			synctest.Wait()
 			n.wantSent("put 1 of object 10 to [0]")
 			n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, <-done)
 		})
 	})
 }

@@ -30,9 +30,7 @@ func chain(nodes int) *graph.Graph {
 func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 	n := connect(t)
 	id, err := n.cluster.Define(chain(3))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	first := n.cluster.Objects(3)
 	for range 2 {
 		statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: first, Token: 20}))
@@ -81,9 +79,7 @@ func TestPlayParts(t *testing.T) {
 	const nodes = 2*graph.MaxNodes + 100
 	n := connect(t)
 	id, err := n.cluster.Define(chain(nodes))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * graph.MaxNodes})
 	n.quiet()
 	statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}))
@@ -129,9 +125,7 @@ func TestPlayRefused(t *testing.T) {
 	statustest.Fails(t, "a graph that makes no sense", statustest.Of(n.cluster.Define(bad)), status.InvalidArgument,
 		"node 1, f")
 	id, err := n.cluster.Define(chain(2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for what, p := range map[string]PlaySpec{
 		"was it forgotten":   {Graph: id + 1, Inputs: []uint64{1}, First: 2},
 		"takes 1 array":      {Graph: id, First: 2},
@@ -147,7 +141,5 @@ func TestPlayRefused(t *testing.T) {
 		t.Errorf("the controller got %v", got)
 	}
 	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1, 2}})
-	if e := errors.Join(n.end().Err, n.end().Err); e != nil {
-		t.Error(e)
-	}
+	statustest.Check(t, errors.Join(n.end().Err, n.end().Err))
 }

@@ -27,9 +27,7 @@ func profiles(t *testing.T) *near {
 	var err error
 	n.cluster, err = Connect(context.Background(), Config{Dialer: n.far, Hello: &wire.Hello{},
 		Exchange: func(*wire.Welcome) (transport.Exchange, error) { return n.exchange, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return n
 }
 
@@ -50,9 +48,7 @@ func (n *near) begin(ahead time.Duration) StopProfile {
 	started := make(chan StopProfile, 1)
 	go func() {
 		stop, err := n.cluster.StartProfile(context.Background())
-		if err != nil {
-			n.t.Error(err)
-		}
+		statustest.Check(n.t, err)
 		started <- stop
 	}()
 	synctest.Wait()

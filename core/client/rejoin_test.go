@@ -40,10 +40,8 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 		defer n.cluster.Close()
 		put := func(object uint64, devices ...uint32) {
 			t.Helper()
-			if err := n.cluster.Put(&PutSpec{Object: object, Shape: shape.Shape{DType: shape.F32, Dims: []int64{1 << 20}},
-				Devices: devices, Fill: zeros}); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, n.cluster.Put(&PutSpec{Object: object, Shape: shape.Shape{DType: shape.F32, Dims: []int64{1 << 20}},
+				Devices: devices, Fill: zeros}))
 		}
 		first := n.cluster.Objects(4)
 		put(first, 0, 1)
@@ -64,9 +62,7 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 		statustest.OK(t, proto.Unmarshal(n.came(wire.KindRejoin)[0], m))
 		for frames := m.Frames; len(frames) > 0; {
 			kind, payload, rest, err := wire.NextFrame(frames)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			frames = rest
 			switch put, abort := new(wire.Put), new(wire.Abort); kind {
 			case wire.KindPut:

@@ -43,9 +43,7 @@ func connectWith(t *testing.T, hurry func() bool) *near {
 				n.ends <- e
 			}
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() {
 		n.cluster.Close()
 		if !n.exchange.closed {
@@ -58,9 +56,7 @@ func connectWith(t *testing.T, hurry func() bool) *near {
 // says has the controller send a message.
 func (n *near) says(kind wire.Kind, m proto.Message) {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	statustest.OK(n.t, err)
 	n.far.say <- message{kind, payload}
 }
 
@@ -120,10 +116,8 @@ func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		n := connect(t)
 		n.exchange.stay = true // Fail does not end a push that is being filled
-		if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1},
-			Fill: zeros, Token: 5}); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0, 1},
+			Fill: zeros, Token: 5}))
 		if failed {
 			n.says(wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, Status: wire.Of(errLost)}}})
 		} else {
@@ -145,10 +139,8 @@ func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 // Bytes that do not get through end the operation at the controller too.
 func TestPushFails(t *testing.T) {
 	n := connect(t)
-	if err := n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
-		Fill: zeros, Token: 5}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
+		Fill: zeros, Token: 5}))
 	n.exchange.end(func(transport.Key) bool { return true }, errLost)
 	abort := new(wire.Abort)
 	if got := n.came(wire.KindAbort); len(got) != 1 || proto.Unmarshal(got[0], abort) != nil || abort.Gang != 1 ||
@@ -179,9 +171,7 @@ func TestFetchEnds(t *testing.T) {
 		t.Error("a fetch ends before its bytes are there")
 	}
 	n.exchange.end(func(transport.Key) bool { return true }, nil)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-done)
 	fetch()
 	n.says(wire.KindCompleted, &wire.Completed{
 		Failed: []*wire.Failure{{Number: 2, Status: &wire.Status{Code: uint32(status.DataLoss), Message: "scratched"}}}})
@@ -212,10 +202,8 @@ func TestSessionIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := connect(t)
 			statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Token: 1}))
-			if err := n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
-				Fill: zeros, Token: 2}); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
+				Fill: zeros, Token: 2}))
 			done := make(chan error, 1)
 			if err := n.cluster.Fetch(1, 0, make([]byte, 4), func(err error) { done <- err }); err != nil {
 				t.Fatal(err)
@@ -352,9 +340,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := connect(t)
 				graph, err := n.cluster.Define(chain(1))
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
 				n.quiet()
 				statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, Only: -1}))
@@ -369,9 +355,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 				default:
 				}
 				n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
-				if err := <-submitted; err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, <-submitted)
 			})
 		})
 	}
@@ -384,9 +368,7 @@ func TestFreesDoNotWaitForTheConnection(t *testing.T) {
 		n := connect(t)
 		n.far.full = make(chan struct{})
 		go func() {
-			if err := n.cluster.Run(&RunSpec{Program: 1, Only: -1}); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, n.cluster.Run(&RunSpec{Program: 1, Only: -1}))
 		}()
 		synctest.Wait()
 		n.cluster.Free([]uint64{7})

@@ -85,9 +85,7 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	// A request waits, is told of its place, and is cancelled; an answer that comes too late is not the next one's.
 	a, err := n.cluster.Ask(placement.Want{Devices: 1, Exclusive: true},
 		grant.Terms{Wait: 1500 * time.Microsecond, Priority: -3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if got, want := n.request(4), (&wire.SliceRequest{Slice: a.Number, Devices: 1, Exclusive: true, WaitMs: 2,
 		Priority: -3}); !proto.Equal(got, want) {
 		t.Errorf("the controller is asked %v, want %v", got, want)

@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -107,9 +108,7 @@ func (a *actor) local(d int) int {
 		return -1
 	}
 	n, err := strconv.Atoi(number)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	statustest.OK(a.t, err)
 	return n*a.x.each + int(a.s.Devices()[d].Local)
 }
 

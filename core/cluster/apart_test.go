@@ -87,9 +87,7 @@ func TestPairApart(t *testing.T) {
 		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
 				Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer l.Close()
 		apart := func() (pairs []string) {
 			for _, is := range l.Report().Islands {

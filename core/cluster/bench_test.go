@@ -42,9 +42,7 @@ func newStreamOf(b testing.TB, drivers []device.Driver, devices int, cost, delay
 
 func newStreamIn(b testing.TB, c cluster.InProcess, devices int, cost time.Duration) *stream {
 	l, err := c.Start(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, err)
 	b.Cleanup(l.Close)
 	s := connect(b, l, "client")
 	all := clustertest.UpTo(devices)
@@ -161,9 +159,7 @@ func BenchmarkTrace(b *testing.B) {
 					} else {
 						b.StopTimer()
 						stop, err := m.s.StartProfile(b.Context())
-						if err != nil {
-							b.Fatal(err)
-						}
+						statustest.OK(b, err)
 						b.StartTimer()
 						m.run(b, min(left, turn), depth)
 						b.StopTimer()
@@ -191,9 +187,7 @@ func BenchmarkPlay(b *testing.B) {
 	for _, size := range []struct{ workers, each int }{{1, 1}, {8, 1}, {4, 4}, {32, 4}, {128, 4}, {512, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/each=%d", size.workers, size.each), func(b *testing.B) {
 			l, err := cluster.InProcess{Drivers: simulated(b, size.workers, size.each)}.Start(b.Context())
-			if err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, err)
 			b.Cleanup(l.Close)
 			s := connect(b, l, "client")
 			devices, step := clustertest.UpTo(size.workers*size.each), addOne

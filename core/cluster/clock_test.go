@@ -17,6 +17,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status/statustest"
 	tenants "github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
@@ -56,9 +57,7 @@ func onTheClockOf(t *testing.T, c cluster.InProcess, workers int, o sim.Options,
 		o.Island = sim.NewIsland(sim.Real, 1)
 		c.Drivers = simulatedOn(t, workers, o)
 		l, err := c.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		f(t, l)
 		l.Close()
 		for _, d := range c.Drivers {
@@ -74,9 +73,7 @@ func TestDevicesOfManyClientsAreNotIdle(t *testing.T) {
 		for _, count := range strings.Split(*clockClients, ",") {
 			t.Run(fmt.Sprintf("cost=%v/clients=%s", cost, count), func(t *testing.T) {
 				var clients int
-				if _, err := fmt.Sscan(count, &clients); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, statustest.Of(fmt.Sscan(count, &clients)))
 				onItsClock(t, cluster.InProcess{}, func(t *testing.T, l *cluster.Local) {
 					var all []*stream
 					for i := range clients {
@@ -103,9 +100,7 @@ func costsOf(t *testing.T) (costs []time.Duration) {
 	t.Helper()
 	for _, text := range strings.Split(*clockCosts, ",") {
 		cost, err := time.ParseDuration(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		costs = append(costs, cost)
 	}
 	return costs
@@ -160,9 +155,7 @@ func tenantsOf(t testing.TB, weights []float64, token func(path string) (string,
 		fmt.Fprintf(&text, "[tenants.t%d]\ntoken-file = \"t%d\"\nweight = %v\n", i, i, weight)
 	}
 	table, err := tenants.Parse("tenants.toml", text.String(), token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return table
 }
 

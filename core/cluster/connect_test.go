@@ -50,9 +50,7 @@ func TestUnbatchedCallsDoTheSame(t *testing.T) {
 	}); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("a value that means nothing: %v", err)
 	}
-	if err := w.end(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, w.end())
 }
 
 // Who meets no controller at an address hears what to do: start the cluster of `pathways up` again, or look at the
@@ -61,9 +59,7 @@ func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	killed := filepath.Join(dir, cluster.Socket)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: killed, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	up := "`pathways up --dir " + filepath.Dir(dir) + " --cluster " + filepath.Base(dir) + "`"

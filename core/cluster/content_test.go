@@ -97,9 +97,7 @@ func countedCluster(t *testing.T, workers int, change func(*counted)) (*cluster.
 		drivers[i] = c
 	}
 	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() {
 		l.Close()
 		for i, c := range all {
@@ -210,9 +208,7 @@ func TestClientLeavesWithItsProgram(t *testing.T) {
 		}()
 		go leave()
 		r, err := second.Compile(t.Context(), padded(size, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		second.adds(r, 0)
 		second.Forget(r.ID)
 		<-gone
@@ -228,9 +224,7 @@ func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 	l, drivers := countedCluster(t, 2, nil)
 	s := connect(t, l, "a")
 	r, err := s.Compile(t.Context(), padded(1<<20, 0, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	x := s.vector([]int{0, 1}, ramp)
 	l.Lose(0)
 	token, _ := s.Start(r, x)
@@ -238,9 +232,7 @@ func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 		t.Errorf("a run on a lost worker ended with %v, want UNAVAILABLE or DATA_LOSS", err)
 	}
 	again, err := s.Compile(t.Context(), padded(1<<20, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	s.adds(again, 1)
 	if n := drivers[1].compiles.Load(); n != 1 {
 		t.Errorf("the other worker compiled %d times, want once", n)
@@ -253,13 +245,9 @@ func TestProgramIsCompiledAgain(t *testing.T) {
 	for range 10 { // until it did not have it yet
 		l, drivers := countedCluster(t, 2, nil)
 		s := connect(t, l, "a")
-		if _, err := s.Compile(t.Context(), padded(16<<20, 0)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(s.Compile(t.Context(), padded(16<<20, 0))))
 		r, err := s.Compile(t.Context(), padded(16<<20, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		l.Lose(0)
 		s.adds(r, 1)
 		compiles, loads := drivers[1].compiles.Load(), drivers[1].loads.Load()
@@ -280,9 +268,7 @@ func TestProgramLongerThanXLATakes(t *testing.T) {
 	s := connect(t, l, "a")
 	spec := padded(0, 0)
 	code, err := unix.Mmap(-1, 0, 1<<31, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer func() { _ = unix.Munmap(code) }()
 	spec.Code = code
 	_, err = s.Compile(t.Context(), spec)

@@ -23,9 +23,7 @@ func startDied(h *wire.Hello) (stop func(), answer <-chan error) {
 func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	process := exec.Command("cat")
 	stdin, err := process.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	statustest.OK(t, process.Start())
 	hello := &wire.Hello{Pid: uint32(process.Process.Pid), PidSpace: pidSpace()}
 	stop, living := startDied(hello)
@@ -39,9 +37,7 @@ func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	if err := <-ending; err != errKilled { // before it is waited for
 		t.Errorf("a process that has ended: %v", err)
 	}
-	if err := process.Wait(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, process.Wait())
 	if err := died(t.Context(), hello); err != errKilled {
 		t.Errorf("a process that is no more: %v", err)
 	}
@@ -53,9 +49,7 @@ func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
 	hello := &wire.Hello{Network: network(), Worker: &wire.WorkerOffer{Addresses: []string{"unix:/run/w"}}}
 	for range 2 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		ports = append(ports, l)
 		hello.Worker.Addresses = append(hello.Worker.Addresses, "tcp:"+l.Addr().String())
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // The faults of the simulation (simulation_test.go): each says what it does, when, and how it ends.
@@ -81,9 +82,7 @@ func (x *trial) fails(r *rand.Rand, n int, name string) fault {
 		if alloc {
 			fail = x.drivers[n].FailAlloc
 		}
-		if err := fail(k, nth, status.New(status.Internal, badLuck)); err != nil {
-			x.t.Error(err)
-		}
+		statustest.Check(x.t, fail(k, nth, status.New(status.Internal, badLuck)))
 	}}
 }
 
@@ -100,9 +99,7 @@ func (x *trial) losesController(workers, clients int) fault {
 // open opens what the controller keeps.
 func (x *trial) open() *durable.Store {
 	s, err := durable.Open(x.dir)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	statustest.OK(x.t, err)
 	return s
 }
 
@@ -122,9 +119,7 @@ func (x *trial) restartsController(workers, clients int) fault {
 			x.store = x.open()
 			return x.store
 		})
-		if err != nil {
-			x.t.Error(err)
-		}
+		statustest.Check(x.t, err)
 		x.dead = append(x.dead, dead)
 	}}
 }

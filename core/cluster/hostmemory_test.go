@@ -29,9 +29,7 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 				Heartbeat: 20 * time.Millisecond, Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
 		})
 		t.Cleanup(func() {
-			if err := w.end(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, w.end())
 			d.Close()
 		})
 		workers(t, address, i+1)
@@ -66,9 +64,7 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 		want := fmt.Sprint(blocks, assembling, sessions)
 		for end := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
 			r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			var has, puts [2]int64
 			var of [2]int64
 			for _, w := range r.Islands[0].Workers {

@@ -49,14 +49,10 @@ func TestWebPage(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	get := func(path string) string {
 		r, err := (&http.Client{Transport: transport}).Get(page + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer r.Body.Close()
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return string(body)
 	}
 	if got := get("readyz"); !strings.Contains(got, "no worker") {
@@ -106,9 +102,7 @@ func TestWebPage(t *testing.T) {
 	shows("api/timeline", `"bars":[[1,0,`) // once the worker has heard that somebody looks
 	s.Close()
 	for _, ends := range []*served{w, c} {
-		if err := ends.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, ends.end())
 	}
 	if r, err := (&http.Client{Transport: transport}).Get(page + "healthz"); err == nil {
 		r.Body.Close()

@@ -44,9 +44,7 @@ func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 		kinds[i] = sim.Kind{Options: o}
 	}
 	drivers, leave, err := cluster.Join(t.Context(), kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	leave()
 	return drivers
 }
@@ -77,9 +75,7 @@ func (s *session) program(p sim.Program, devices ...int) *client.Remote {
 	s.T.Helper()
 	r, err := s.Compile(s.T.Context(), client.CompileSpec{
 		Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, err)
 	return r
 }
 
@@ -123,9 +119,7 @@ func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 	t.Helper()
 	drivers := simulated(t, workers, each)
 	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(l.Close)
 	return l, drivers
 }
@@ -206,9 +200,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 		_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
 		statustest.Fails(t, "a session of more devices than there are", err, status.ResourceExhausted,
 			"a session of 9 devices was asked for, and the cluster has 8 in 2 workers")
-		if err := l.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, l.Check())
 		clustertest.Free(t, drivers)
 	})
 }
@@ -229,9 +221,7 @@ func TestOppositeOrder(t *testing.T) {
 				s.Free([]uint64{out})
 				last = token
 			}
-			if err := s.Wait(last); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, s.Wait(last))
 			s.Free([]uint64{x})
 		})
 	}
@@ -282,10 +272,8 @@ func TestPartRefused(t *testing.T) {
 	s := connect(t, l, "client")
 	sum := s.program(sumAll, 0, 1)
 	x := s.vector(clustertest.UpTo(2), ramp)
-	if err := drivers[1].(*sim.Driver).FailAlloc(0, 1,
-		status.New(status.ResourceExhausted, "there is no room")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, drivers[1].(*sim.Driver).FailAlloc(0, 1,
+		status.New(status.ResourceExhausted, "there is no room")))
 	first, y := s.Start(sum, x)
 	second, z := s.Start(sum, x)
 	statustest.Fails(t, "a run that has no room on one device", s.Wait(first), status.ResourceExhausted,
@@ -314,9 +302,7 @@ func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const heartbeat = time.Second
 		l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: heartbeat}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(l.Close)
 		slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
 		first, second := slow.program(addOne, 0), goes.program(addOne, 0)
@@ -342,15 +328,11 @@ func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 		}
 		objects(1)
 		written(nil)
-		if err := slow.Wait(token); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, slow.Wait(token))
 		objects(2)
 		// Those of the session that went would come now.
 		token, _ = slow.Start(first, p.Object)
-		if err := slow.Wait(token); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, slow.Wait(token))
 		objects(3)
 	})
 }
@@ -360,9 +342,7 @@ func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 func TestArgumentFailsMeanwhile(t *testing.T) {
 	drivers := simulated(t, 1, 2)
 	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(l.Close)
 	s := connect(t, l, "client")
 	x := s.vector([]int{0}, ramp)
@@ -400,21 +380,15 @@ func TestWorkerCompilesForOneWhoseWelcomeIsOnItsWay(t *testing.T) {
 		}
 		l, err := cluster.InProcess{Drivers: drivers[:1], Heartbeat: time.Second,
 			Network: &inproc.Conditions{Delay: slow}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		var joining sync.WaitGroup
 		joining.Go(func() {
-			if err := l.Join(t.Context(), "late", drivers[1], ""); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, l.Join(t.Context(), "late", drivers[1], ""))
 		})
 		time.Sleep(time.Second / 2) // the controller has let it in
 		s := connect(t, l, "c")
-		if _, err := s.Compile(t.Context(), client.CompileSpec{Format: sim.Format,
-			Code: computations[0].program.Source().Code, Options: sim.CompileOptions([]int{1, 0})}); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, statustest.Of(s.Compile(t.Context(), client.CompileSpec{Format: sim.Format,
+			Code: computations[0].program.Source().Code, Options: sim.CompileOptions([]int{1, 0})})))
 		s.Close()
 		joining.Wait()
 		l.Close()

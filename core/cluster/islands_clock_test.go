@@ -59,9 +59,7 @@ func TestTwoIslandsHideTheirExchangeBehindTheBackward(t *testing.T) {
 		for _, e := range exchanges {
 			t.Run(fmt.Sprintf("send=%s/%s", send, e.name), func(t *testing.T) {
 				var part float64
-				if _, err := fmt.Sscan(send, &part); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, statustest.Of(fmt.Sscan(send, &part)))
 				c := cluster.InProcess{Islands: []string{"west", "east"}}
 				bytes := float64(layers * layerNumbers * 4 * *clockEach)
 				bandwidth := bytes / (part * stepCost.Seconds())

@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -22,9 +23,7 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
 				Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		const rounds = 600
 		s, ended := connectCollecting(t, l, 2*rounds)
 		done := make(chan struct{})
@@ -67,9 +66,7 @@ func connectCollecting(t *testing.T, l *cluster.Local, operations int) (client.C
 			ended <- e
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	time.Sleep(time.Second) // all have heard of one another
 	return s, ended
 }
@@ -95,13 +92,9 @@ func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
 		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
 			Patience: 10 * time.Second, Network: &inproc.Conditions{Silence: silence * 5 / 4, // as stream looks now and then
 				Delay: func(string, string) time.Duration { return time.Millisecond }}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		object := carry(t, s, 0)
 		for range 8 { // at several times between two heartbeats
 			time.Sleep(silence / 32)
@@ -135,9 +128,7 @@ func carry(t *testing.T, s client.Cluster, i uint64) (object uint64) {
 	}
 	m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
 		Moves: []*wire.Move{{Source: object, From: from, To: to}}}
-	if err := s.Transfer(m, 2+2*i); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Transfer(m, 2+2*i))
 	return object
 }
 

@@ -36,9 +36,7 @@ func TestHowAWorkerEnds(t *testing.T) {
 		})
 	})
 	defer func() {
-		if err := c.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, c.end())
 	}()
 	drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 	var running []*served
@@ -57,13 +55,9 @@ func TestHowAWorkerEnds(t *testing.T) {
 			Address: address, Name: "client", Heartbeat: 100 * time.Millisecond}, n)
 	})
 	x := s.vector([]int{0, 1}, ramp)
-	if _, err := s.read(x, 1); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(s.read(x, 1)))
 
-	if err := running[1].end(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, running[1].end())
 	workers(t, address, 1)
 	_, err := s.read(x, 1)
 	for _, part := range []string{"worker stops, which was stopped", "pathways.events()"} {
@@ -76,9 +70,7 @@ func TestHowAWorkerEnds(t *testing.T) {
 	dead, _, err := streams.Dial(t.Context(), address,
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "dies", Host: cluster.Host(), Worker: worker.Offer(drivers[0])},
 		streams.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	dead.Close()
 	_, warning, _ := strings.Cut(log.until("WARN"), "WARN")
 	if !strings.Contains(warning, `"lost worker dies" event=lost worker=4 reason="it closed the connection without a goodbye`) ||

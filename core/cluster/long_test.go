@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -25,9 +26,7 @@ func TestCallsThatNoFrameHolds(t *testing.T) {
 	l, _ := countedCluster(t, 1, nil)
 	s := connect(t, l, "a")
 	r, err := s.Compile(t.Context(), padded(100, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	in := s.vector([]int{0}, ramp)
 	const size = 65 << 20
 	text := strings.Repeat("x", size)

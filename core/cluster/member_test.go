@@ -60,9 +60,7 @@ func sockets(t *testing.T) (address string, member func(name string, kind device
 			Listen: []string{address}, Heartbeat: 100 * time.Millisecond, Log: log})
 	})
 	t.Cleanup(func() {
-		if err := c.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, c.end())
 	})
 	return address, func(name string, kind device.Kind, nodes int) *served {
 		return serve(t, func(ctx context.Context) error {
@@ -178,9 +176,7 @@ func TestMemberCannotJoin(t *testing.T) {
 	}
 	one := member("one", kind, 1)
 	workers(t, address, 1)
-	if err := one.end(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, one.end())
 	if _, _, err := cluster.Join(t.Context(),
 		[]device.Kind{kind, unable{kind}, kind}); status.CodeOf(err) != status.NotFound {
 		t.Errorf("in one process: %v", err)
@@ -210,9 +206,7 @@ func (k *endless) Join(ctx context.Context, m device.Membership) (device.Driver,
 func busy(t *testing.T, address, name string) bool {
 	t.Helper()
 	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, i := range r.Islands {
 		for _, w := range i.Workers {
 			if w.Process.Name == name {
@@ -238,9 +232,7 @@ func TestStuckMember(t *testing.T) {
 	sum := s.program(sumAll, 0, 1)
 	x := s.vector(clustertest.UpTo(2), ramp)
 	for d := range 2 { // it is there, and what fails next is the room for the sum
-		if _, err := s.read(x, d); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(s.read(x, d)))
 	}
 	// If a learns of the failure before it has begun either, nothing is stuck.
 	for i, end := 0, time.Now().Add(time.Minute); len(members[0].ended) == 0 && time.Now().Before(end); i++ {

@@ -23,9 +23,7 @@ func inSections(t *testing.T, section, workers, each int) (*cluster.Local, []dev
 	t.Helper()
 	drivers := simulated(t, workers, each)
 	l, err := cluster.InProcess{Drivers: drivers, Section: section}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(l.Close)
 	return l, drivers
 }
@@ -73,9 +71,7 @@ func TestPlayParts(t *testing.T) {
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
 	s.ForgetGraph(id)
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }
 
 // What a play is given for good goes with its last use where it is read, cannot be used
@@ -99,9 +95,7 @@ func TestPlayGiven(t *testing.T) {
 	g.Given = []uint64{2}
 	statustest.Fails(t, "a graph whose Given names what its nodes make", statustest.Of(s.Define(g)),
 		status.InvalidArgument, "to free array 2")
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }
 
 // A node that fails in the first section fails what depends on it in others, and
@@ -138,9 +132,7 @@ func TestPlayPartsFail(t *testing.T) {
 	p.freeKept()
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }
 
 // A play that is stopped between two sections ends: what was sent is done, what was not
@@ -174,13 +166,9 @@ func TestPlayPartsStop(t *testing.T) {
 	if err := s.Wait(p.Token + uint64(section)); !errors.Is(err, enough) {
 		t.Errorf("a node that was not sent: %v", err)
 	}
-	if err := s.Wait(token); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.Wait(token))
 	s.expect(p.First, 0, 1, 1, 1, 1)
 	s.Free([]uint64{x, p.First, p.First + uint64(section)})
 	clustertest.Free(t, drivers)
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }

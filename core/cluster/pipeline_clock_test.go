@@ -56,9 +56,7 @@ func (sc *scheduled) width() int { return slices.Max(sc.Places) + 1 }
 // schedules that leave no gap between steps are idle for less than one percent.
 func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
 	text, err := os.ReadFile(*pipelineSchedules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var schedules []*scheduled
 	if err := json.Unmarshal(text, &schedules); err != nil {
 		t.Fatalf("%s: %v", *pipelineSchedules, err)

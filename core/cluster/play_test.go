@@ -61,9 +61,7 @@ func (d *drawing) keeps(outputs ...uint64) *graph.Graph {
 func (s *session) define(g *graph.Graph) uint64 {
 	s.T.Helper()
 	id, err := s.Define(g)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, err)
 	return id
 }
 
@@ -139,9 +137,7 @@ func TestPlayedChainEqualsItsRuns(t *testing.T) {
 			t.Run(fmt.Sprintf("%d/%v", workers, sequential), func(t *testing.T) {
 				drivers := simulated(t, workers, 2)
 				l, err := cluster.InProcess{Drivers: drivers, Sequential: sequential}.Start(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				t.Cleanup(l.Close)
 				s := connect(t, l, "client")
 				devices := clustertest.UpTo(2 * workers)
@@ -185,9 +181,7 @@ func TestPlayedChainEqualsItsRuns(t *testing.T) {
 				p.freeKept()
 				s.Free([]uint64{x})
 				clustertest.Free(t, drivers)
-				if err := l.Check(); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, l.Check())
 			})
 		}
 	}
@@ -258,9 +252,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			drivers := simulated(t, 2, 1)
 			l, err := cluster.InProcess{Drivers: drivers, Sequential: !late}.Start(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			t.Cleanup(l.Close)
 			s := connect(t, l, "client")
 			devices := clustertest.UpTo(2)
@@ -300,9 +292,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 			p.freeKept()
 			s.Free([]uint64{x})
 			clustertest.Free(t, drivers)
-			if err := l.Check(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, l.Check())
 		})
 	}
 }
@@ -343,9 +333,7 @@ func TestPlaysInterleave(t *testing.T) {
 	}
 	clients.Wait()
 	clustertest.Free(t, drivers)
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }
 
 // held submits a put whose bytes are written when write is called.
@@ -396,9 +384,7 @@ func TestPlayOfDepartedClientIsDropped(t *testing.T) {
 		if left := l.Report().Sessions; len(left) > 0 {
 			t.Errorf("the session is still there: %v", left)
 		}
-		if err := l.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, l.Check())
 	})
 }
 

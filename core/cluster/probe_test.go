@@ -30,9 +30,7 @@ func certificateFiles(t *testing.T) cluster.Secret {
 	t.Helper()
 	own := transporttest.Certificates(t).Certificates[0]
 	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(t.TempDir(), name)
 		statustest.OK(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
@@ -133,16 +131,12 @@ func TestWorkerWhoseCertificateLacksItsAddress(t *testing.T) {
 		log.Reset() // it tells that the controller did not trust its certificate
 		good := begin("tcp:127.0.0.1:0")
 		workers(t, address, 1)
-		if err := good.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, good.end())
 		if log.Len() > 0 {
 			t.Errorf("a %s that joined has logged:\n%s", name, log.String())
 		}
 	}
-	if err := controller.end(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, controller.end())
 }
 
 // A worker that does not accept the controller's certificate, which may be one for servers alone, is at its address all
@@ -152,9 +146,7 @@ func TestWorkerThatAcceptsNoCertificateOfItsController(t *testing.T) {
 	address, controller := controllerOf(t, cluster.Secret{Cert: other.Cert, Key: other.Key, CA: own.CA})
 	driver, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(t.Context(),
 		device.Membership{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer driver.Close()
 	w := serve(t, func(ctx context.Context) error {
 		return cluster.ServeWorker(ctx, cluster.WorkerConfig{
@@ -164,9 +156,7 @@ func TestWorkerThatAcceptsNoCertificateOfItsController(t *testing.T) {
 	})
 	workers(t, address, 1)
 	for _, s := range []*served{w, controller} {
-		if err := s.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.end())
 	}
 }
 
@@ -177,9 +167,7 @@ func listens(t *testing.T, identity string) string {
 		Credentials: transport.Credentials{Identity: []byte(identity)}}, func(peer string, err error) {
 		t.Errorf("%s was refused: %v", peer, err)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l.Address()
 }
@@ -200,17 +188,13 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	// The system takes connections for it, and nothing answers there.
 	silent := func() (net.Listener, string) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l, "tcp:" + l.Addr().String()
 	}
 	_, mute := silent()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	closed := "tcp:" + gone.Addr().String()
 	gone.Close()
 	own, other := listens(t, "own"), listens(t, "other")
@@ -251,9 +235,7 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	go func() { waits <- join(cluster.Host(), "own", mute) }()
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)) // against a hang
 	probe, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer probe.Close()
 	if err := join(cluster.Host(), "own", own); err != nil {
 		t.Errorf("beside one that is silent: %v", err)
@@ -263,9 +245,7 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 		t.Errorf("a worker at a silent address has an answer at once: %v", err)
 	default:
 	}
-	if err := controller.end(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, controller.end())
 	statustest.Fails(t, "a worker that waits where the controller stops", <-waits, status.Unavailable,
 		"the controller stops")
 }

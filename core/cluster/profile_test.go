@@ -20,9 +20,7 @@ import (
 func (s *session) profile() client.StopProfile {
 	s.T.Helper()
 	stop, err := s.StartProfile(s.T.Context())
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, err)
 	return stop
 }
 
@@ -90,9 +88,7 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 	if p := stop(ctx); len(p.Spans) > 0 {
 		t.Error(p.Spans)
 	}
-	if err := l.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, l.Check())
 }
 
 // A worker that is lost during a profile is missing from it, by its name.
@@ -141,9 +137,7 @@ func TestAbandonedProfilesEnd(t *testing.T) {
 func TestSpansAreAsLongAsComputations(t *testing.T) {
 	drivers := simulatedOn(t, 1, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1), Cost: 20 * time.Millisecond})
 	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close(); drivers[0].Close() })
 	s := connect(t, l, "client")
 	one := s.program(addOne, 0)

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -41,18 +42,14 @@ func inLasting(t *testing.T, lease, way time.Duration, body func(t *testing.T, l
 			Drivers: simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}),
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return way },
 				Silence: silence}}.Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		body(t, l)
 	})
 }
 
 func (l *lasting) store() *durable.Store {
 	s, err := durable.Open(l.dir)
-	if err != nil {
-		l.t.Error(err)
-	}
+	statustest.Check(l.t, err)
 	l.last = s
 	return s
 }
@@ -60,18 +57,14 @@ func (l *lasting) store() *durable.Store {
 // restart ends the controller as if its process had died, and starts it again.
 func (l *lasting) restart() {
 	dead, err := l.Restart(l.store)
-	if err != nil {
-		l.t.Error(err)
-	}
+	statustest.Check(l.t, err)
 	l.dead = append(l.dead, dead)
 }
 
 // end closes sessions, the cluster, and what has died.
 func (l *lasting) end(sessions ...client.Cluster) {
 	for _, s := range sessions {
-		if err := s.Close(); err != nil {
-			l.t.Error(err)
-		}
+		statustest.Check(l.t, s.Close())
 	}
 	l.Close()
 	for _, server := range l.dead {
@@ -117,9 +110,7 @@ func TestOperationsEndOnceWhileTheControllerStartsAgain(t *testing.T) {
 		}
 		t.Logf("%d rounds, the longest wait for a result %v", rounds, longest)
 		checkEnds(t, ended, int(2*rounds))
-		if err := l.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, l.Check())
 		l.end(s)
 	})
 }
@@ -132,13 +123,9 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		var requests []*grant.Request
 		ask := func(name string) {
 			s, err := l.Connect(t.Context(), name, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			r, err := s.Ask(placement.Want{Devices: 2, Exclusive: true}, grant.Terms{Wait: grant.Forever})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			sessions, requests = append(sessions, s), append(requests, r)
 			time.Sleep(time.Second)
 		}
@@ -160,9 +147,7 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		places("at first", 0, 1, 2)
 		restart()
 		places("when the controller has started again", 0, 1, 2)
-		if _, err := sessions[2].Ask(placement.Want{Devices: 1}, grant.Terms{}); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, statustest.Of(sessions[2].Ask(placement.Want{Devices: 1}, grant.Terms{})))
 		sessions[0].Release(requests[0].Number)
 		if devices, err := requests[1].Wait(t.Context()); len(devices) != 2 {
 			t.Errorf("the first that waited has %v, %v", devices, err)
@@ -173,9 +158,7 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		if devices, err := requests[2].Wait(t.Context()); len(devices) != 2 {
 			t.Errorf("the second that waited has %v, %v", devices, err)
 		}
-		if err := l.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, l.Check())
 		l.end(sessions...)
 	})
 }
@@ -195,9 +178,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 		t.Run(fmt.Sprint(c.when, c.stop), func(t *testing.T) {
 			inLasting(t, 10*time.Second, way, func(t *testing.T, l *lasting) {
 				s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				time.Sleep(10 * time.Second) // all have heard of one another
 				restart := func() {
 					time.Sleep(c.when)
@@ -208,9 +189,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 					restarted.Go(restart)
 				}
 				stop, err := s.StartProfile(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				checkCarried(t, s, 0, carry(t, s, 0))
 				restarted.Wait()
 				checkCarried(t, s, 1, carry(t, s, 1))
@@ -237,9 +216,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 				if c.lacks == 0 && len(ops) < 6 {
 					t.Errorf("workers have recorded operations %v, want all six", slices.Sorted(maps.Keys(ops)))
 				}
-				if err := s.Lost(); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, s.Lost())
 				l.end(s)
 			})
 		})
@@ -271,16 +248,12 @@ func TestWorkerWhoseWelcomeWasLostJoinsAgainAtOnce(t *testing.T) {
 	const lease = 3 * transport.HelloTime
 	inLasting(t, lease, time.Millisecond, func(t *testing.T, l *lasting) {
 		never, err := l.Enter(t.Context(), "first try", []byte("me"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		l.Cut("first try") // so it does not come back
 		l.restart()
 		begun := time.Now()
 		conn, err := l.Enter(t.Context(), "second try", []byte("me"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if took := time.Since(begun); took > lease/3 {
 			t.Errorf("it was let in after %v, of a lease of %v", took, lease)
 		}

@@ -42,9 +42,7 @@ func share(b testing.TB, c cluster.InProcess, workers, each int) *cluster.Local 
 		}
 	})
 	l, err := c.Start(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, err)
 	b.Cleanup(l.Close)
 	return l
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -285,9 +286,7 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	statustest.OK(x.t, err)
 }
 
 // planSpare has a worker join that may take the place of one that is lost: of one that was lost before, or will be.
@@ -396,9 +395,7 @@ func (x *trial) vanish(name string) {
 // lose takes a worker's devices away with its process.
 func (x *trial) lose(worker int, how string) {
 	for k := range x.each {
-		if err := x.drivers[worker].Lose(k, fmt.Sprintf("the process of worker-%d %s", worker, how)); err != nil {
-			x.t.Error(err)
-		}
+		statustest.Check(x.t, x.drivers[worker].Lose(k, fmt.Sprintf("the process of worker-%d %s", worker, how)))
 	}
 }
 
@@ -502,9 +499,7 @@ func (x *trial) check(workers, clients int) {
 		}
 		return nil
 	})
-	if err := x.drivers[0].Island().Hang(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, x.drivers[0].Island().Hang())
 }
 
 // until waits until a condition holds.

@@ -33,9 +33,7 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 	c := listening(t, cluster.ControllerConfig{Listen: []string{address}, Tenants: file, Again: again,
 		Secret: cluster.Secret{Token: own}})
 	defer func() {
-		if err := c.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, c.end())
 	}()
 	begins := func(token string) error {
 		_, err := cluster.Connect(t.Context(), cluster.ClientConfig{Address: address, Secret: cluster.Secret{Token: token}},
@@ -62,9 +60,7 @@ func TestControllerKnowsItsTenants(t *testing.T) {
 		"other users can read the token file "+filepath.Join(dir, "bob.token"))
 	statustest.Fails(t, "the error", begins(ada), status.ResourceExhausted, noDevices)
 	write("bob.token", bob, 0o600)
-	if _, err := ask(own, &wire.Ask{ApplyTenants: true}); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, statustest.Of(ask(own, &wire.Ask{ApplyTenants: true})))
 	if r, err := ask(own, nil); err != nil || len(r.Tenants) != 1 || r.Tenants[0].Name != "bob" {
 		t.Errorf("the file was read as %v, %v", r.GetTenants(), err)
 	}

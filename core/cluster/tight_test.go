@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -89,9 +90,7 @@ func tight(t *testing.T, seed uint64) {
 	l, err := cluster.InProcess{Drivers: drivers, Memory: memory, Heartbeat: silence / 4, MemoryWait: 2 * time.Second,
 		Sequential: r.IntN(8) == 0, Network: &inproc.Conditions{Delay: delay, Silence: silence}, Patience: apartFor,
 	}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var running sync.WaitGroup
 	for i := range 1 + r.IntN(4) {
 		running.Go(func() {
@@ -110,9 +109,7 @@ func tight(t *testing.T, seed uint64) {
 	clustertest.Free(t, drivers)
 	l.Close()
 	for _, d := range drivers {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, d.Close())
 	}
 }
 
@@ -213,9 +210,7 @@ func (n *tenant) put() {
 	for _, d := range a.on {
 		p.Devices = append(p.Devices, uint32(d))
 	}
-	if err := n.s.Put(p); err != nil {
-		n.t.Error(err)
-	}
+	statustest.Check(n.t, n.s.Put(p))
 	n.tokens = append(n.tokens, tightDeed{p.Token, fmt.Sprint("put of ", a.object, " to ", a.on)})
 	n.arrays = append(n.arrays, a)
 }
@@ -249,9 +244,7 @@ func (n *tenant) move() {
 	m := &wire.Transfer{Object: n.s.Objects(1), Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{a.size}},
 		Moves: []*wire.Move{{Source: a.object, From: uint32(a.on[0]), To: uint32(to)}}}
 	token := n.s.Tokens(1)
-	if err := n.s.Transfer(m, token); err != nil {
-		n.t.Error(err)
-	}
+	statustest.Check(n.t, n.s.Transfer(m, token))
 	n.tokens = append(n.tokens, tightDeed{token, fmt.Sprint("move of ", a.object, " into ", m.Object, " on ", to)})
 	n.arrays = append(n.arrays, tightArray{m.Object, a.size, []int{to}})
 }

@@ -195,17 +195,13 @@ func TestFindToken(t *testing.T) {
 	write(t, filepath.Join(dir, TokenFile), 0o600)
 	listen := func(network, at string) string {
 		l, err := net.Listen(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { l.Close() })
 		return network + ":" + l.Addr().String()
 	}
 	find := func(address string) string {
 		token, err := findToken(address, dir)
-		if err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, err)
 		return token
 	}
 	sockets := t.TempDir()
@@ -247,9 +243,7 @@ func TestFindToken(t *testing.T) {
 func TestShowLooksAgainWhereItIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	for _, c := range []struct {
 		name  string

@@ -47,9 +47,7 @@ func robbed(t *testing.T) (address string, v *victim) {
 			Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
 	})
 	t.Cleanup(func() {
-		if err := w.end(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, w.end())
 		driver.Close()
 	})
 	workers(t, address, 1)
@@ -66,9 +64,7 @@ func robbed(t *testing.T) (address string, v *victim) {
 	if err == nil {
 		_, err = asked.Wait(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
 	if err != nil || len(r.Sessions) != 1 {
 		t.Fatal(r, err)
@@ -92,9 +88,7 @@ func (v *victim) unharmed(address string) {
 	}
 	v.Free([]uint64{y, p.first})
 	r, err := cluster.Ask(v.T.Context(), address, cluster.Secret{}, nil)
-	if err != nil {
-		v.T.Fatal(err)
-	}
+	statustest.OK(v.T, err)
 	i := slices.IndexFunc(r.Sessions, func(s *wire.Report_SessionReport) bool { return s.Session == v.id })
 	if i < 0 || len(r.Sessions[i].Slices) != 1 {
 		v.T.Errorf("its session is not there, or not its slice: %v", r.Sessions)
@@ -113,9 +107,7 @@ func intrude(t *testing.T, address string) *intruder {
 	t.Helper()
 	conn, welcome, err := streams.Dial(t.Context(), address,
 		&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "intruder", Host: cluster.Host()}, streams.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &intruder{t: t, conn: conn, welcome: welcome}
 }
@@ -126,9 +118,7 @@ func (x *intruder) next() uint64 { x.op++; return x.op }
 func (x *intruder) send(kind wire.Kind, m proto.Message) {
 	x.t.Helper()
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	statustest.OK(x.t, err)
 	statustest.OK(x.t, x.conn.Send(kind, payload))
 }
 
@@ -227,9 +217,7 @@ func TestTenantCannotSpeakAsAnother(t *testing.T) {
 	address, v := robbed(t)
 	w := intrude(t, address).welcome.Workers[0].Number
 	free, err := proto.Marshal(&wire.Free{Objects: names})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, c := range []struct {
 		kind wire.Kind
 		m    proto.Message
@@ -261,9 +249,7 @@ func (x *intruder) exchange() *bulk.Exchange {
 	x.t.Helper()
 	e, err := bulk.New(bulk.Config{Self: x.welcome.Process, Host: cluster.Host(),
 		Hello: &wire.Hello{Name: "intruder", Cluster: x.welcome.Cluster, Proof: x.welcome.Proof}})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	statustest.OK(x.t, err)
 	x.t.Cleanup(func() { e.Close() })
 	e.Peers(x.welcome.Workers, nil, nil)
 	return e
@@ -349,17 +335,11 @@ func TestOnlyAnOperatorStopsTheCluster(t *testing.T) {
 	}
 	for _, role := range []string{"tenant", "worker"} {
 		token, err := cluster.RoleToken(own, role)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.Fails(t, fmt.Sprintf("a %s stops the cluster", role), ask(token, true), status.PermissionDenied)
 		statustest.Fails(t, fmt.Sprintf("a %s's token makes others", role),
 			statustest.Of(cluster.RoleToken(token, "operator")), status.InvalidArgument)
 	}
-	if err := ask(own, true); err != nil {
-		t.Error(err)
-	}
-	if err := c.wait(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, ask(own, true))
+	statustest.Check(t, c.wait())
 }

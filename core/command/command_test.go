@@ -103,10 +103,8 @@ func TestFlagsPrecedeVariablesAndVariablesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	clusters(t, dir, "of-file", "of-variable", "of-flag")
 	file := filepath.Join(dir, "pathways.toml")
-	if err := os.WriteFile(file, []byte("dir = \""+dir+"\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, []byte("dir = \""+dir+"\"\ncluster = \"of-file\"\nheartbeat = \"2s\"\n"),
+		0o600))
 	for _, c := range []struct {
 		variables map[string]string
 		args      []string
@@ -179,9 +177,7 @@ func TestScriptsReadConfigBehindVariables(t *testing.T) {
 	env := map[string]string{"PATHWAYS_CONFIG": file, "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""}
 	of := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	lookup, err := Lookup(of)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for name, want := range map[string]string{"PATHWAYS_TOKEN_FILE": "/f", "PATHWAYS_BATCH": "false", "PATHWAYS_WAIT": "7",
 		"PATHWAYS_TLS_CA": ""} {
 		if got, _ := lookup(name); got != want {
@@ -300,9 +296,7 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 			statustest.OK(t, os.WriteFile(c.path(name), []byte(name), 0o600))
 		}
 		logs, err := c.keepLogs(begun.Add(time.Duration(i) * time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		all = append(all, logs)
 		left, err := os.ReadDir(c.dir)
 		if err != nil || len(left) != 2 {
@@ -342,9 +336,7 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "key.pem")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's file: %v, %v", info.Mode(), err)
 	}
-	if _, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, statustest.Of(tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))))
 	dir = filepath.Join(t.TempDir(), "roles")
 	if code, out, err := call(t, nil, "certs", dir, "--roles", "--tenant", "research"); code != ExitSuccess ||
 		!strings.Contains(out, "tenant.pem") {
@@ -363,9 +355,7 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 			cert, key = "cert.pem", "key.pem"
 		}
 		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, cert), filepath.Join(dir, key))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if uris := pair.Leaf.URIs; len(uris) != 1 || uris[0].String() != "pathways://"+role {
 			t.Errorf("%s is for %v", cert, uris)
 		}
@@ -390,9 +380,7 @@ func waitFor(t *testing.T, what string, yes func() bool) {
 func TestUpAndDown(t *testing.T) {
 	t.Setenv(asCommand, "1") // for what up starts
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
@@ -491,9 +479,7 @@ func at(dir string) place { return place{dir: filepath.Join(dir, "default"), clu
 func TestUpRunsACommand(t *testing.T) {
 	t.Setenv(asCommand, "1")
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "address")
 	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+
@@ -520,9 +506,7 @@ func TestUpRunsACommand(t *testing.T) {
 func TestUpIsStopped(t *testing.T) {
 	t.Setenv(asCommand, "1")
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

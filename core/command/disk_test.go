@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A process of the tests with this variable has a disk of that many bytes as its home; see mountSmallDisk.
@@ -38,14 +40,10 @@ func TestUpOnAFullDisk(t *testing.T) {
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			home, err := os.MkdirTemp("/tmp", "pw")
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer os.RemoveAll(home)
 			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			cmd := exec.Command(self, "up", "--workers", "1")
 			cmd.Env = append(os.Environ(), asCommand+"=1", onSmallDisk+"="+c.size, "HOME="+home, "XDG_RUNTIME_DIR=")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A worker whose controller is told to stop ends well; one whose controller dies does not, and says so.
@@ -21,9 +22,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			dir, err := os.MkdirTemp("/tmp", "pw")
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer os.RemoveAll(dir)
 			controller := command(t, dir, "controller")
 			worker := command(t, dir, "worker", "--name", "w")
@@ -44,9 +43,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 func TestSecondSignalKeepsTheExitCode(t *testing.T) {
 	t.Setenv(signalsItself, "1")
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	controller := command(t, dir, "controller")
 	waitFor(t, "the controller", func() bool {

@@ -27,16 +27,12 @@ func TestStatusSchema(t *testing.T) {
 	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}},
 		SourceInfoMode: protocompile.SourceInfoStandard}
 	files, err := compiler.Compile(t.Context(), "wire.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	schema := schemaOf(files[0].Messages().ByName("Report"), files[0].SourceLocations())
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	schema["title"] = "what `pathways status --json` prints"
 	want, err := json.MarshalIndent(schema, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want = append(want, '\n')
 	if *rewrite {
 		statustest.OK(t, os.WriteFile(schemaFile, want, 0o644))
@@ -130,9 +126,7 @@ func fits(where string, value any, schema map[string]any) (wrong []string) {
 func fitsSchema(t *testing.T, out string) {
 	t.Helper()
 	text, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var schema map[string]any
 	statustest.OK(t, json.Unmarshal(text, &schema))
 	var value any
@@ -156,9 +150,7 @@ func TestStatusJSON(t *testing.T) {
 			{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
 	}} {
 		b, err := json.MarshalIndent(json.RawMessage(wire.AppendJSON(nil, r)), "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		fitsSchema(t, string(b))
 		if r.Gangs > 0 && !strings.Contains(string(b), `"gangs": 4503599627370496`) {
 			t.Errorf("a large number is not written as it is:\n%s", b)

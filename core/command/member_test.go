@@ -17,6 +17,7 @@ import (
 
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -62,16 +63,12 @@ type running struct {
 func command(t *testing.T, dir string, args ...string) *running {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	r := &running{Cmd: exec.Command(self, append(args, "--dir", dir, "--heartbeat", "100ms")...),
 		ended: make(chan struct{})}
 	r.Env = append(os.Environ(), asCommand+"=1")
 	r.Stderr = &r.err
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, r.Start())
 	go func() {
 		_ = r.Wait()
 		close(r.ended)
@@ -118,9 +115,7 @@ func children(parent int) (all []process) {
 
 func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	controller := command(t, dir, "controller")
 	worker := func(name string, more ...string) *running {

@@ -53,9 +53,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	keep(dead, me)
 	statustest.OK(t, os.Remove(socket))
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	statustest.Fails(t, "of a cluster that is up", c.isDown(), status.AlreadyExists)
 }

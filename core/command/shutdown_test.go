@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -22,9 +23,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 	}{{name: "alone"}, {"a member", []string{"--nodes", "1"}}} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, err := os.MkdirTemp("/tmp", "pw")
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer os.RemoveAll(dir)
 			command(t, dir, "controller")
 			worker := command(t, dir, append([]string{"worker", "--name", "w", "--driver", "real", "--evict-after", "300ms"},
@@ -45,9 +44,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 				s, err := cluster.Connect(t.Context(), cluster.ClientConfig{
 					Address: at(dir).address(), Secret: secret, Name: "notebook",
 					Heartbeat: time.Second, Silence: 10 * time.Second}, func([]client.Ended) {})
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				defer s.Close()
 				century := 100 * 365 * 24 * time.Hour
 				endless := sim.Program{Name: "endless", Results: []sim.Result{{Op: "fill", DType: "f32", Value: 1}}, Cost: &century}
@@ -56,9 +53,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 				if err == nil {
 					err = s.Run(&client.RunSpec{Program: r.ID, FirstOutput: s.Objects(1), Only: -1, Token: 1})
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				waitFor(t, "the computation", func() bool {
 					_, running := there()
 					return len(running) == 1 &&

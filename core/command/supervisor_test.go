@@ -22,9 +22,7 @@ func newSupervised(t *testing.T, args ...string) *supervised {
 	t.Helper()
 	t.Setenv(asCommand, "1") // for what up starts
 	dir, err := os.MkdirTemp("/tmp", "pw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	s := &supervised{t, dir}
 	t.Cleanup(func() {
 		all := s.list() // before down removes it
@@ -47,9 +45,7 @@ func (s *supervised) run(command string, args ...string) (code int, out, err str
 func (s *supervised) list() map[string]process {
 	s.t.Helper()
 	listed, err := at(s.dir).listed()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	statustest.OK(s.t, err)
 	all := map[string]process{}
 	for _, q := range listed {
 		all[q.Name] = q
@@ -114,9 +110,7 @@ func TestControllerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t, "--lease", "20s")
 	before := s.list()
 	shown, err := os.Create(filepath.Join(s.dir, "shown"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer shown.Close()
 	shows := func(what string) {
 		t.Helper()

@@ -19,9 +19,7 @@ import (
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	return "tcp:" + l.Addr().String()
 }
@@ -65,9 +63,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 		v, ok := map[string]string{"PATHWAYS_DIR": dir}[name]
 		return v, ok
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, err)
 	if _, err := cluster.Ask(t.Context(), address, secret, nil); err != nil {
 		t.Errorf("a script of this user: %v", err)
 	}
@@ -84,9 +80,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 // `down` ends a controller that was started by hand where it finds it, and never removes a token that one may need.
 func TestDownOfAControllerStartedByHand(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "pw") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer os.RemoveAll(dir)
 	token := at(dir).path(cluster.TokenFile)
 	for _, c := range []struct{ listen, found, says string }{

@@ -17,9 +17,7 @@ func chains(t *testing.T, r *wire.Report, only uint32) string {
 		return []string{"sleep (a.py:3)"}
 	}}}
 	lines, err := w.all(only)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return strings.Join(lines, "\n") + "\n"
 }
 

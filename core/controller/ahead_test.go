@@ -254,9 +254,7 @@ func TestPutsLeaveRoomForCode(t *testing.T) {
 		if !slices.Equal(got, []wire.Kind{wire.KindRun}) {
 			t.Errorf("with room: %t, when the bytes are there, kinds %v are dispatched", room, got)
 		}
-		if err := b.st.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, b.st.Check())
 	}
 }
 
@@ -336,9 +334,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 	if want := []uint64{4, 5}; !slices.Equal(got, want) {
 		t.Errorf("puts %v went past the run, want %v", got, want)
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // fillsMemory leaves no memory on the first devices beside what is there, and has a run held that reads an array.
@@ -369,9 +365,7 @@ func TestMembersAreNotFreedAheadOfRunsOfWhatIsAssembled(t *testing.T) {
 	if objects[1] == nil || objects[3] != nil {
 		t.Errorf("is the member there: %t; is an array that nothing reads: %t", objects[1] != nil, objects[3] != nil)
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // Frees and Forgets that come in turns, as after a new start of the controller, do not fill the queue.
@@ -388,9 +382,7 @@ func TestFreesAndForgetsInTurnsTakeTwoPlaces(t *testing.T) {
 	if after := len(s.queue) - s.head; b.st.sessions[1] == nil || after != before+2 {
 		t.Errorf("there were %d operations in the queue, and there are %d", before, after)
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // What was freed ahead does not stay in the frees that are queued, which would be as many as the session ever freed.
@@ -412,9 +404,7 @@ func TestFreesThatWentAheadLeaveTheQueue(t *testing.T) {
 		t.Errorf("%d arrays are there, %d wait to be freed, %d of them in the queue", len(s.objects), s.freeing,
 			len(left.Objects))
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // The end of an operation while another session's run is held. Nothing of what is queued behind that is looked at.

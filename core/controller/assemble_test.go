@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -44,9 +45,7 @@ func TestAssemblesThatWait(t *testing.T) {
 		if closed != ends {
 			t.Errorf("with 20 of %d pieces the session is closed: %t", pieces, closed)
 		}
-		if err := b.st.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, b.st.Check())
 	}
 }
 
@@ -64,9 +63,7 @@ func TestArraysAssembledOfTheSame(t *testing.T) {
 	}
 	for i := range uint64(n) {
 		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{10 + i*7%n}})
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 	}
 	if got := b.st.sessions[1].objects[1].in; len(got) != 0 {
 		t.Errorf("array 1 is left a member of %v", got)

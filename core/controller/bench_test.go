@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -70,17 +71,13 @@ func (b *bed) measured(ev Event) []Action {
 // say has a connection send a message, which is decoded as the shell does.
 func (b *bed) say(conn uint64, kind wire.Kind, m proto.Message) []Action {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	statustest.OK(b.t, err)
 	return b.frame(conn, kind, payload)
 }
 
 func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
 	m, err := decode(kind, payload)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	statustest.OK(b.t, err)
 	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
 }
 
@@ -113,9 +110,7 @@ func (b *bed) install(program uint64, devices int, collective bool) []Action {
 		Code: []byte(strconv.FormatUint(program, 10)), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 			op = m.Op
 		}
 	}
@@ -209,8 +204,6 @@ func BenchmarkGang(b *testing.B) {
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return payload
 }

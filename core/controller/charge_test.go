@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -45,9 +46,7 @@ func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
 	if p.Runs != 3 || p.DeviceNs != 37e9 || p.UsualNs != 5e9 || p.Devices != 2 {
 		t.Errorf("the program is reported as %v, want 3 runs of usually 5 s on each of 2 devices, 37 s in all", p)
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // A run that goes on when its session ends is charged what it takes, once its last worker has reported it, and keeps
@@ -69,7 +68,5 @@ func TestDeviceTimeOfARunIsChargedAfterTheEndOfItsSession(t *testing.T) {
 		t.Errorf("%d ns are charged and %d runs are in the schedule; expected 8 s and none", tenant.spent,
 			is.sched.Running())
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }

@@ -104,9 +104,7 @@ func (b *bed) startAgain(gangs [2][]*wire.HeldGang, client *wire.Rejoin) []Actio
 
 func (b *bed) check(actions []Action) []Action {
 	b.t.Helper()
-	if err := b.st.Check(); err != nil {
-		b.t.Error(err)
-	}
+	statustest.Check(b.t, b.st.Check())
 	return actions
 }
 

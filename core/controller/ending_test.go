@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -18,9 +19,7 @@ func TestFreesBehindAStoppedPutLeave(t *testing.T) {
 		if got := b.st.ledger.Device(b.st.sessions[1].numbers[0]).InUse; got != want {
 			t.Errorf("%s: %d bytes are in use, want %d", when, got, want)
 		}
-		if err := b.st.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, b.st.Check())
 	}
 	free := func(id uint64) { b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{id}}) }
 	put := func(op uint64) (gang uint64) {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -22,9 +23,7 @@ func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
 			m := new(wire.Completed)
-			if err := proto.Unmarshal(a.Payload, m); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, proto.Unmarshal(a.Payload, m))
 			for _, f := range m.Failed {
 				failed[f.Number] = f.Status.Err()
 			}
@@ -35,9 +34,7 @@ func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 			t.Errorf("operation %d ended with %v, want %v", op, err, why)
 		}
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // A report says of each computation whether its session has gone, of which the worker may know nothing yet.

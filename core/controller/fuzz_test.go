@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -16,9 +17,7 @@ func FuzzFrames(f *testing.F) {
 		var script []byte
 		for i := 0; i < len(kinds); i += 2 {
 			payload, err := proto.Marshal(kinds[i+1].(proto.Message))
-			if err != nil {
-				f.Fatal(err)
-			}
+			statustest.OK(f, err)
 			script = append(append(script, byte(kinds[i].(wire.Kind)), byte(len(payload))), payload...)
 		}
 		f.Add(script)
@@ -87,9 +86,7 @@ func FuzzFrames(f *testing.F) {
 		b.step(Event{Kind: Lost, Conn: rude})
 		b.step(Event{Kind: Lost, Conn: worker})
 		b.step(Event{Kind: Tick})
-		if err := b.st.Check(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, b.st.Check())
 		if len(b.st.sessions) != 1 || len(b.st.gangs) != 0 || len(b.st.islands[0].held) != 0 ||
 			b.st.islands[0].sched.Running() != 0 {
 			// Gangs may still wait for the worker that is there.

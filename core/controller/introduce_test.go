@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -20,9 +21,7 @@ func peersIn(t *testing.T, actions []Action) (lines []string) {
 			continue
 		}
 		m := new(wire.Peers)
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(a.Payload, m))
 		line := fmt.Sprint(a.To)
 		for _, p := range m.Come {
 			line += fmt.Sprintf(" +%d", p.Number)
@@ -70,9 +69,7 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	}
 	want("the loss of one that was needed", lose(2), "[1 3 5] -2")
 	want("the loss of one that was not", lose(4), "[5] -4")
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 
 	// The workers of a collective program are told of all of them, by one message for all.
 	b = newBed(t, Config{}, 3, 2)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -91,9 +92,7 @@ func refusal(t *testing.T, a Action) bool {
 	t.Helper()
 	var e *wire.Status
 	read := func(m proto.Message) {
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(a.Payload, m))
 	}
 	switch a.Wire {
 	case wire.KindCompiled:
@@ -282,16 +281,12 @@ var elsewhere = map[wire.Kind]string{
 func kinds(t *testing.T) map[string]wire.Kind {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../wire/wire.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	all := map[string]wire.Kind{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Kind") {
 			number, err := strconv.Atoi(v.Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			all[v.Names[0].Name] = wire.Kind(number)
 		}
 		return true

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -44,9 +45,7 @@ func TestPutToADeviceWithoutAWorkerFails(t *testing.T) {
 	var ends wire.Completed
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			if err := ends.Parse(a.Payload); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, ends.Parse(a.Payload))
 		}
 	}
 	if len(ends.Failed) != 1 || status.CodeOf(ends.Failed[0].Status.Err()) != status.NotFound {

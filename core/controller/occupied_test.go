@@ -8,6 +8,7 @@ import (
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -18,9 +19,7 @@ func (b *bed) asksAlone(conn, slice uint64, devices uint32) (answer *wire.SliceA
 		&wire.SliceRequest{Slice: slice, Devices: devices, Exclusive: true}) {
 		if a.Kind == Send && a.Wire == wire.KindSliceAnswer && a.To[0] == conn {
 			answer = new(wire.SliceAnswer)
-			if err := proto.Unmarshal(a.Payload, answer); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(a.Payload, answer))
 		}
 	}
 	if answer == nil {
@@ -51,9 +50,7 @@ func TestArraysWithoutDeviceMemoryOccupyTheirDevices(t *testing.T) {
 		if got := b.asksAlone(other, 2, 2); got.Status.Err() != nil {
 			t.Errorf("%s: once it is freed, another session got %v", name, got.Status.Err())
 		}
-		if err := b.st.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, b.st.Check())
 	}
 }
 
@@ -104,7 +101,5 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 		t.Errorf("once the request lets others have devices: %v", err)
 	}
 	sized(status.OK)
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }

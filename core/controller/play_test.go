@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -147,9 +148,7 @@ func BenchmarkPlay(b *testing.B) {
 					completed := mustMarshal(b, m)
 					ends := new(wire.Completed)
 					for _, w := range d.workers {
-						if err := ends.Parse(completed); err != nil {
-							b.Fatal(err)
-						}
+						statustest.OK(b, ends.Parse(completed))
 						d.step(Event{Kind: Message, Conn: w, Wire: wire.KindCompleted, Message: ends, Payload: completed})
 					}
 					d.step(Event{Kind: Flush})
@@ -254,9 +253,7 @@ func TestALongPlayLetsOthersComeInBetween(t *testing.T) {
 	other := b.joinClient()
 	b.st.Weigh(1) // one operation a Step
 	sent := func(actions []Action) (all string) {
-		if err := b.st.Check(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, b.st.Check())
 		for _, a := range actions {
 			played, d := new(wire.Played), new(wire.Dispatch)
 			switch {

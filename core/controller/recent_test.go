@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -13,9 +14,7 @@ import (
 func TestReportsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := NewServer(ServerConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer s.Close()
 		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }
 		first, theirs := recent(false), recent(true)

@@ -45,9 +45,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 	for conn, lines := range map[uint64]bool{operator: true, tenant: false} {
 		b.step(Event{Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}, Tenant: conn == tenant})
 		r, err := ask(conn, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		last := r.Islands[0].Workers[0].Last
 		if got := r.Islands[0].Workers[0]; got.Refused != 1 || got.LastRefused.What != "device_put" ||
 			(got.LastRefused.Why != "") != lines {

@@ -56,9 +56,7 @@ func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
 			return network.Dial(context.Background(), "inproc:controller", h)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -84,9 +82,7 @@ func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
 
 func (s *seat) dial(h *wire.Hello) *far {
 	conn, _, err := s.dialer(h)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	statustest.OK(s.t, err)
 	s.t.Cleanup(func() { conn.Close() })
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
@@ -97,9 +93,7 @@ func (s *seat) dial(h *wire.Hello) *far {
 func (s *seat) hear(f *far, want wire.Kind, into proto.Message) {
 	for {
 		kind, payload, err := f.Recv()
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		statustest.OK(s.t, err)
 		if kind == want {
 			if into != nil {
 				statustest.OK(s.t, wire.Decode(kind, payload, into))

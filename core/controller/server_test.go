@@ -89,9 +89,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 		ends := make(chan client.Ended, 100)
 		conn, m, err := w.network.Dial(context.Background(), "inproc:controller",
 			&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		c, err := client.Connect(context.Background(), client.Config{Dialer: dialled{conn, m}, Hello: &wire.Hello{},
 			Exchange: func(m *wire.Welcome) (transport.Exchange, error) { return box{w.mail, m.Process}, nil },
 			Notify: func(es []client.Ended) {
@@ -99,9 +97,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 					ends <- e
 				}
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		p := compile(t, c, 1, 0)
 		x := put(t, c, 1, 0)
 		run(t, c, p, 2, x)
@@ -141,9 +137,7 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 		w.worker("a", 1)
 		conn, welcome, err := w.network.Dial(context.Background(), "inproc:controller",
 			&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if welcome.Link != nil {
 			t.Errorf("a controller without a lease offers a link: %v", welcome.Link)
 		}
@@ -206,9 +200,7 @@ func TestCompileEnds(t *testing.T) {
 	conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",
 			Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer conn.Close()
 	c := w.client(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -240,9 +232,7 @@ func TestWorkerDoesNotRead(t *testing.T) {
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "stuck",
 			Worker: &wire.WorkerOffer{
 				Platform: &wire.Platform{Name: "sim"}, Fingerprint: "f", Devices: []*wire.LocalDevice{{}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	ends := make(chan client.Ended, 100)
 	c := w.client(ends)
 	p := compile(t, c, 1, 0)
@@ -279,17 +269,13 @@ func TestWorkerDoesNotRead(t *testing.T) {
 // Over sockets the same happens.
 func TestServerOverSockets(t *testing.T) {
 	server, err := controller.NewServer(controller.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer server.Close()
 	cred := transport.Credentials{Token: "secret", Software: "test"}
 	address := "unix:" + filepath.Join(t.TempDir(), "c")
 	dialer := stream.Options{Credentials: cred}
 	l, err := stream.Listen(address, dialer, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -300,14 +286,10 @@ func TestServerOverSockets(t *testing.T) {
 		<-accepted
 	}()
 	admin, _, err := dialer.Dial(context.Background(), address, &wire.Hello{Role: wire.Role_ROLE_ADMIN})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer admin.Close()
 	b, err := proto.Marshal(&wire.Ask{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	statustest.OK(t, admin.Send(wire.KindAsk, b))
 	kind, payload, err := admin.Recv()
 	m := new(wire.Report)
@@ -320,13 +302,9 @@ func TestServerOverSockets(t *testing.T) {
 		t.Errorf("a client of an empty cluster gets %v, want RESOURCE_EXHAUSTED", err)
 	}
 	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer raw.Close()
-	if _, err := raw.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(raw.Write([]byte("GET / HTTP/1.1\r\n\r\n"))))
 	statustest.OK(t, admin.Send(wire.KindRun, []byte{0xff}))
 	for {
 		if _, _, err := admin.Recv(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -19,9 +20,7 @@ func (b *bed) dispatched(actions []Action, kind wire.Kind) map[uint64][][]byte {
 			continue
 		}
 		m := new(wire.Dispatch)
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
-			b.t.Fatal(err)
-		}
+		statustest.OK(b.t, proto.Unmarshal(a.Payload, m))
 		if wire.Kind(m.Kind) == kind {
 			for _, to := range a.To {
 				by[to] = append(by[to], m.Operation)
@@ -77,9 +76,7 @@ func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	if got = b.dispatched(b.say(b.client, wire.KindFree, rest), wire.KindFree); len(got) != 2 {
 		t.Errorf("the other shards are told to %d workers, want both", len(got))
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 	got = b.dispatched(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{7}}), wire.KindFree)
 	if len(got) != 2 {
 		t.Errorf("the end of the object is told to %d workers, want both", len(got))

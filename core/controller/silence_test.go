@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -57,9 +58,7 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
 			m := new(wire.Completed)
-			if err := proto.Unmarshal(a.Payload, m); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, proto.Unmarshal(a.Payload, m))
 			if len(m.Failed) == 1 {
 				failed = m.Failed[0]
 			}
@@ -75,9 +74,7 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 			t.Fatalf("the controller closes %v, which speaks", got)
 		}
 	}
-	if err := b.st.Check(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, b.st.Check())
 }
 
 // While a controller that has started again waits for one of those that were there, it takes no messages of the others,

@@ -84,9 +84,7 @@ func TestOperationThatFillsAFrame(t *testing.T) {
 			if again := b.ends(nil)[3]; again == nil || again.Error() != err.Error() {
 				t.Errorf("%s: what reads its array ended with %v", name, again)
 			}
-			if err := b.st.Check(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, b.st.Check())
 		}
 	}
 }

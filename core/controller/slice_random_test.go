@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -231,9 +232,7 @@ func (w *slicing) startAgain() {
 		case c != nil:
 			for _, number := range slices.Sorted(maps.Keys(c.waits)) {
 				payload, err := proto.Marshal(c.waits[number])
-				if err != nil {
-					w.t.Fatal(err)
-				}
+				statustest.OK(w.t, err)
 				m.Frames = wire.AppendFrame(m.Frames, wire.KindSliceRequest, payload)
 			}
 			m.Slices = slices.AppendSeq(slices.Collect(maps.Keys(c.waits)), maps.Keys(c.has))
@@ -374,9 +373,7 @@ func (w *slicing) hear(conn uint64, c *slicer, a Action) {
 		w.t.Fatalf("client %d was sent away: %v", conn, m)
 	case a.Kind == Send && a.Wire == wire.KindSliceAnswer:
 		m := new(wire.SliceAnswer)
-		if err := proto.Unmarshal(a.Payload, m); err != nil {
-			w.t.Fatal(err)
-		}
+		statustest.OK(w.t, proto.Unmarshal(a.Payload, m))
 		w.answered(c, m)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -15,9 +16,7 @@ func (b *bed) look(l *wire.Look) (t *wire.Timeline, watches map[uint64]*wire.Wat
 	for _, a := range b.step(Event{Kind: Look, Rows: rows}) {
 		if a.Kind == Send && a.Wire == wire.KindWatch {
 			m := new(wire.Watch)
-			if err := proto.Unmarshal(sent(a), m); err != nil {
-				b.t.Fatal(err)
-			}
+			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 			watches[a.To[0]] = m
 		}
 	}

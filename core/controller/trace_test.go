@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/tracetest"
 	"github.com/openpathways/pathways/core/wire"
@@ -58,9 +59,7 @@ func TestTraces(t *testing.T) {
 
 func tableOf(t testing.TB, text string) *tenant.Table {
 	table, err := tenant.Parse("tenants.toml", text, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return table
 }
 

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -97,13 +98,9 @@ func (w *twin) step(ev Event) {
 
 func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, err)
 	got, err := decode(kind, payload)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, err)
 	w.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: got, Payload: payload})
 }
 
@@ -166,9 +163,7 @@ func (w *twin) devicesOf(m *wire.Dispatch, op uint64) []uint32 {
 	case c == nil:
 	case wire.Kind(m.Kind) == wire.KindRun:
 		run := new(wire.Run)
-		if err := proto.Unmarshal(m.Operation, run); err != nil {
-			w.t.Fatal(err)
-		}
+		statustest.OK(w.t, proto.Unmarshal(m.Operation, run))
 		if run.Only > 0 {
 			return []uint32{run.Only - 1}
 		}

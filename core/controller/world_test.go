@@ -151,9 +151,7 @@ func newWorld(t testing.TB, c controller.ServerConfig) *world {
 		t.Fatal(err)
 	}
 	l, err := w.network.Listen("controller")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -178,9 +176,7 @@ func (w *world) client(ends chan<- client.Ended) client.Cluster {
 					ends <- e
 				}
 			}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, err)
 	w.t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -212,9 +208,7 @@ func (w *world) worker(name string, devices int) *adder {
 	}
 	conn, m, err := w.network.Dial(context.Background(), "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, err)
 	a := &adder{t: w.t, conn: conn, box: box{w.mail, m.Process}, self: m.Process, ended: make(chan struct{}),
 		hold:    map[uint64]bool{},
 		objects: map[[3]uint64][]byte{}, spans: map[uint32]map[uint32]*wire.Place{}, programs: map[[2]uint64]*wire.Load{}}
@@ -238,9 +232,7 @@ func (a *adder) until(holds func() bool) {
 
 func (a *adder) send(kind wire.Kind, m proto.Message) {
 	b, err := proto.Marshal(m)
-	if err != nil {
-		a.t.Error(err)
-	}
+	statustest.Check(a.t, err)
 	_ = a.conn.Send(kind, b) // the end of the connection ends serve
 }
 
@@ -252,9 +244,7 @@ func (a *adder) serve() {
 			return
 		}
 		into := func(m proto.Message) {
-			if err := wire.Decode(kind, payload, m); err != nil {
-				a.t.Error(err)
-			}
+			statustest.Check(a.t, wire.Decode(kind, payload, m))
 		}
 		a.mu.Lock()
 		switch kind {
@@ -319,9 +309,7 @@ func (a *adder) dispatch(d *wire.Dispatch) {
 		a.send(wire.KindCompleted, m)
 	}
 	read := func(m proto.Message) {
-		if err := proto.Unmarshal(d.Operation, m); err != nil {
-			a.t.Error(err)
-		}
+		statustest.Check(a.t, proto.Unmarshal(d.Operation, m))
 	}
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
@@ -441,9 +429,7 @@ func compile(t testing.TB, c client.Cluster, add int, devices ...int) *client.Re
 	t.Helper()
 	p, err := c.Compile(context.Background(), client.CompileSpec{
 		Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return p
 }
 

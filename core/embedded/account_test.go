@@ -14,22 +14,16 @@ import (
 func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
 	const limit = 64
 	memory, err := newAccount(2, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
 			o := ledger.Owner(g)
-			if err := memory.AddOwner(o, fmt.Sprintf("session %d", g)); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, memory.AddOwner(o, fmt.Sprintf("session %d", g)))
 			var places []ledger.Placement
 			for _, devices := range [][]int{{0}, {1}, {0, 1}} {
 				p, err := memory.Place(o, devices)
-				if err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, err)
 				places = append(places, p)
 			}
 			var kept []ledger.ID

@@ -17,15 +17,11 @@ func TestSessionsAreIndependent(t *testing.T) {
 	for i := range sessions {
 		e.Cells = []*executor.Cell{new(executor.Cell)}
 		s, err := e.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer s.Close()
 		sessions[i] = s
 		program, err := s.AddProgram(Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		turn, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
 		if err != nil || !turn.Now {
 			t.Fatalf("the first run of a session: %+v, %v", turn, err)
@@ -49,9 +45,7 @@ func TestOnlyALimitIsCounted(t *testing.T) {
 	for _, limit := range []int64{0, 100} {
 		pass := new(executor.Pass)
 		s, err := Embedded{Devices: []string{"cpu"}, Limit: limit, Pass: pass}.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer s.Close()
 		counts := limit > 0
 		if passes := pass.Load() == 1; passes == counts {
@@ -74,15 +68,11 @@ func TestOnlyALimitIsCounted(t *testing.T) {
 // What a run takes while it runs counts until its end is told; what would fit alone may wait.
 func TestRunsUnderWayCount(t *testing.T) {
 	s, err := Embedded{Devices: []string{"cpu"}, Limit: 100}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer s.Close()
 	program := func(output, temp int64) uint64 {
 		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{output}, Temp: temp})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return id
 	}
 	admit := func(program uint64, taken int64) (Admitted, error) {
@@ -119,9 +109,7 @@ func TestRunsUnderWayCount(t *testing.T) {
 // runs have ended.
 func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	s, err := Embedded{Devices: []string{"gpu", "gpu"}, Limit: 100}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer s.Close()
 	in := func(device int, want, code int64) {
 		t.Helper()
@@ -132,9 +120,7 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	}
 	program := func(code int64) uint64 {
 		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{10}, CodeBytes: code})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return id
 	}
 	run := func(program uint64, only int) (Admitted, error) {
@@ -148,14 +134,10 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	if err != nil || first.Computation == 0 {
 		t.Fatalf("the first run: %+v, %v", first, err)
 	}
-	if _, err := run(small, -1); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(run(small, -1)))
 	in(0, 50, 30)
 	in(1, 0, 0)
-	if _, err := run(small, 1); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(run(small, 1)))
 	in(1, 40, 30)
 	if _, err := run(large, -1); !CanWait(err) || !strings.Contains(err.Error(), "30 bytes in 1 of code of step") {
 		t.Errorf("code that does not fit now: %v, want an error that can wait and names the code that is there", err)

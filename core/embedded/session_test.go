@@ -22,9 +22,7 @@ const devices = 8
 func unlimited(t testing.TB) *account {
 	t.Helper()
 	memory, err := newAccount(devices, 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return memory
 }
 
@@ -178,9 +176,7 @@ func TestAfterAndNested(t *testing.T) {
 		t.Error("a run from inside a callback waits for its own turn")
 	}
 	end(s, first)
-	if err := s.Island().Await(reads.Gang); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.Island().Await(reads.Gang))
 	s.Island().Completed(reads.Gang)
 }
 
@@ -215,13 +211,9 @@ func TestSubmitUndoesItself(t *testing.T) {
 func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	a, err := s.Place(2, 40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	b, err := s.Place(2, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	holds(t, s, "two arrays", 2, 0, 0, 42)
 	for _, d := range []int{-1, devices} {
 		_, err := s.Place(d, 1)
@@ -238,9 +230,7 @@ func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 func TestFreeOfStaleObjects(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	old, err := s.Place(0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	s.Free(old)
 	object, err := s.Place(0, 2) // where the old one was
 	if err != nil || object == old {
@@ -274,17 +264,13 @@ func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := unlimited(t)
 		s, other := open(t, 1, memory), open(t, 2, memory)
-		if _, err := other.Place(7, 5); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(other.Place(7, 5)))
 		program := add(t, s, upTo(devices), 16)
 		turn, objects := submit(t, s, Run{Program: program, Only: -1}, 1)
 		queued, _ := submit(t, s, Run{Program: program, Only: -1}, 1)
 		v := verdict{make(chan error, 2)}
 		s.Island().Arm(queued.Gang, v)
-		if _, err := s.Place(0, 1); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(s.Place(0, 1)))
 		holds(t, s, "before", 4, 33, 32, 32, 32, 32, 32, 32, 37)
 		s.Close()
 		holds(t, s, "after", 1, 0, 0, 0, 0, 0, 0, 0, 5)
@@ -315,17 +301,13 @@ func TestAllIsAccountedForWhateverThreadsDo(t *testing.T) {
 				program := add(t, s, upTo(1+(n+round)%devices), 8, 8)
 				turn, objects := submit(t, s, Run{Program: program, Only: -1}, 2)
 				if !turn.Now {
-					if err := s.Island().Await(turn.Gang); err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, s.Island().Await(turn.Gang))
 					s.Island().Completed(turn.Gang)
 				}
 				end(s, turn)
 				s.Forget(program)
 				placed, err := s.Place(n, 1)
-				if err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, err)
 				for _, o := range append(objects, placed) {
 					s.Free(o)
 				}

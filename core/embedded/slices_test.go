@@ -28,9 +28,7 @@ func granted(s grant.Slices, w placement.Want) (uint64, []int, error) {
 // The devices of this process are granted as those of a cluster are.
 func TestLocalSlices(t *testing.T) {
 	s, err := begin(1, "session", []string{"cpu", "cpu", "cpu"}, executor.NewIsland(nil, schedule.Config{}), unlimited(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	ctx := context.Background()
 	first, devices, err := granted(s, placement.Want{Devices: 2, Kind: "cpu", Island: placement.DefaultIsland})
 	if err != nil || fmt.Sprint(devices) != "[0 1]" {
@@ -59,19 +57,13 @@ func TestLocalSlices(t *testing.T) {
 func TestLocalRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := newLocal([]string{"cpu", "cpu", "cpu"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		ctx := context.Background()
 		first, _, err := granted(l, placement.Want{Devices: 2, Exclusive: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		ask := func(devices int, wait time.Duration) *grant.Request {
 			a, err := l.Ask(placement.Want{Devices: devices, Exclusive: true}, grant.Terms{Wait: wait})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			return a
 		}
 		short, long, behind := ask(3, time.Second), ask(3, grant.Forever), ask(1, time.Hour)

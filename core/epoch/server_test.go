@@ -42,17 +42,13 @@ func each(t *testing.T, l Limits, test func(t *testing.T, w where)) {
 			l.Close()
 			running.Wait()
 			s.Close()
-			if err := s.Check(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, s.Check())
 		})
 	}
 	t.Run("inproc", func(t *testing.T) {
 		n := inproc.NewNetwork(transport.Credentials{})
 		listener, err := n.Listen("controller")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s := NewServer(l, nil)
 		serve(t, listener, s)
 		test(t, where{s, n, listener.Address()})
@@ -60,9 +56,7 @@ func each(t *testing.T, l Limits, test func(t *testing.T, w where)) {
 	t.Run("unix", func(t *testing.T) {
 		o := stream.Options{Config: stream.Config{Heartbeat: 100 * time.Millisecond}}
 		listener, err := stream.Listen("unix:"+filepath.Join(t.TempDir(), "s"), o, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s := NewServer(l, nil)
 		serve(t, listener, s)
 		test(t, where{s, o, listener.Address()})
@@ -84,9 +78,7 @@ func (w where) gather(t *testing.T, names ...string) []*Member {
 			if err == nil {
 				members[i], err = p.Wait(t.Context())
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 		})
 	}
 	all.Wait()
@@ -146,9 +138,7 @@ func TestMembersMeet(t *testing.T) {
 		var all sync.WaitGroup
 		for i, m := range members {
 			all.Go(func() {
-				if err := m.Put(t.Context(), fmt.Sprint("of ", i), []byte{byte(i), 0}); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, m.Put(t.Context(), fmt.Sprint("of ", i), []byte{byte(i), 0}))
 				for k := range members {
 					if v, err := m.Get(t.Context(), fmt.Sprint("of ", k)); err != nil || string(v) != string([]byte{byte(k), 0}) {
 						t.Errorf("member %d of %d: %q, %v", k, i, v, err)
@@ -220,9 +210,7 @@ func TestEpochEnds(t *testing.T) {
 func TestNotAMember(t *testing.T) {
 	each(t, Limits{}, func(t *testing.T, w where) {
 		p, err := w.dial(t, "a", 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.Fails(t, "another number of nodes", statustest.Of(w.dial(t, "b", 3)), status.FailedPrecondition,
 			"--nodes")
 		if _, _, err := w.dialer.Dial(t.Context(), w.address,
@@ -249,15 +237,11 @@ func TestMemberDoesNotRead(t *testing.T) {
 	each(t, Limits{Waits: 8}, func(t *testing.T, w where) {
 		conn, _, err := w.dialer.Dial(t.Context(), w.address,
 			&wire.Hello{Role: wire.Role_ROLE_MEMBER, Name: "deaf", Member: &wire.MemberOffer{Island: "deaf", Nodes: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer conn.Close()
 		ask := func(r *wire.KeyRequest) error {
 			payload, err := proto.Marshal(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			return conn.Send(wire.KindKeyRequest, payload)
 		}
 		statustest.OK(t, ask(&wire.KeyRequest{Act: wire.KeyRequest_PUT, Key: []byte("k"), Value: make([]byte, 1<<20)}))

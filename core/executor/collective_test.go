@@ -162,9 +162,7 @@ func TestOppositeOrderFinishes(t *testing.T) {
 					is.Arm(turn.Gang, &work{body: func(gang uint64) { d.launch(t, thread, phase, int32(gang)) }})
 					return
 				}
-				if err := is.Await(turn.Gang); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, is.Await(turn.Gang))
 				d.launch(t, thread, phase, int32(turn.Gang))
 				end(is, turn)
 			})

@@ -393,9 +393,7 @@ func TestGangInCallbackSharesTheTurn(t *testing.T) {
 		end(is, a)
 		turn := <-done
 		if !turn.Now {
-			if err := is.Await(turn.Gang); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, is.Await(turn.Gang))
 		}
 		w.runs(t, "what it reads from")
 		end(is, turn)

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 var vector = shape.Shape{DType: shape.F32, Dims: []int64{4}}
@@ -128,9 +129,7 @@ func TestGraphsAsText(t *testing.T) {
    2  split on 0: (4) -> (5, 6), 16 bytes, frees 4, 6
    3  print on 0-1: (3) -> (), 0 bytes, frees 3
 `
-	if err := g.Check(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, g.Check())
 	if got := g.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

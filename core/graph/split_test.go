@@ -38,9 +38,7 @@ func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 		most := rapid.IntRange(1, 8).Draw(t, "most")
 		before := fmt.Sprintf("%+v", g)
 		sections, err := g.Split(most)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if after := fmt.Sprintf("%+v", g); after != before {
 			t.Errorf("it was %s, and is %s", before, after)
 		}
@@ -110,9 +108,7 @@ func TestSplitBounds(t *testing.T) {
 		var got []int
 		for _, p := range sections {
 			got = append(got, len(p.Graph.Nodes))
-			if err := p.Graph.Check(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, p.Graph.Check())
 		}
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("sections of %v nodes, %v; want %v", got, err, want)

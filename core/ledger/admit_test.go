@@ -15,9 +15,7 @@ func TestTemporariesCountOnceADevice(t *testing.T) {
 	statustest.OK(t, l.AddOwner(1, "session 1"))
 	statustest.OK(t, l.SetLimit(0, 100))
 	place, err := l.Place(1, []int{0})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	admit := func(bytes, taken, temp int64, want status.Code) ID {
 		t.Helper()
 		ids := make([]ID, 1)

@@ -44,9 +44,7 @@ func benchLedger(tb testing.TB, devices int, limit int64) (*Ledger, Placement) {
 		statustest.OK(tb, l.SetLimit(i, limit))
 	}
 	p, err := l.Place(1, ids)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	statustest.OK(tb, err)
 	return l, p
 }
 

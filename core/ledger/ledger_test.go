@@ -117,9 +117,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	}
 	place := func(o Owner, devices ...int) Placement {
 		p, err := l.Place(o, devices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return p
 	}
 	const gib = 1 << 30
@@ -197,9 +195,7 @@ func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 func TestComputationsCountOnceADevice(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
 	q, err := l.Place(1, []int{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for d := range 2 {
 		statustest.OK(t, l.SetLimit(d, 10))
 	}
@@ -253,9 +249,7 @@ func TestBeyondCountsGroupsTogether(t *testing.T) {
 	l := New()
 	place := func(o Owner, devices ...int) Placement {
 		p, err := l.Place(o, devices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return p
 	}
 	var group Group

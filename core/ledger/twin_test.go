@@ -180,9 +180,7 @@ func twinProperty(t *rapid.T) {
 		w.open[o] = true
 		for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
 			p, err := l.Place(o, devices)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			places = append(places, p)
 			w.places[p] = twinPlace{o, devices}
 		}

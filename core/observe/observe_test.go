@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/observe"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestARecordingHasTheSpansOfItsSession(t *testing.T) {
@@ -167,9 +168,7 @@ func TestPerfettoIsJSON(t *testing.T) {
 		}
 		OtherData map[string]string
 	}
-	if err := json.Unmarshal(b.Bytes(), &trace); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, json.Unmarshal(b.Bytes(), &trace))
 	var bars, tracks []string
 	for _, e := range trace.TraceEvents {
 		switch {

@@ -71,9 +71,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	view := func(devices int, want string) *View {
 		t.Helper()
 		v, err := m.ViewOf(devices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if got := list(v); got != want {
 			t.Errorf("a view of %d devices is %q, want %q", devices, got, want)
 		}
@@ -220,10 +218,8 @@ func TestProperties(t *testing.T) {
 				m.Leave(rapid.Uint64Range(1, last).Draw(t, "worker"))
 			} else {
 				last++
-				if _, err := m.Join(offer(last, rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "island"),
-					rapid.IntRange(1, 5).Draw(t, "devices"))); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, statustest.Of(m.Join(offer(last, rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "island"),
+					rapid.IntRange(1, 5).Draw(t, "devices")))))
 			}
 			v := m.View()
 			if all := v.Len(); all > 0 && rapid.Bool().Draw(t, "some") {

@@ -308,9 +308,7 @@ func TestExclusiveSlicesAvoidWhatIsInUse(t *testing.T) {
 	q := newClients(t, 4)
 	q.busy[q.number(0)] = 2
 	v, err := q.ViewOf(1) // of device 0, too, since no slice has any
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	q.ask("1a", long, alone(4))
 	q.expect("1a")
 	delete(q.busy, q.number(0))

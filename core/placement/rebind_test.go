@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func anyWorker(uint64) bool { return true }
@@ -69,13 +71,9 @@ func TestReplacementIsTheSameWorkerOrTheLeastUsed(t *testing.T) {
 		t.Fatalf("the view is %q, %v", list(v), err)
 	}
 	other, err := m.ViewOf(1) // has worker 2
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	r := &Request{Session: 7, Number: 1, View: m.View(), Owner: "o", Want: Want{Devices: 1, Exclusive: true}}
-	if err := m.Ask(r); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, m.Ask(r))
 	m.Serve(0, nil, 10)
 	exclusive, _ := r.Result()
 	kept := exclusive.View.Device(exclusive.Devices[0]).Worker
@@ -107,9 +105,7 @@ func TestRebindProperties(t *testing.T) {
 			number++
 			o := offer(number, rapid.SampledFrom([]string{"", "x"}).Draw(t, "island"), rapid.IntRange(1, 2).Draw(t, "devices"))
 			o.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
-			if _, err := m.Join(o); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, statustest.Of(m.Join(o)))
 		}
 		join()
 		views := map[uint32]*View{}

@@ -173,9 +173,7 @@ func TestGrantIsRefused(t *testing.T) {
 	statustest.Fails(t, "remapping what is not there", statustest.Of(m.Remap(1, 2, nil)), status.NotFound)
 	for i := range uint64(MaxSlices) {
 		_, err := ask(&m, 2, i, v, Want{Devices: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 	}
 	statustest.Fails(t, "a slice above the session's limit",
 		statustest.Of(ask(&m, 2, MaxSlices, v, Want{Devices: 1})), status.ResourceExhausted)

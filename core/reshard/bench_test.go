@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/reshard"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // BenchmarkNew plans the way of a matrix: from rows to rows elsewhere (one box a
@@ -26,9 +27,7 @@ func BenchmarkNew(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
 					p, err := reshard.New(dims, rows, to, func(d int) int { return d / 4 })
-					if err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, err)
 					b.ReportMetric(float64(len(p.Pieces)), "boxes")
 				}
 			})

@@ -183,9 +183,7 @@ func TestEqualSourcesTakeTurns(t *testing.T) {
 			here, there = append(here, i), append(there, copies+i)
 		}
 		p, err := reshard.New(dims, sharding(dims, []int{1}, copies, here), sharding(dims, []int{1}, copies, there), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		times := make([]int, copies)
 		for _, v := range p.Pieces {
 			times[v.From]++

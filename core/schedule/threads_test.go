@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,9 +23,7 @@ func TestGangsOnAPoolStartWhenItHasThreads(t *testing.T) {
 	}
 	waits := func(id uint64, on string, reads ...uint64) Event { // gangs whose shards wait for each other
 		devices, err := parseDevices(on)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return Event{Kind: Submit,
 			Gang: Gang{ID: id, Session: uint32(id % 2), Devices: devices, Collective: true, Reads: reads}}
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // twin is the scheduler written as its rules are told: it looks at everything
@@ -250,9 +252,7 @@ func twinProperty(t *rapid.T) {
 				if r := s.gangs[a.ID]; r != nil {
 					devices = r.gang.Devices
 				}
-				if err := log.start(a.ID, devices); err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, log.start(a.ID, devices))
 			case Fail:
 				line = fmt.Sprintf("fail %d", a.ID)
 				if a.Err == nil || (ev.Kind == Failed || ev.Kind == Cancel) && ev.Err != nil && a.Err != ev.Err {

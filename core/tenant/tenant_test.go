@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 const secret = "tenant-0123456789abcdef"
@@ -45,9 +46,7 @@ slice-devices = 2
 token-sha256 = "` + hex.EncodeToString(sum[:]) + `"
 class = "low"
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []Tenant{
 		{Name: "batch", Weight: 1, Class: Low, AtMost: 1},
 		{Name: "default", Weight: 1, AtMost: 1},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -130,9 +131,7 @@ func TestPageInABrowser(t *testing.T) {
 	out, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(),
 		"--virtual-time-budget=5000", "--dump-dom", s.URL).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	page := string(out)
 	if !strings.Contains(page, "<title>Open Pathways</title>") {
 		t.Error("a name of a user was run as code")

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -85,9 +86,7 @@ func serve(t *testing.T, c Config) func(host, path, token string) (int, string) 
 		w := httptest.NewRecorder()
 		site.ServeHTTP(w, r)
 		body, err := io.ReadAll(w.Result().Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return w.Code, string(body)
 	}
 }
@@ -206,9 +205,7 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 	}
 	read := func(path string) string {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return string(b)
 	}
 	guide, board := read("../../docs/guides/watching.md"), read("../../examples/monitoring/grafana.json")
@@ -246,9 +243,7 @@ func TestMetricsSayWhatTheReportSays(t *testing.T) {
 		return families, err
 	})
 	problems, err := testutil.GatherAndLint(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -267,9 +262,7 @@ pathways_worker_counted_memory_bytes{island="default",kind="temporary",worker="w
 # TYPE pathways_worker_device_seconds_total counter
 pathways_worker_device_seconds_total{island="default",worker="w0"} 3
 `
-	if err := testutil.GatherAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
+	statustest.Check(t, testutil.GatherAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
 		"pathways_worker_counted_memory_bytes", "pathways_worker_device_seconds_total",
-		"pathways_worker_memory_limit_bytes"); err != nil {
-		t.Error(err)
-	}
+		"pathways_worker_memory_limit_bytes"))
 }

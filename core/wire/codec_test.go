@@ -74,9 +74,7 @@ func TestAppendWritesWhatTheGeneratedCodeWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		for _, m := range drawMessages(t) {
 			want, err := proto.Marshal(m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if got := m.Append([]byte("before")); string(got) != "before"+string(want) {
 				t.Errorf("%T: %x, want %x behind what was there", m, got, want)
 			}
@@ -114,9 +112,7 @@ func TestParseRefusesWhatIsNoMessage(t *testing.T) {
 func TestAppendGraphAddsTheSession(t *testing.T) {
 	m := wire.GraphOf(9, example(2))
 	b, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	m.Session = 300
 	got := new(wire.Graph)
 	if err := proto.Unmarshal(wire.AppendGraph(nil, b, 300), got); err != nil || !proto.Equal(got, m) {
@@ -128,9 +124,7 @@ func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
 	whole, err := proto.Marshal(&wire.Hello{
 		ProtocolMin: 1, ProtocolMax: 5, Role: wire.Role_ROLE_CLIENT, Token: "secret", Name: "n", Host: "h",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	at := bytes.Index(whole, []byte("secret"))
 	for n := range len(whole) + 1 {
 		token, found := wire.TokenIn(whole[:n])
@@ -143,9 +137,7 @@ func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
 		}
 	}
 	none, err := proto.Marshal(&wire.Hello{ProtocolMin: 1, Name: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if token, found := wire.TokenIn(none); found {
 		t.Errorf("a hello without a token has %q", token)
 	}
@@ -155,9 +147,7 @@ func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	add := func(m proto.Message) {
 		b, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		statustest.OK(f, err)
 		f.Add(b)
 	}
 	add(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3,

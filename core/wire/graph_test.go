@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -38,17 +39,11 @@ func TestGraphSurvivesEncoding(t *testing.T) {
 		g := example(devices)
 		m := wire.GraphOf(9, g)
 		b, err := proto.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		back := new(wire.Graph)
-		if err := proto.Unmarshal(b, back); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, proto.Unmarshal(b, back))
 		got, err := back.Program()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		want := *g
 		want.Programs = nil
 		if !reflect.DeepEqual(got, &want) {
@@ -70,9 +65,7 @@ func TestGraphSurvivesEncoding(t *testing.T) {
 func FuzzGraph(f *testing.F) {
 	for _, devices := range []uint32{1, 3} {
 		b, err := proto.Marshal(wire.GraphOf(1, example(devices)))
-		if err != nil {
-			f.Fatal(err)
-		}
+		statustest.OK(f, err)
 		f.Add(b)
 	}
 	f.Add([]byte{0x1a, 0x09, 0x12, 0x07, 0x22, 0x05, 0x45, 0xff, 0xff, 0xff, 0xff}) // a move that stands for 2³² - 1

@@ -53,9 +53,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	drivers := simDrivers(t, 1, 1, sim.Options{})
 	p := addOne()
 	x, err := drivers[0].Compile(t.Context(), p.Source(), sim.CompileOptions([]int{0}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	made, err := x.Serialize()
 	serialized := made.Data
 	if x.Close(); err != nil {
@@ -75,17 +73,13 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	content.Send(s.client, firstWorker, 101, [][]byte{serialized}, func(err error) { sent <- err })
 	s.tell(wire.KindSource, &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 101}})
 	s.until("the worker to have it", func() bool { return len(s.had) == 2 && s.had[0].No && !s.had[1].No })
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-sent)
 	load.Session = 2 // which asks for nothing
 	s.tell(wire.KindLoad, load)
 	put := s.put(2, 1, 1, []int{0}, ramp)
 	run := s.dispatch(2, wire.KindRun, &wire.Run{Op: 2, Program: 1, Inputs: []uint64{1}, FirstOutput: 2}, 0)
 	for _, g := range []uint64{put, run} {
-		if err := s.wait(g, 0); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(g, 0))
 	}
 	s.dispatch(2, wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, 0)
 	if got, err := s.fetched(9, 102); err != nil || !bytes.Equal(got, serialized) {

@@ -315,9 +315,7 @@ func TestTransferWhileItWaits(t *testing.T) {
 					t.Errorf("%v came, %v", got, err)
 				}
 				statustest.Fails(t, "the error", s.wait(one, 0), status.CodeOf(why))
-				if err := s.wait(four, 0); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, s.wait(four, 0))
 			})
 		}
 	}
@@ -380,18 +378,14 @@ func TestCollectiveIsLast(t *testing.T) {
 	four := s.put(1, 4, 4, []int{0}, ramp)
 	three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3, Inputs: []uint64{0},
 		Mixed: []*wire.Mixed{{Pieces: []*wire.Piece{{Object: 4, Rows: 1}, {Object: 2, Rows: 1}}}}}, 0, 1)
-	if err := s.wait(four, 0); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.wait(four, 0))
 	select {
 	case <-d[0].entered:
 		t.Error("the device waits in a collective, and what another worker waits for has no thread")
 	case <-time.After(100 * time.Millisecond): // where it does, that is soon
 	}
 	d[0].slow.end(one, nil)
-	if err := s.wait(one, 0); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.wait(one, 0))
 	for _, g := range []uint64{two, three} {
 		if err := s.wait(g, 0, 1); err != nil {
 			t.Errorf("gang %d: %v", g, err)

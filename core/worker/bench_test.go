@@ -107,22 +107,16 @@ type runs struct {
 func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *runs {
 	near, remote := inproc.Pair("controller", "worker")
 	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
-	if err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, err)
 	b.Cleanup(func() { x.Close() })
 	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: x, Engine: engine{}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, err)
 	served := make(chan error, 1)
 	go func() { served <- w.Serve() }()
 	r := &runs{b: b, near: near}
 	b.Cleanup(func() {
 		r.send(wire.KindGoodbye, &wire.Goodbye{})
-		if err := <-served; err != nil {
-			b.Error(err)
-		}
+		statustest.Check(b, <-served)
 	})
 	r.send(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
@@ -134,9 +128,7 @@ func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *ru
 
 func (r *runs) send(kind wire.Kind, m proto.Message) {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		r.b.Fatal(err)
-	}
+	statustest.OK(r.b, err)
 	statustest.OK(r.b, r.near.Send(kind, payload))
 }
 

@@ -22,9 +22,7 @@ func TestCacheFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.program")
 	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Kept: true, Bytes: 5}}
 	header, err := proto.Marshal(said)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	serialized, code := bytes.Repeat([]byte("number "), 3<<20), []byte{1, 2, 3}
 	used := content.Used()
 	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}} {
@@ -42,9 +40,7 @@ func TestCacheFiles(t *testing.T) {
 		}
 	}
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for name, damage := range map[string]func(b []byte) []byte{
 		"the sum":        func(b []byte) []byte { b[0]++; return b },
 		"a length":       func(b []byte) []byte { b[sha256.Size+7] = 0xff; return b },

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -34,9 +35,7 @@ func damage(t *testing.T, folder string) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("the folder has files %v, %v", files, err)
 	}
-	if err := os.Truncate(files[0], 50); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.Truncate(files[0], 50))
 }
 
 // What a worker compiled is found by the next one with the same folder, whether its bytes go with the answer or not:

@@ -34,9 +34,7 @@ func TestCacheIsBounded(t *testing.T) {
 	left := func(most int64) (names []string) {
 		statustest.OK(t, tidyCache(folder, most, now))
 		files, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		for _, f := range files {
 			names = append(names, f.Name())
 		}
@@ -59,9 +57,7 @@ func TestCacheIsBounded(t *testing.T) {
 func TestCacheKeepsWhatIsUsed(t *testing.T) {
 	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Serialized: make([]byte, 1000)}}
 	header, err := proto.Marshal(said)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	w := &Worker{config: Config{Cache: t.TempDir(), CacheBytes: 5 << 9}, log: slog.New(slog.DiscardHandler)} // for two
 	ask := func(key string) *wire.Compile { return &wire.Compile{Key: strings.Repeat(key, 32), Inline: 1} }
 	has := func(key string) bool {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device/sim"
@@ -19,15 +20,11 @@ import (
 func TestCloseWhileServeBegins(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	d, err := sim.Open(sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer d.Close()
 	pool := shm.NewPool(shm.Config{})
 	x, err := inproc.NewHub(pool).Join(firstWorker, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer x.Close()
 	for range 500 {
 		near, remote := inproc.Pair("controller", "worker")
@@ -35,15 +32,11 @@ func TestCloseWhileServeBegins(t *testing.T) {
 			Name: "w", Conn: remote, Driver: d, Exchange: x, Heartbeat: 1,
 			DeviceID: func(uint64, int) (int, bool) { return 0, true },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		var both sync.WaitGroup
 		both.Go(w.Close)
 		both.Go(func() {
-			if err := w.Serve(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, w.Serve())
 		})
 		both.Wait()
 		near.Close()
@@ -54,21 +47,15 @@ func TestCloseWhileServeBegins(t *testing.T) {
 // watches.
 func TestCloseWhileMessagesCome(t *testing.T) {
 	d, err := sim.Open(sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer d.Close()
 	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer x.Close()
 	for range 20 {
 		near, remote := inproc.Pair("controller", "worker")
 		w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: d, Exchange: x})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		var all sync.WaitGroup
 		begun := make(chan struct{})
 		all.Go(func() { // until the worker has closed the connection
@@ -83,9 +70,7 @@ func TestCloseWhileMessagesCome(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if err := w.Serve(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, w.Serve())
 		})
 		<-begun
 		w.Close()

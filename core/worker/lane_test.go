@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -19,9 +20,7 @@ func TestWorkerTellsWhatAWatchedDeviceDoes(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(took)
 			d[0].slow.end(gang, nil)
-			if err := s.wait(gang, 0); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, s.wait(gang, 0))
 		}
 		told := func() []*wire.Doing {
 			synctest.Wait()

@@ -25,10 +25,8 @@ func limited(t *testing.T, workers, each, vectors int, o sim.Options, programs .
 	}
 	w.all = w.of(w.devices)
 	for id, p := range programs {
-		if err := w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
-			w.devices...).Status.Err(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, w.compile(1, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
+			w.devices...).Status.Err())
 	}
 	return w
 }

@@ -45,9 +45,7 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 			t.Errorf("seven seconds were told after %v", took)
 		}
 		d[0].slow.end(one, nil)
-		if err := s.wait(one, 0); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(one, 0))
 		want.Gang, want.Behind, want.SinceMs = two, 0, 2000
 		says(0, want)
 
@@ -72,9 +70,7 @@ func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
 			return len(s.running[0]) == 1 && s.running[0][0].Gang == one && s.running[0][0].SinceMs == 3000
 		})
 		s.dispatchAs(one, 1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 1)
-		if err := s.wait(one, 0, 1); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(one, 0, 1))
 		s.until("a heartbeat without it", func() bool { return len(s.running[0]) == 0 && len(s.running[1]) == 0 })
 	})
 }
@@ -103,9 +99,7 @@ func TestWhatRunsWithinExecuteDoesNotWait(t *testing.T) {
 			t.Errorf("the device computes, and Waits says %+v", all)
 		}
 		d[0].let <- nil
-		if err := s.wait(two, 0); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(two, 0))
 	})
 }
 

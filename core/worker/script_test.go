@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -73,9 +74,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 	h := inproc.NewHub(s.pool)
 	join := func(number uint64) transport.Mover {
 		x, err := h.Join(number, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s.exchanges = append(s.exchanges, x)
 		return x
 	}
@@ -90,9 +89,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 			change(&c)
 		}
 		w, err := worker.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s.spent = append(s.spent, map[uint64]time.Duration{})
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w),
 			append(s.ended, map[uint64]error{}), append(s.waits, nil)
@@ -152,9 +149,7 @@ func (s *script) listen(i int) {
 		s.mu.Lock()
 		switch kind {
 		case wire.KindCompleted:
-			if err := wire.Decode(kind, payload, &m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, &m))
 			for k, g := range m.Ok {
 				s.spent[i][g] = time.Duration(m.Busy[k])
 				s.end(i, g, nil)
@@ -164,35 +159,25 @@ func (s *script) listen(i int) {
 			}
 		case wire.KindCompiled:
 			m := new(wire.Compiled)
-			if err := wire.Decode(kind, payload, m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
 			s.compiled = append(s.compiled, m)
 		case wire.KindHeartbeat:
 			m := new(wire.Heartbeat)
-			if err := wire.Decode(kind, payload, m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
 			s.waits[i], s.running[i] = m.Waits, m.Running
 		case wire.KindDoing:
 			m := new(wire.Doing)
-			if err := wire.Decode(kind, payload, m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
 			s.doing = append(s.doing, m)
 		case wire.KindWant:
 			s.wanted++
 		case wire.KindHave:
 			m := new(wire.Have)
-			if err := wire.Decode(kind, payload, m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
 			s.had = append(s.had, m)
 		case wire.KindGoodbye:
 			m := new(wire.Goodbye)
-			if err := wire.Decode(kind, payload, m); err != nil {
-				s.t.Error(err)
-			}
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
 			s.goodbye[i] = m.Status.Err()
 		}
 		s.changed.Broadcast()
@@ -221,9 +206,7 @@ func (s *script) tell(kind wire.Kind, m proto.Message) {
 
 func (s *script) tellOne(i int, kind wire.Kind, m proto.Message) {
 	payload, err := proto.Marshal(m)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	statustest.OK(s.t, err)
 	_ = s.conns[i].Send(kind, payload) // a worker that has gone is the test's doing
 }
 
@@ -286,9 +269,7 @@ func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, work
 // dispatchAs sends an operation to workers, which others have got already.
 func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op proto.Message, workers ...int) {
 	payload, err := proto.Marshal(op)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	statustest.OK(s.t, err)
 	for _, w := range workers {
 		s.tellOne(w, wire.KindDispatch,
 			&wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
@@ -389,9 +370,7 @@ func simDrivers(t testing.TB, workers, each int, o sim.Options) []device.Driver 
 	for i := range drivers {
 		joins.Go(func() {
 			d, err := sim.Kind{Options: o}.Join(t.Context(), device.Membership{Epoch: 1, Node: i, Nodes: workers, Store: store})
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			drivers[i] = d
 		})
 	}
@@ -407,9 +386,7 @@ func (s *script) empty() {
 			deadline := time.Now().Add(far)
 			for {
 				m, err := d.MemoryStats(k)
-				if err != nil {
-					s.t.Fatal(err)
-				}
+				statustest.OK(s.t, err)
 				if m.InUse == 0 {
 					break
 				}

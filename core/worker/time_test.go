@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -29,9 +30,7 @@ func TestTheTimeOfComputationsThatQueueOnADeviceIsCountedOnce(t *testing.T) {
 		for i, gang := range []uint64{one, two} {
 			time.Sleep(time.Duration(3-i) * time.Second)
 			d[0].slow.end(gang, nil)
-			if err := s.wait(gang, 0); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, s.wait(gang, 0))
 		}
 		s.took(0, one, 3*time.Second)
 		s.took(0, two, 2*time.Second)
@@ -40,9 +39,7 @@ func TestTheTimeOfComputationsThatQueueOnADeviceIsCountedOnce(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		d[0].slow.end(three, nil)
-		if err := s.wait(three, 0); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(three, 0))
 		s.took(0, three, time.Second)
 	})
 }
@@ -54,9 +51,7 @@ func TestTheTimeInWhichADeviceWaitsInACollectiveIsDeviceTime(t *testing.T) {
 		d[0].enters(t, sum)
 		time.Sleep(4 * time.Second)
 		s.dispatchAs(sum, 1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 1)
-		if err := s.wait(sum, 0, 1); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(sum, 0, 1))
 		s.took(0, sum, 4*time.Second)
 		s.took(1, sum, 0)
 	})

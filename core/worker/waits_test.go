@@ -35,9 +35,7 @@ func TestTellsOfWaits(t *testing.T) {
 			s.mu.Unlock()
 			if comes {
 				s.dispatchAs(one, 1, wire.KindRun, sum, 1)
-				if err := s.wait(one, 0, 1); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, s.wait(one, 0, 1))
 			} else {
 				s.tell(wire.KindPeers,
 					&wire.Peers{Gone: []uint64{firstWorker + 1}, Why: wire.Of(status.New(status.Unavailable, "no word"))})
@@ -71,9 +69,7 @@ func TestTellsOfCalls(t *testing.T) {
 		})
 		key.Part++
 		s.client.PushBytes(firstWorker, key, nil, nil)
-		if err := s.wait(one, 0); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.wait(one, 0))
 		s.until("a heartbeat without it", func() bool { return len(s.waits[0]) == 0 })
 	})
 }

@@ -117,10 +117,8 @@ func newWorld(t testing.TB, workers, each int, programs ...sim.Program) *world {
 	w.all = w.of(w.devices)
 	for session := uint32(1); session <= 2; session++ {
 		for id, p := range programs {
-			if err := w.compile(session, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
-				w.devices...).Status.Err(); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, w.compile(session, uint64(id+1), p.Source(), sim.CompileOptions(w.devices),
+				w.devices...).Status.Err())
 		}
 	}
 	return w
@@ -223,9 +221,7 @@ func (s *script) inUse() (n int64) {
 	for _, d := range s.drivers {
 		for k := range d.Devices() {
 			m, err := d.MemoryStats(k)
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			statustest.OK(s.t, err)
 			n += m.InUse
 		}
 	}

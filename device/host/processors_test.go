@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // share returns how many processors Go has by itself.
@@ -65,9 +67,7 @@ func TestSpareProcessorsFollowTheShareOfTheMachine(t *testing.T) {
 	}
 	set := func(to *unix.CPUSet, want int) {
 		t.Helper()
-		if err := unix.SchedSetaffinity(0, to); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, unix.SchedSetaffinity(0, to))
 		spare.mu.Lock()
 		follow()
 		spare.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -114,9 +115,7 @@ func TestDenseBuffersAreViewedInPlace(t *testing.T) {
 		out := run(t, x, []device.Buffer{in}).Outputs[0]
 		narrow := put(t, c, device.Host{Shape: shape.Shape{DType: shape.S4, Dims: []int64{2}}, Data: []byte{1, 2}})
 		for i, b := range []device.Buffer{in, out[0], out[1], narrow} {
-			if err := b.Ready().Wait(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, b.Ready().Wait(t.Context()))
 			want := [][]byte{floats(0, 1, 2, 3, 4, 5), nil, floats(0, 2, 4, 6, 8, 10), nil}[i]
 			if got := b.(device.Viewer).View(); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
 				t.Errorf("buffer %d is seen as %v, want %v", i, got, want)
@@ -191,9 +190,7 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 		if status.CodeOf(err) == status.Unimplemented {
 			t.Skip(err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(failed.Close)
 		says := func(what string, err error) {
 			t.Helper()
@@ -216,9 +213,7 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 		out.Ready().Then(func(err error) { told <- err })
 		says("Then of an output", <-told)
 		copied, err := out.CopyTo(1, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(copied.Close)
 		says("Ready of a copy", copied.Ready().Wait(t.Context()))
 		_, err = c.Failed(f32(2), 5, "", status.New(status.DataLoss, "x"))
@@ -233,17 +228,11 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 func TestClientOutlived(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c, err := p.Create(ClientOptions{Devices: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		x, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		b, err := c.FromHost(device.Host{Shape: f32(2), Data: floats(1, 2)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		refused(t, c.Close(), status.FailedPrecondition, "2 of its buffers and executables")
 		if err := c.Close(); err != nil {
 			t.Errorf("a second Close: %v", err)
@@ -253,9 +242,7 @@ func TestClientOutlived(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 3)) {
 			t.Errorf("got %v", got)
 		}
@@ -286,17 +273,13 @@ func TestRunsLeaveNothing(t *testing.T) {
 		rows := [][]device.Buffer{{nil}, {nil}}
 		for d := range rows {
 			b, err := c.FromHost(device.Host{Shape: f32(4), Data: floats(0, 0, 0, 0), Device: d})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			rows[d][0] = b
 		}
 		const rounds = 10000
 		for range rounds {
 			r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			for d := range rows {
 				rows[d][0].Close()
 				rows[d][0] = r.Outputs[d][0]

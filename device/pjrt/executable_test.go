@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -84,9 +85,7 @@ func TestDonatedTwice(t *testing.T) {
 			t.Errorf("a run that was refused consumed its argument")
 		}
 		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{row}, NotDonated: []int{0}, Only: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(r.Outputs[0][0].Close)
 		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 4, 6, 8)) {
 			t.Errorf("got %v", got)
@@ -125,9 +124,7 @@ func TestNotPortable(t *testing.T) {
 				refused(t, err, status.FailedPrecondition, "compiled for device 1", "portable")
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			t.Cleanup(r.Outputs[0][0].Close)
 			if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 3)) {
 				t.Errorf("got %v", got)
@@ -152,13 +149,9 @@ func BenchmarkExecute(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-				if err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, err)
 				for d := range n {
-					if err := r.Done[d].Wait(b.Context()); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, r.Done[d].Wait(b.Context()))
 					r.Outputs[d][0].Close()
 				}
 			}

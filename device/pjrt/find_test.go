@@ -66,9 +66,7 @@ func TestFindOrder(t *testing.T) {
 			touch(t, root, c.hardware...)
 			f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(c.env), Platform: c.platform,
 				CacheDir: root})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if f.Path != filepath.Join(dir, c.want) || f.Kind != c.kind {
 				t.Errorf("found %s, kind %s", f.Path, f.Kind)
 			}
@@ -93,10 +91,8 @@ func TestFindOrder(t *testing.T) {
 		dir, root := t.TempDir(), t.TempDir()
 		touch(t, dir, libtpu, fastatomstruct)
 		touch(t, root, vfio, "sys/bus/pci/devices/0000:00:04.0/vendor")
-		if err := os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"),
-			0o644); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"),
+			0o644))
 		f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(nil)})
 		if err != nil || f.Kind != "tpu" {
 			t.Errorf("found %+v, %v", f, err)
@@ -145,9 +141,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	// It is remembered, without harm to what else is.
 	file := filepath.Join(cacheDir, "plugins.json")
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	statustest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644))
 	if got := of(); got != "libpjrt_cpu.so with SHA-256 remembered" {
 		t.Errorf("the cache was not used: %q", got)
@@ -157,12 +151,8 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	}
 	// More bytes behind what is loaded.
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteString("another build"); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
+	statustest.OK(t, statustest.Of(f.WriteString("another build")))
 	statustest.OK(t, f.Close())
 	if got := of(); got == first || strings.Contains(got, "remembered") {
 		t.Errorf("a file that changed is still %q", got)
@@ -200,9 +190,7 @@ func TestFindNewestStableHLO(t *testing.T) {
 	find := func() Found {
 		t.Helper()
 		f, err := Find(FindOptions{Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: cacheDir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return f
 	}
 	f := find()
@@ -215,9 +203,7 @@ func TestFindNewestStableHLO(t *testing.T) {
 	// The answer is remembered: what the cache says is taken for the plugin's word.
 	file := filepath.Join(cacheDir, "plugins.json")
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var c cache
 	if err := json.Unmarshal(b, &c); err != nil || len(c.Plugins) != 2 {
 		t.Fatalf("the cache holds %s, %v", b, err)
@@ -268,13 +254,9 @@ func TestFindNewestStableHLO(t *testing.T) {
 func TestFindInstalled(t *testing.T) {
 	all := plugins(t)
 	f, err := Find(FindOptions{Dirs: pluginDirs(), Platform: "cpu", CacheDir: t.TempDir(), Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	p, err := Open(f.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	best, _ := p.Attributes()["stablehlo_current_version"].([]int64)
 	for _, other := range all {
 		v, _ := other.Attributes()["stablehlo_current_version"].([]int64)

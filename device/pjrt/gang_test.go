@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
@@ -38,18 +39,12 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 		g.exchange.serve(t, g.clients[i], 2*i, 2*i+1)
 	}
 	module, err := g.clients[0].Partition(t.Context(), source, options, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(module.Release)
 	program, err := spmd.Rewrite(module.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	one, err := program.OneDevice(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for i, c := range g.clients {
 		g.executables[i] = compile(t, c, device.Program{Format: "hlo", Code: program.Module, Partitioned: true}, one)
 	}
@@ -245,15 +240,11 @@ func TestGang(t *testing.T) {
 
 		// What was compiled for one device serves another client.
 		serialized, err := g.executables[0].Serialize()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(serialized.Release)
 		for i, c := range g.clients {
 			loaded, err := c.Load(t.Context(), serialized.Data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			t.Cleanup(loaded.Close)
 			g.executables[i] = loaded
 		}
@@ -341,18 +332,12 @@ func TestCollectiveFails(t *testing.T) {
 			refused(t, c.ServeCollectives(func(*device.CollectiveCall) {}), status.FailedPrecondition, "served already")
 			one := programs[0]
 			module, err := c.Partition(t.Context(), one.source(), one.options(), 4)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			t.Cleanup(module.Release)
 			program, err := spmd.Rewrite(module.Data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			options, err := program.OneDevice(one.options())
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x := compile(t, c, device.Program{Format: "hlo", Code: program.Module}, options)
 			b := put(t, c, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
 			r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0})
@@ -375,9 +360,7 @@ func TestNotServed(t *testing.T) {
 		_, program := makeGang(t, p, programs[0].source(), programs[0].options())
 		other := client(t, p, 1)
 		options, err := program.OneDevice(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		x := compile(t, other, device.Program{Format: "hlo", Code: program.Module}, options)
 		b := put(t, other, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
 		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0})
@@ -395,20 +378,14 @@ func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
 		for _, one := range programs {
 			g, made := makeGang(t, p, one.source(), one.options())
 			options, err := made.OneDevice(one.options())
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x := g.executables[0]
 			asked := compile(t, g.clients[0], device.Program{Format: "hlo", Code: made.Module}, options)
 			serialized, err := x.Serialize()
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			loaded, err := g.clients[0].Load(t.Context(), serialized.Data)
 			serialized.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			t.Cleanup(loaded.Close)
 			shapes, donated, known := asked.Parameters()
 			for name, other := range map[string]device.Executable{"from its program": x, "when loaded": loaded} {
@@ -418,13 +395,9 @@ func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
 				}
 			}
 			want, err := asked.Optimized()
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			got, err := x.Optimized()
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if s := signature(withConfig, got); !reflect.DeepEqual(s, signature(withConfig, want)) {
 				t.Errorf("%s: its program says %+v, the plugin %+v", one.name, s, signature(withConfig, want))
 			}
@@ -460,9 +433,7 @@ func TestPartitionRefused(t *testing.T) {
 			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
 			devices := []int{0, 1, 2, 3}[:n+1]
 			module, err := c.Partition(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1)
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			module.Release()
 		}
 	})

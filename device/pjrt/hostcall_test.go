@@ -65,9 +65,7 @@ func TestHostCalls(t *testing.T) {
 				answer()
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.Fails(t, "host calls served twice", c.ServeHostCalls(serve), status.FailedPrecondition)
 		x := compile(t, c, calls, compileoptions.New(1, 1, []int{0}, true))
 		run := func() ([]float32, byte, error) {
@@ -76,9 +74,7 @@ func TestHostCalls(t *testing.T) {
 				binary.NativeEndian.PutUint32(data[4*i:], math.Float32bits(float32(i)))
 			}
 			in, err := c.FromHost(device.Host{Shape: f32(2, 3), Data: data, Device: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer in.Close()
 			out, err := x.Execute(device.Run{LaunchID: 7, Inputs: [][]device.Buffer{{in}}, Only: 1})
 			if err != nil {

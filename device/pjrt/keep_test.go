@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -147,9 +148,7 @@ func resident(t *testing.T) int {
 		t.Skip(err)
 	}
 	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return pages * os.Getpagesize()
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/hlo"
 )
 
@@ -24,9 +25,7 @@ func TestOptimizedProgramLacksLongConstants(t *testing.T) {
     return %%y : tensor<8xf32>
   }`, values)), nil)
 		first, err := x.Optimized()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		again, err := x.Optimized()
 		if err != nil || len(first) != len(again) || len(first) > 64<<10 {
 			t.Errorf("the program has %d bytes, and when asked again %d, %v; want the same few", len(first), len(again), err)
@@ -40,9 +39,7 @@ func TestOptimizedProgramLacksLongConstants(t *testing.T) {
 		}
 		loaded, err := c.Load(t.Context(), serialized.Data)
 		serialized.Release()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer loaded.Close()
 		if shapes, _, known := loaded.Parameters(); !known || len(shapes) != 1 {
 			t.Errorf("loaded again it takes %v, %v, want one parameter", shapes, known)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -28,9 +29,7 @@ func BenchmarkHostMemory(b *testing.B) {
 		size := mib << 20
 		data, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
 			unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
-		if err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, err)
 		s := shape.Shape{DType: shape.U8, Dims: []int64{size}}
 		come := func() device.Buffer {
 			done := make(chan struct{})
@@ -38,9 +37,7 @@ func BenchmarkHostMemory(b *testing.B) {
 			if err == nil {
 				err = x.Ready().Wait(b.Context())
 			}
-			if err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, err)
 			<-done
 			return x
 		}
@@ -73,14 +70,10 @@ func BenchmarkHostMemory(b *testing.B) {
 					if err == nil {
 						err = e.Wait(b.Context())
 					}
-					if err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, err)
 				}
 			})
 		}
-		if err := unix.Munmap(data); err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, unix.Munmap(data))
 	}
 }

@@ -49,9 +49,7 @@ func TestOpenBadPlugin(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	good, err := os.ReadFile(build(t, file("good.so")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	write := func(name string, b []byte) string {
 		t.Helper()
 		statustest.OK(t, os.WriteFile(file(name), b, 0o755))
@@ -107,9 +105,7 @@ func TestOpenBadPlugin(t *testing.T) {
 	})
 	t.Run("a program that links this package", func(t *testing.T) {
 		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		_, err = Open(self)
 		refused(t, err, failed, "Open Pathways itself")
 	})
@@ -125,9 +121,7 @@ func TestOpenOnce(t *testing.T) {
 	for i := range all {
 		work.Go(func() {
 			p, err := Open([]string{path, link}[i%2])
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			all[i] = p
 		})
 	}
@@ -161,9 +155,7 @@ func TestPluginKind(t *testing.T) {
 		"cpu": "EXTENSION=5", "cuda": "EXTENSION=0", "tpu": "EXTENSION=16",
 	} {
 		p, err := Open(build(t, filepath.Join(dir, kind+".so"), define))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if p.Kind() != kind {
 			t.Errorf("a plugin with %s is of kind %q, want %q", define, p.Kind(), kind)
 		}
@@ -172,9 +164,7 @@ func TestPluginKind(t *testing.T) {
 
 func TestMissingSlot(t *testing.T) {
 	p, err := Open(build(t, filepath.Join(t.TempDir(), "old.so"), "NO_CLIENT"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	_, err = p.Create(ClientOptions{})
 	refused(t, err, status.Unimplemented, "PJRT_Client_Create", "old.so", "0.114")
 }
@@ -184,9 +174,7 @@ func TestCreateOptions(t *testing.T) {
 	dir := t.TempDir()
 	open := func(kind, define string) *Plugin {
 		p, err := Open(build(t, filepath.Join(dir, kind+".so"), define))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return p
 	}
 	cpu, cuda, tpu := open("cpu", "EXTENSION=5"), open("cuda", "EXTENSION=0"), open("tpu", "EXTENSION=16")
@@ -280,9 +268,7 @@ func (broken) Get(context.Context, string) ([]byte, error) { panic("the store is
 // TestJoinStore checks that a plugin reaches the rendezvous store of its island.
 func TestJoinStore(t *testing.T) {
 	p, err := Open(build(t, filepath.Join(t.TempDir(), "plugin.so"), "EXTENSION=0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	const dead, missing = "4 no value for key \"never\" after 20ms", "5 no value for key \"never\""
 	for name, wrap := range map[string]func(*keys) device.KeyValues{
 		"Get only": func(k *keys) device.KeyValues { return k },
@@ -307,9 +293,7 @@ func TestJoinStore(t *testing.T) {
 		defer epochs.Close()
 		network := inproc.NewNetwork(transport.Credentials{})
 		l, err := network.Listen("controller")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer l.Close()
 		var pending [2]*epoch.Pending
 		for i := range pending {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -20,9 +21,7 @@ func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 			h.Device = rank % 2
 			row := [][]device.Buffer{{put(t, g.clients[rank/2], h)}}
 			r, err := g.executables[rank/2].Execute(device.Run{LaunchID: 1, Inputs: row, Only: rank % 2})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			runs[rank] = r
 		}
 		rows := gangInputs([]shape.Shape{f32(16, 16)}, 1)
@@ -34,9 +33,7 @@ func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 		}
 		begin(3, rows[3][0])
 		for _, r := range runs {
-			if err := r.Done[0].Wait(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, r.Done[0].Wait(t.Context()))
 			r.Outputs[0][0].Close()
 		}
 		for _, c := range g.clients {

@@ -16,9 +16,7 @@ import (
 func stats(t testing.TB, d *sim.Driver, dev int) device.MemoryStats {
 	t.Helper()
 	m, err := d.MemoryStats(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return m
 }
 
@@ -27,9 +25,7 @@ func TestMemoryLimit(t *testing.T) {
 	s := shape.Shape{DType: shape.U8, Dims: []int64{600}}
 	host := device.Host{Shape: s, Data: make([]byte, 600)}
 	b, err := d.FromHost(host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	_, err = d.FromHost(host)
 	statustest.Fails(t, "FromHost", err, status.ResourceExhausted, "device 0", "600 bytes needed", "600 in use",
 		"limit 1000")
@@ -69,9 +65,7 @@ func TestTemporaryMemory(t *testing.T) {
 	}
 	is.Settle()
 	for _, r := range []*device.Results{a, b} {
-		if err := r.Done[0].Wait(context.Background()); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, r.Done[0].Wait(context.Background()))
 	}
 	if got := stats(t, d, 0); got != (device.MemoryStats{InUse: 0, Peak: 600, Limit: 1000}) {
 		t.Errorf("at the end: %+v", got)
@@ -218,9 +212,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 	is.Settle()
 	wait("a gang launched later", done.Done[0], false)
 	live, err := kept.CopyTo(2, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	is.Settle()
 	if err := live.Ready().Wait(context.Background()); err != nil {
 		t.Errorf("CopyTo a device that lives: %v", err)

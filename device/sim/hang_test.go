@@ -55,18 +55,12 @@ func TestOneOrderFinishes(t *testing.T) {
 		a, b := compile(t, d, gang("a", 0), 0, 1), compile(t, d, gang("b", 0), 0, 1)
 		ra, rb := execute(t, a, 1, nil), execute(t, b, 2, nil)
 		defer func() {
-			if err := ra.Done[0].Wait(context.Background()); err != nil {
-				t.Error(err)
-			}
-			if err := rb.Done[0].Wait(context.Background()); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, ra.Done[0].Wait(context.Background()))
+			statustest.Check(t, rb.Done[0].Wait(context.Background()))
 		}()
 	}
 	is.Settle()
-	if err := is.Hang(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, is.Hang())
 }
 
 // Two threads of one host launch over its devices, one device after the other,
@@ -110,9 +104,7 @@ func TestHangThroughData(t *testing.T) {
 	in := []device.Buffer{put(t, m[0], 0, 1)}
 	half := execute(t, compile(t, m[0], g, 0, 2), 1, in)
 	moved, err := half.Outputs[0][0].CopyTo(1, "") // to another queue of member 0
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	waits := execute(t, compile(t, m[0], sum(), 1), 2, []device.Buffer{moved})
 	is.Settle()
 	if err := is.Hang(); err != nil {

@@ -69,9 +69,7 @@ func TestDonationDuringRead(t *testing.T) {
 	is.Settle()
 	before := make([]byte, 4)
 	read, err := b.ToHost(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	p := sum()
 	p.Params[0].Donated = true
 	p.Results[0] = sim.Result{Op: "add", Args: []int{0}, Value: 1}
@@ -81,9 +79,7 @@ func TestDonationDuringRead(t *testing.T) {
 		t.Fatal("want the computation to end before the read does")
 	}
 	after := make([]byte, 4)
-	if _, err := out.Outputs[0][0].ToHost(after); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(out.Outputs[0][0].ToHost(after)))
 	is.Settle()
 	if x, y := values(before)[0], values(after)[0]; x != 1 || y != 2 {
 		t.Errorf("read %v before the donation and %v after, want 1 and 2", x, y)
@@ -213,15 +209,11 @@ func TestKind(t *testing.T) {
 	ctx := context.Background()
 	kind := sim.Kind{Options: sim.Options{Devices: 3}}
 	d, err := kind.Join(ctx, device.Membership{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if len(d.Devices()) != 3 || !strings.Contains(d.PlatformVersion(), "simulated") {
 		t.Errorf("%d devices of %q", len(d.Devices()), d.PlatformVersion())
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, d.Close())
 
 	kv := newStore()
 	_, err = kind.Join(ctx, device.Membership{Node: 2, Nodes: 2, Store: kv})
@@ -263,15 +255,11 @@ func TestCloseUnderLoad(t *testing.T) {
 						statustest.Fails(t, "Execute", err, status.FailedPrecondition)
 						return
 					}
-					if err := out.Done[3].Wait(context.Background()); err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, out.Done[3].Wait(context.Background()))
 				}
 			})
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, d.Close())
 		work.Wait()
 	}
 }

@@ -87,9 +87,7 @@ func TestCompileOptions(t *testing.T) {
 		{"nothing of devices", "2001", "[0 1]"},
 	} {
 		options, err := hex.DecodeString(c.options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		prog := plain("p", 0)
 		if c.name == "nothing of devices" {
 			prog.Devices = 2
@@ -113,9 +111,7 @@ func TestCompileOptions(t *testing.T) {
 		"a wire type that is not": "07",
 	} {
 		b, err := hex.DecodeString(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		_, err = d.Compile(context.Background(), plain("p", 0).Source(), b)
 		statustest.Fails(t, name, err, status.InvalidArgument)
 	}
@@ -128,9 +124,7 @@ func FuzzCompile(f *testing.F) {
 	f.Add([]byte(`{"name":"p","results":[{"op":"fill","dtype":"s4","dims":[2]}]}`), []byte{0x1a, 2, 0x20, 1})
 	f.Fuzz(func(t *testing.T, code, options []byte) {
 		d, err := sim.Open(sim.Options{Devices: 2, Memory: 1 << 12, HostMemory: 1 << 12})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer d.Close()
 		exe, err := d.Compile(context.Background(), device.Program{Format: "sim", Code: code}, options)
 		if err != nil {
@@ -140,9 +134,7 @@ func FuzzCompile(f *testing.F) {
 			return
 		}
 		blob, err := exe.Serialize()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		again, err := d.Load(context.Background(), blob.Data)
 		if err != nil {
 			t.Fatalf("Load of what Serialize gave: %v", err)
@@ -160,18 +152,12 @@ func FuzzCompile(f *testing.F) {
 
 func FuzzLoad(f *testing.F) {
 	d, err := sim.Open(sim.Options{Devices: 2})
-	if err != nil {
-		f.Fatal(err)
-	}
+	statustest.OK(f, err)
 	defer d.Close()
 	exe, err := d.Compile(context.Background(), sum().Source(), sim.CompileOptions([]int{1, 0}))
-	if err != nil {
-		f.Fatal(err)
-	}
+	statustest.OK(f, err)
 	blob, err := exe.Serialize()
-	if err != nil {
-		f.Fatal(err)
-	}
+	statustest.OK(f, err)
 	f.Add(blob.Data)
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		exe, err := d.Load(context.Background(), blob)
@@ -193,18 +179,14 @@ func BenchmarkGang(b *testing.B) {
 			{Name: "sum", Params: scalar, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}} {
 			b.Run(fmt.Sprintf("%s/%d", p.Name, n), func(b *testing.B) {
 				d, err := sim.Open(sim.Options{Devices: n})
-				if err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, err)
 				defer d.Close()
 				devs, rows := make([]int, n), noInputs(n)
 				for i := range devs {
 					devs[i] = i
 					if p.Name == "sum" {
 						x, err := d.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32}, Data: make([]byte, 4), Device: i})
-						if err != nil {
-							b.Fatal(err)
-						}
+						statustest.OK(b, err)
 						rows[i] = []device.Buffer{x}
 					}
 				}

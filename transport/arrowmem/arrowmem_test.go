@@ -123,9 +123,7 @@ func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 		return a.Reallocate(n, of), nil
 	}
 	b, err := allocate(3<<20, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	b[3<<20-1] = 7
 	statustest.Fails(t, "more than the limit", statustest.Of(allocate(3<<20, nil)), status.ResourceExhausted, "4194304")
 	statustest.Fails(t, "longer than the limit", statustest.Of(allocate(8<<20, b)), status.ResourceExhausted)
@@ -137,9 +135,7 @@ func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 		t.Errorf("after room was made: %v", err)
 	}
 	a.Free(b)
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, a.Close())
 	statustest.Fails(t, "after Close", statustest.Of(allocate(1, nil)), status.Unavailable)
 	if !panics(func() {
 		var err error
@@ -178,9 +174,7 @@ func TestForeignAndFreedMemoryIsRefused(t *testing.T) {
 	for _, a := range []*Allocator{a, other} {
 		a.Free(a.Allocate(0))
 		a.Free(nil)
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, a.Close())
 	}
 }
 
@@ -226,15 +220,11 @@ func TestSharedMemoryIsMappedByItsFile(t *testing.T) {
 	}
 	in := offset % int64(os.Getpagesize())
 	data, err := unix.Mmap(int(file.Fd()), offset-in, int(in)+len(b), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if !bytes.Equal(data[in:], b) {
 		t.Error("the file has other bytes")
 	}
-	if err := unix.Munmap(data); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, unix.Munmap(data))
 	p := private.Allocate(100)
 	for name, of := range map[string]func() (*os.File, int64){
 		"private": func() (*os.File, int64) { return private.File(p) }, "another's": func() (*os.File, int64) {

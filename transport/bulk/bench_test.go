@@ -34,18 +34,12 @@ func push(b *testing.B, x *Exchange, data []byte) func() {
 // them.
 func plain(b *testing.B, network string, c *child, data []byte) func() {
 	socket, err := net.Dial(network, c.plain)
-	if err != nil {
-		b.Fatal(err)
-	}
+	statustest.OK(b, err)
 	b.Cleanup(func() { socket.Close() })
 	answer := make([]byte, 1)
 	return func() {
-		if _, err := socket.Write(data); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(socket, answer); err != nil {
-			b.Fatal(err)
-		}
+		statustest.OK(b, statustest.Of(socket.Write(data)))
+		statustest.OK(b, statustest.Of(io.ReadFull(socket, answer)))
 	}
 }
 

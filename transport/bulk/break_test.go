@@ -151,14 +151,10 @@ func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *tra
 	o := options()
 	start := func(number uint64, name string) (*Exchange, string) {
 		l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		x, err := New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o,
 			Listeners: []transport.Listener{l}, DialTime: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { x.Close() })
 		return x, l.Address()
 	}
@@ -250,12 +246,8 @@ func TestPairApartHeals(t *testing.T) {
 			}
 			for _, size := range []int{10, 200_000} {
 				ids++
-				if err := exchanged(one, two, ids, size); err != nil {
-					t.Error(err)
-				}
-				if err := exchanged(two, one, ids, size); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, exchanged(one, two, ids, size))
+				statustest.Check(t, exchanged(two, one, ids, size))
 			}
 			if breaks := one.Breaks(); before && (len(breaks) != 1 || breaks[0].Lasted < 200*time.Millisecond) {
 				t.Errorf("the network has healed, and the breaks are %v; they lasted for longer than the patience", breaks)
@@ -293,17 +285,13 @@ func TestLinkWhoseAnswerIsLost(t *testing.T) {
 	two.PushBytes(1, key(2, 2), make([]byte, 10), func(err error) { sent <- err })
 	f.Limit(0)
 	f.Break()
-	if err := <-arrived; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-arrived)
 	one.Expect(2, key(2, 2), 10, nil, func(b transport.Block, err error) {
 		if err == nil {
 			b.Release()
 		}
 	})
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-sent)
 	two.mu.Lock()
 	links := len(two.links)
 	two.mu.Unlock()
@@ -317,15 +305,11 @@ func resumes(t testing.TB, address string, token [tokenSize]byte, attempt, recei
 	t.Helper()
 	hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Host: "here", Cluster: "test"}
 	conn, _, err := stream.Dial(context.Background(), address, hello, options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	statustest.OK(t, conn.Send(kindResume, resumeFrame(token, attempt, received)))
 	kind, payload, err := conn.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return kind, bytes.Clone(payload)
 }
 
@@ -423,9 +407,7 @@ func TestResumeOutOfTurn(t *testing.T) {
 		}
 		got <- err
 	})
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-got)
 	if code := refusal(again(h.token, 3, 77)); code != status.InvalidArgument {
 		t.Errorf("more than was sent: %v", code)
 	}

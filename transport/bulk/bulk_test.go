@@ -59,16 +59,12 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 			l, err := stream.Listen(address(kind, dir, i), o, func(peer string, err error) {
 				t.Logf("%s was not let in: %v", peer, err)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			c.Listeners = []transport.Listener{l}
 			addresses[i] = []string{l.Address()}
 		}
 		x, err := New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		w.Exchanges = append(w.Exchanges, x)
 		pools = append(pools, c.Pool)
 	}
@@ -121,14 +117,10 @@ func TestHeartbeatsStayOutOfStreams(t *testing.T) {
 		var x [2]*Exchange
 		for i := range x {
 			l, err := stream.Listen("tcp:127.0.0.1:0", o, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x[i], err = New(Config{Self: uint64(i + 1), Options: o, Hello: &wire.Hello{Cluster: "test"},
 				Listeners: []transport.Listener{l}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x[0].Peers([]*wire.Process{{Number: uint64(i + 1), Addresses: []string{l.Address()}}}, nil, nil)
 		}
 		sent := make(chan error, 1)
@@ -203,9 +195,7 @@ func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 // What is kept of processes does not grow with how many came and went.
 func TestManyPeers(t *testing.T) {
 	x, err := New(Config{Self: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer x.Close()
 	const many = 20_000
 	for n := uint64(2); n < many; n++ {
@@ -283,9 +273,7 @@ func TestBlocksOnOneHostAreFilledInPlace(t *testing.T) {
 		before := Copied()
 		arrived, sent := make(chan transport.Block, 1), make(chan error, 1)
 		w.Exchanges[1].Expect(1, key(uint64(i), 0), size, into, func(b transport.Block, err error) {
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			arrived <- b
 		})
 		var there []byte

@@ -220,9 +220,7 @@ func TestConnectionsThatAreNoLinkAreRefused(t *testing.T) {
 		}{{kindOffer, make([]byte, 40)}, {kindLink, []byte("short")}, {kindStream, make([]byte, tokenSize)}} {
 			hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: uint64(10 + i), Cluster: "test"}
 			c, _, err := stream.Dial(context.Background(), address, hello, options())
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			statustest.OK(t, c.Send(first.kind, first.payload))
 			if _, _, err := c.Recv(); err == nil {
 				t.Errorf("a link that began with a message of kind %d goes on", first.kind)
@@ -254,9 +252,7 @@ func TestLinkOfAnotherProcessIsRefused(t *testing.T) {
 			}{{kindStream, token[:]}, {kindResume, resumeFrame(token, 1, 0)}, {kindLink, token[:]}} {
 				hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: 3, Cluster: "test"}
 				c, _, err := stream.Dial(context.Background(), address, hello, options())
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				statustest.OK(t, c.Send(first.kind, first.payload))
 				if back, _, err := c.Recv(); err == nil && back != kindGoodbye {
 					t.Errorf("%s: process 3 takes part in another's link by a message of kind %d", kind, first.kind)
@@ -277,14 +273,10 @@ func TestSilentPeerIsLost(t *testing.T) {
 			o := options()
 			o.Heartbeat, o.Silence = 50*time.Millisecond, 2*time.Second // longer than a link takes to be made
 			l, err := stream.Listen(address(kind, dir, 1), o, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"},
 				Listeners: []transport.Listener{l}, DialTime: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer x.Close()
 			h := intrude(t, l.Address(), 3)
 			raw(t, h.conn) // it says nothing any more
@@ -315,9 +307,7 @@ func TestMemoryOfLost(t *testing.T) {
 	}
 	defer file.Close()
 	theirs, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer unix.Munmap(theirs)
 	h.until(kindGrant)
 	x.Peers(nil, []uint64{3}, nil)
@@ -352,10 +342,8 @@ func TestFailedWhileItComes(t *testing.T) {
 	h := intrude(t, address, 3)
 	s := raw(t, h.dial(address, 3, kindStream))
 	piece := func(n, offset uint64, data []byte) {
-		if _, err := s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, n, offset), uint32(len(data))),
-			data...)); err != nil {
-			t.Error(err)
-		}
+		head := binary.LittleEndian.AppendUint32(numbers(nil, n, offset), uint32(len(data)))
+		statustest.Check(t, statustest.Of(s.Write(append(head, data...))))
 	}
 	data := make([]byte, size)
 	fill(data, 1)

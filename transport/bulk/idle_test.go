@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Connections that say nothing keep no peer out: a link that is made beside them works at once.
@@ -16,9 +18,7 @@ func TestLinksBesideIdleConnections(t *testing.T) {
 			network, at, _ := strings.Cut(address, ":")
 			for range many {
 				socket, err := net.Dial(network, at)
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				defer socket.Close()
 			}
 			begin := time.Now()

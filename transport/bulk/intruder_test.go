@@ -41,9 +41,7 @@ func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Co
 	h.t.Helper()
 	hello := &wire.Hello{Role: wire.Role_ROLE_PEER, Process: number, Host: "here", Cluster: "test"}
 	conn, _, err := stream.Dial(context.Background(), address, hello, options())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	statustest.OK(h.t, err)
 	h.t.Cleanup(func() {
 		conn.Close()
 		conn.DropFiles()
@@ -60,9 +58,7 @@ func (h *hostile) dial(address string, number uint64, kind wire.Kind) *stream.Co
 func raw(t testing.TB, conn *stream.Conn) net.Conn {
 	t.Helper()
 	socket, _, err := conn.Detach(0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { socket.Close() })
 	return socket
 }
@@ -91,14 +87,10 @@ func neighbours(t testing.TB, kind string) (x, neighbour *Exchange, address stri
 	t.Helper()
 	dir := t.TempDir()
 	x, address, err := listen(kind, dir, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
 	neighbour, other, err := listen(kind, dir, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { neighbour.Close() })
 	both := []*wire.Process{{Number: 1, Name: "one", Host: "here", Addresses: []string{address}},
 		{Number: 2, Name: "two", Host: "here", Addresses: []string{other}}}
@@ -140,16 +132,12 @@ func well(t testing.TB, x, neighbour *Exchange) {
 func memory(t testing.TB, size int64, sealed bool) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	f := os.NewFile(uintptr(fd), "test")
 	t.Cleanup(func() { f.Close() })
 	statustest.OK(t, f.Truncate(size))
 	if sealed {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)))
 	}
 	return f
 }

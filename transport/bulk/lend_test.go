@@ -17,9 +17,7 @@ func loans(t *testing.T, w *transporttest.World) func(number, size int) []byte {
 	return func(number, size int) []byte {
 		arena := w.Exchanges[number-1].(*Exchange).pool.Arena("loans", true, nil)
 		b, err := arena.Make(size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() {
 			b.Release()
 			arena.Close(io.EOF)
@@ -52,9 +50,7 @@ func TestLendingEnds(t *testing.T) {
 		done, arrived := make(chan error, 2), make(chan transport.Block, 1)
 		k := transport.Key{Space: 1, ID: 1}
 		y.Expect(1, k, 1<<20, nil, func(b transport.Block, err error) {
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			arrived <- b
 		})
 		x.Lend(2, k, data, func(err error) { done <- err })
@@ -96,9 +92,7 @@ func TestCannotLend(t *testing.T) {
 		w := world(t, kind, 2, none)
 		x := w.Exchanges[0].(*Exchange)
 		private, err := x.arena.Make(100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		err = x.CanLend(2, private.Data)
 		done, arrived := make(chan error, 1), make(chan error, 1)
 		k := transport.Key{Space: 1, ID: 1}
@@ -126,9 +120,7 @@ func TestLendingRounds(t *testing.T) {
 	for i := range 20 {
 		arena := x.pool.Arena("loans", true, nil)
 		b, err := arena.Make(64 << 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		for j := range 500 {
 			k := transport.Key{Space: 1, ID: uint64(i), Part: uint64(j)}
 			lent.Add(1)
@@ -140,9 +132,7 @@ func TestLendingRounds(t *testing.T) {
 				b.Release()
 			})
 			x.Lend(2, k, b.Data, func(err error) {
-				if err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, err)
 				lent.Done()
 			})
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -83,9 +84,7 @@ func TestPartsAreCopiedOnce(t *testing.T) {
 	to.ExpectPart(1, key, transport.Part{Data: room.Data, At: at}, func(err error) { ended <- err })
 	from.PushPart(2, key, transport.Part{Data: source, At: at}, func(err error) { ended <- err })
 	for range 2 {
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, <-ended)
 	}
 	if n := Copied() - before; n != at.Bytes() {
 		t.Errorf("%d bytes were copied, want %d", n, at.Bytes())

@@ -189,9 +189,7 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 	t.Helper()
 	dir := t.TempDir()
 	x, at, err := listen(kind, dir, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
 	var children []*child
 	for number := 2; number < 2+others; number++ {
@@ -199,21 +197,15 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 		c.command.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s %s %s %d", processEnv, number, kind, dir, mode, size))
 		c.command.Stderr = os.Stderr
 		c.stdin, err = c.command.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		out, err := c.command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.OK(t, c.command.Start())
 		t.Cleanup(func() {
 			c.stdin.Close()
 			_ = c.command.Wait() // it may have been killed
 		})
-		if _, err := fmt.Fscan(out, &c.address, &c.plain); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(fmt.Fscan(out, &c.address, &c.plain)))
 		fmt.Fprintln(c.stdin, at)
 		x.Peers([]*wire.Process{
 			{Number: uint64(number), Name: fmt.Sprint("child-", number), Host: "here", Addresses: []string{c.address}}}, nil,
@@ -228,9 +220,7 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 func held(t testing.TB) (files int, shared int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, fd := range fds {
 		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "socket:") ||
 			strings.Contains(to, "memfd:") {
@@ -238,9 +228,7 @@ func held(t testing.TB) (files int, shared int) {
 		}
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return files, bytes.Count(maps, []byte("memfd:pathways"))
 }
 
@@ -257,9 +245,7 @@ func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 					fill(data, id)
 					back.Add(2)
 					x.PushBytes(2, key(id, 0), data, func(err error) {
-						if err != nil {
-							t.Error(err)
-						}
+						statustest.Check(t, err)
 						back.Done()
 					})
 					x.Expect(2, key(id, 1), int64(size), nil, func(b transport.Block, err error) {

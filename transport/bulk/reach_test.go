@@ -19,14 +19,10 @@ func seeker(t *testing.T, dialTime time.Duration, names ...string) (x *Exchange,
 	t.Helper()
 	dir := t.TempDir()
 	l, err := stream.Listen("unix:"+filepath.Join(dir, "1"), options(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	x, err = New(Config{Self: 1, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
 		Listeners: []transport.Listener{l}, DialTime: dialTime})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { x.Close() })
 	for i, name := range names {
 		x.Peers([]*wire.Process{
@@ -50,9 +46,7 @@ func TestComesByItself(t *testing.T) {
 	sent := make(chan error, 2)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { sent <- err })
 	two, err := x.find(2, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	dialing := func() bool {
 		two.mu.Lock()
 		defer two.mu.Unlock()
@@ -69,9 +63,7 @@ func TestComesByItself(t *testing.T) {
 	for range 2 {
 		r := reader{b: h.until(kindEager)}
 		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, <-sent)
 	}
 }
 
@@ -87,14 +79,10 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 	failed := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("for two"), func(err error) { failed <- err })
 	l, err := stream.Listen(shared, options(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	three, err := New(Config{Self: 3, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
 		Listeners: []transport.Listener{l}, DialTime: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer three.Close()
 	two, _ := x.find(2, false)
 	const reason = "process 3 answers"
@@ -112,9 +100,7 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 	three.Peers([]*wire.Process{{Number: 1, Host: "here", Addresses: []string{address}}}, nil, nil)
 	x.Peers(at(3), []uint64{2}, nil)
 	statustest.Fails(t, "what was for process 2", <-failed, status.Unavailable)
-	if err := exchanged(x, three, 2, 10); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, exchanged(x, three, 2, 10))
 }
 
 // What is for a process that was never there is not found; the controller says why.

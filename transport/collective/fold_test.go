@@ -88,9 +88,7 @@ func subnormal(t shape.DType, b []byte, i int) bool {
 // gave is in testdata/folds.json, which testdata/make.py wrote.
 func TestFoldsAreXLAs(t *testing.T) {
 	f, err := os.Open("testdata/folds.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer f.Close()
 	seen := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); seen++ {
@@ -111,9 +109,7 @@ func TestFoldsAreXLAs(t *testing.T) {
 		}
 		bytesOf := func(s string) []byte {
 			b, err := hex.DecodeString(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			out := aligned(int64(len(b)))
 			copy(out, b)
 			return out
@@ -197,9 +193,7 @@ func TestBitwiseReductions(t *testing.T) {
 			spmd.Xor: func(x, y byte) byte { return x ^ y },
 		} {
 			k, err := kernelOf(d, r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			want := make([]byte, len(a))
 			for i := range a {
 				want[i] = op(a[i], b[i])
@@ -244,9 +238,7 @@ func BenchmarkFold(b *testing.B) {
 // What a fold begins with stands in each of its elements, however many there are, and nowhere else.
 func TestNeutralElementFillsEveryLength(t *testing.T) {
 	k, err := kernelOf(shape.F32, spmd.Product)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for n := range int64(200) {
 		b := aligned((n + 1) * k.size)
 		k.neutral(b[:n*k.size])

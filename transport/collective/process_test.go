@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
@@ -154,9 +155,7 @@ func processor() time.Duration {
 // processes starts a gang of real processes and returns the nanoseconds of a chain, and of the processors for it.
 func processes(tb testing.TB, j job) (took, used int64) {
 	f, err := CreateBoard(j.processes)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	statustest.OK(tb, err)
 	defer f.Close()
 	outs, all := make([]bytes.Buffer, j.processes), make([]*exec.Cmd, j.processes)
 	for i := range all {
@@ -165,9 +164,7 @@ func processes(tb testing.TB, j job) (took, used int64) {
 			j.bytes))
 		all[i].ExtraFiles = []*os.File{f}
 		all[i].Stdout, all[i].Stderr = &outs[i], &outs[i]
-		if err := all[i].Start(); err != nil {
-			tb.Fatal(err)
-		}
+		statustest.OK(tb, all[i].Start())
 	}
 	for i, c := range all {
 		if err := c.Wait(); err != nil {

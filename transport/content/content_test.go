@@ -25,9 +25,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 	var all []*inproc.Exchange
 	for number := range uint64(2) {
 		x, err := hub.Join(number+1, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		all = append(all, x)
 	}
 	t.Cleanup(func() {
@@ -75,9 +73,7 @@ func TestSendAndReceive(t *testing.T) {
 			e.receive(two, 1, 1<<30)
 			content.Send(one, 2, 7, parts, func(err error) { e.sent <- err })
 			statustest.OK(t, <-e.received)
-			if err := <-e.sent; err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, <-e.sent)
 			for i, m := range e.parts {
 				var want []byte
 				if i < len(parts) {
@@ -172,9 +168,7 @@ func TestReceiverTakesFewChunksAtATime(t *testing.T) {
 		s.mu.Unlock()
 		next()
 	}
-	if err := <-e.received; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-e.received)
 	for _, m := range e.parts {
 		m.Release()
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport/content"
 )
 
@@ -29,9 +30,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 	want := bytes.Repeat([]byte("program "), 3<<20) // several chunks
 	before := content.Used()
 	m, err := content.Read(bytes.NewReader(want), len(want))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	data, stop, stopped := m.Data, make(chan struct{}), make(chan bool)
 	m.Hold()
 	go func() {
@@ -46,9 +45,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 		}
 		stopped <- same
 	}()
-	if err := m.Spill(folder); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, m.Spill(folder))
 	close(stop)
 	if !<-stopped {
 		t.Error("other bytes were read")
@@ -77,9 +74,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 // Bytes that cannot be moved stay where they are.
 func TestSpillIntoNoFolder(t *testing.T) {
 	m, err := content.Read(bytes.NewReader([]byte("program")), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer m.Release()
 	if err := m.Spill("/nothing/there"); status.CodeOf(err) != status.NotFound || string(m.Data) != "program" {
 		t.Errorf("%v, and %q", err, m.Data)

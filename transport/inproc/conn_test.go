@@ -26,9 +26,7 @@ func TestNetwork(t *testing.T) {
 	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
 		names++
 		l, err := n.Listen(fmt.Sprintf("part%d", names))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})
@@ -37,9 +35,7 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("a name that nothing listens at: %v", err)
 	}
 	l, err := n.Listen("x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	statustest.Fails(t, "a name twice", statustest.Of(n.Listen("x")), status.AlreadyExists)
 	transporttest.Greetings(t, l, n, n.Credentials)

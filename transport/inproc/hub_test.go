@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/shm"
@@ -25,9 +26,7 @@ func world(t testing.TB, n int) transporttest.World {
 	none := func(int) []string { return nil }
 	for i := 1; i <= n; i++ {
 		x, err := hub.Join(uint64(i), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		x.Peers(transporttest.Processes(n, none, func(int) string { return "here" }), nil, nil)
 		w.Exchanges = append(w.Exchanges, x)
 	}
@@ -44,24 +43,18 @@ func TestBlocksWaitForAProcessToJoin(t *testing.T) {
 	defer pool.Trim()
 	hub := NewHub(pool)
 	sender, err := hub.Join(1, "sender")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer sender.Close()
 	key := transport.Key{Space: 1, ID: 2}
 	sent, arrived := make(chan error, 1), make(chan error, 1)
 	sender.Peers([]*wire.Process{{Number: 2, Name: "late"}}, nil, nil)
 	sender.PushBytes(2, key, []byte("block"), func(err error) { sent <- err })
 	late, err := hub.Join(2, "late")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer late.Close()
 	got := make([]byte, 5)
 	late.Expect(1, key, 5, got, func(_ transport.Block, err error) { arrived <- err })
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-sent)
 	if err := <-arrived; err != nil || string(got) != "block" {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -76,9 +69,7 @@ func TestBothOfAPairThatIsApartAreNamed(t *testing.T) {
 	failed := make(chan error, 2)
 	for i, name := range []string{"one", "other"} {
 		x, err := hub.Join(uint64(1+i), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer x.Close()
 		x.Expect(uint64(2-i), transport.Key{Space: 1}, 1, nil, func(_ transport.Block, err error) { failed <- err })
 	}
@@ -111,9 +102,7 @@ func TestBlocksShareABandwidth(t *testing.T) {
 		var all []*Exchange
 		for i := range uint64(3) {
 			x, err := hub.Join(i+1, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer x.Close()
 			all = append(all, x)
 		}

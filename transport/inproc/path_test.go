@@ -20,9 +20,7 @@ import (
 func connected(t *testing.T, n *Network, part string) (ours transport.Conn, theirs *transport.Incoming) {
 	t.Helper()
 	l, err := n.Listen("centre of " + part)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	came := make(chan *transport.Incoming, 1)
 	go func() {
@@ -30,15 +28,11 @@ func connected(t *testing.T, n *Network, part string) (ours transport.Conn, thei
 		if err == nil {
 			err = in.Welcome(&wire.Welcome{})
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, err)
 		came <- in
 	}()
 	ours, _, err = n.Dial(context.Background(), l.Address(), &wire.Hello{Name: part})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return ours, <-came
 }
 
@@ -50,9 +44,7 @@ func send(t *testing.T, c transport.Conn, n int) {
 func receive(t *testing.T, c transport.Conn) int {
 	t.Helper()
 	_, payload, err := c.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return int(payload[0])
 }
 
@@ -146,9 +138,7 @@ func TestNetworkWithDelay(t *testing.T) {
 	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
 		names++
 		l, err := n.Listen(fmt.Sprintf("part%d", names))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})

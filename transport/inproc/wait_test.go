@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -16,9 +17,7 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 		var heard []string
 		n := NewNetwork(transport.Credentials{Waits: func(why string) { heard = append(heard, why) }})
 		l, err := n.Listen("controller")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer l.Close()
 		go func() {
 			in, err := l.Accept()
@@ -27,19 +26,13 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 				return
 			}
 			for range 12 {
-				if err := in.Wait("the others"); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, in.Wait("the others"))
 				time.Sleep(transport.WaitAgain)
 			}
-			if err := in.Welcome(&wire.Welcome{Process: 7}); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, in.Welcome(&wire.Welcome{Process: 7}))
 		}()
 		c, w, err := n.Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if w.Process != 7 || !slices.Equal(heard, []string{"the others"}) {
 			t.Errorf("process %d, which heard that it has to wait for %q", w.Process, heard)
 		}

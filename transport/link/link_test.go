@@ -41,9 +41,7 @@ func inWorld(t *testing.T, c Config, test func(*world)) {
 		c.Term = term
 		w.acceptor = NewAcceptor(c)
 		l, err := w.network.Listen("controller")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		w.running.Go(func() { w.accept(l) })
 		test(w)
 		l.Close()
@@ -58,9 +56,7 @@ func (w *world) accept(l transport.Listener) {
 		case refuse != nil:
 			refuse()
 		case !resumes:
-			if err := in.Welcome(&wire.Welcome{HeartbeatMs: 1000}); err != nil {
-				w.t.Error(err)
-			}
+			statustest.Check(w.t, in.Welcome(&wire.Welcome{HeartbeatMs: 1000}))
 			w.let <- in.Conn
 		}
 	}
@@ -70,9 +66,7 @@ func (w *world) accept(l transport.Listener) {
 func (w *world) dial() (near, far transport.Conn, welcome *wire.Welcome) {
 	near, welcome, err := Dial(context.Background(), w.network, "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	statustest.OK(w.t, err)
 	far = <-w.let
 	time.Sleep(10 * time.Millisecond) // the other end knows that its welcome arrived
 	return near, far, welcome
@@ -158,9 +152,7 @@ func TestEveryFrameArrivesOnceHoweverOftenTheConnectionBreaks(t *testing.T) {
 			for left := 4; left > 0; {
 				select {
 				case err := <-done:
-					if err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, err)
 					left--
 				case <-breaks.C:
 					w.network.Break("client")
@@ -313,9 +305,7 @@ func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
 		if err := near.Send(wire.KindHeartbeat, nil); err != nil { // is not numbered
 			t.Error(err)
 		}
-		if err := near.Send(wire.KindRun, []byte("on")); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, near.Send(wire.KindRun, []byte("on")))
 		if kind, payload, err := far.Recv(); kind != wire.KindRun || string(payload) != "on" || err != nil {
 			t.Errorf("got %v %q, %v", kind, payload, err)
 		}
@@ -463,9 +453,7 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 				statustest.Fails(t, "the error", err, c.code, c.says)
 				time.Sleep(2 * time.Second)
 				for _, c := range []transport.Conn{near, far} {
-					if err := c.Send(wire.KindRun, []byte("on")); err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, c.Send(wire.KindRun, []byte("on")))
 				}
 				for range 2 {
 					if text := <-got; text != "on" {

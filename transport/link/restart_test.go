@@ -30,9 +30,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 			}
 		})
 		w.network.Break("client")
-		if err := near.Send(wire.KindRun, []byte("to the start before")); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, near.Send(wire.KindRun, []byte("to the start before")))
 		ended := make(chan error, 2)
 		come := make(chan error, 1)
 		go func() {
@@ -48,9 +46,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		if err := send(near, 5, func() {}); err != nil {
 			t.Error(err)
 		}
-		if err := <-come; err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, <-come)
 		if why := <-broke; !strings.Contains(why.Error(), "has started again") {
 			t.Errorf("the reason why the link has no connection is %v", why)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/link"
@@ -52,9 +53,7 @@ func (a accepted) Accept() (*transport.Incoming, error) {
 func listen(t *testing.T, address string, lease time.Duration) accepted {
 	t.Helper()
 	l, err := stream.Listen(address, stream.Options{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	return accepted{l, link.NewAcceptor(link.Config{Lease: lease, Term: 1})}
 }
@@ -94,9 +93,7 @@ func TestEveryFrameArrivesOnceOverSocketsThatBreak(t *testing.T) {
 		}()
 	}
 	for range 4 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, <-done)
 	}
 	if n := network.Made(); n < 3 { // some of the breaks come while there is no connection
 		t.Errorf("%d connections were made, want one for most of %d breaks", n, frames/every)

@@ -85,9 +85,7 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 	for _, bad := range []uint64{3, 1 << 63} {
 		statustest.Fails(t, fmt.Sprintf("an acknowledgement of %d frames", bad), s.Ack(bad), status.InvalidArgument)
 	}
-	if err := s.Ack(2); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.Ack(2))
 	statustest.Fails(t, "an acknowledgement that goes back", s.Ack(1), status.InvalidArgument)
 }
 
@@ -97,9 +95,7 @@ func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	statustest.OK(t, os.WriteFile(path, []byte("bytes"), 0o600))
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var s Sent
 	s.Add(wire.KindBulk, []byte("a"))
 	statustest.OK(t, s.AddFile(wire.KindBulk, []byte("b"), f))

@@ -26,9 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func get(t testing.TB, a *Arena, size int) *Block {
 	t.Helper()
 	b, err := try(a, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return b
 }
 
@@ -49,9 +47,7 @@ func tryFor(owner uint64, a *Arena, size int) (*Block, error) {
 func mappings(t testing.TB) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return bytes.Count(maps, []byte("memfd:pathways"))
 }
 
@@ -101,9 +97,7 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 				get = func(_ uint64, a *Arena, size int) (*Block, error) { return a.Make(size) }
 			}
 			b, err := get(owner, arenas[which], size)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if len(b.Data) != size || cap(b.Data) != size || uintptr(unsafe.Pointer(&b.Data[0]))%64 != 0 {
 				t.Fatalf("asked for %d bytes, got %d of %d at %p", size, len(b.Data), cap(b.Data), &b.Data[0])
 			}
@@ -142,9 +136,7 @@ func TestKeptMemoryIsAShareOfAll(t *testing.T) {
 	a := p.Arena("a", false, nil)
 	blocks := make(chan *Block, 1)
 	a.Get(0, 3<<20, func(b *Block, err error) {
-		if err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, err)
 		blocks <- b
 	})
 	b := <-blocks
@@ -171,9 +163,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", true, nil), p.Arena("other", false, nil)
 	first, err := other.Make(6 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if b, err := a.Make(6 << 20); b != nil || status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("beside memory that is in use: %v, %v", b, err)
 	}
@@ -182,9 +172,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 	}
 	waits := make(chan *Block, 1)
 	a.Get(0, 6<<20, func(b *Block, err error) {
-		if err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, err)
 		waits <- b
 	})
 	if b, err := other.Make(1 << 20); err != nil { // there is room for it, though somebody waits for more
@@ -196,9 +184,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 	second := <-waits
 	second.Release()
 	third, err := other.Make(5 << 20) // in the place of an idle segment
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	third.Release()
 	other.Close(status.New(status.Cancelled, "closed"))
 	if b, err := other.Make(1); b != nil || status.CodeOf(err) != status.Cancelled {
@@ -226,9 +212,7 @@ func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	for i := range 4 {
 		all.Add(1)
 		other.Get(0, 5<<20, func(b *Block, err error) {
-			if err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, err)
 			mu.Lock()
 			order = append(order, i)
 			mu.Unlock()
@@ -335,20 +319,14 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	b := get(t, p.Arena("a", true, nil), 100_000)
 	s := b.Segment
 	fd, err := unix.Dup(int(s.File.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if err := unix.Ftruncate(fd, 4096); err == nil {
 		t.Error("a segment can be cut short")
 	}
 	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), s.Size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	dst, done, err := m.Use(b.Offset, int64(len(b.Data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	m.Close()
 	for i := range dst { // still mapped
 		dst[i] = byte(i)
@@ -391,13 +369,9 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 		}
 	}
 	fd, err := unix.Dup(int(large.Segment.File.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), large.Segment.Size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if len(pinned) != 3 {
 		t.Errorf("pinned with a peer's memory: %v", pinned)
 	}
@@ -430,20 +404,14 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 func TestMapRefuses(t *testing.T) {
 	file := func(size int64, seals int) *os.File {
 		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		f := os.NewFile(uintptr(fd), "test")
 		statustest.OK(t, f.Truncate(size))
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)))
 		return f
 	}
 	plain, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, c := range []struct {
 		file *os.File
 		size int64
@@ -496,9 +464,7 @@ func TestHugePagesOfAPeerAreRefused(t *testing.T) {
 		t.Skip(err)
 	}
 	statustest.OK(t, unix.Ftruncate(fd, huge))
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)))
 	m, err := NewPool(Config{}).MapToRead(os.NewFile(uintptr(fd), "test"), huge)
 	if status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("%v, %v, expected INVALID_ARGUMENT", m, err)

@@ -46,9 +46,7 @@ func places(t testing.TB) map[string]func(t testing.TB) (string, Options) {
 func listen(t testing.TB, address string, o Options) *Listener {
 	t.Helper()
 	l, err := Listen(address, o, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -88,18 +86,12 @@ func BenchmarkConn(b *testing.B) {
 func sockets(t testing.TB, config Config, trusted bool) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	raw, err := net.Dial("unix", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	c := New(other, "the test", config, trusted)
 	t.Cleanup(func() { raw.Close(); c.Close() })
 	return c, raw
@@ -220,19 +212,13 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 				dialled := make(chan *Conn, 1)
 				go func() {
 					conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT}, o)
-					if err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, err)
 					dialled <- conn
 				}()
 				in, err := l.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				in.Silence = 2 * time.Hour
-				if err := in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}); err != nil {
-					t.Error(err)
-				}
+				statustest.Check(t, in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}))
 				conn := <-dialled
 				if conn == nil {
 					return
@@ -314,9 +300,7 @@ func TestFilesCrossWithTheirFrames(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "f")
 		statustest.OK(t, os.WriteFile(path, []byte{byte(i)}, 0o600))
 		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer f.Close()
 		statustest.OK(t, a.Send(20, make([]byte, i*1000)))
 		statustest.OK(t, a.PostFile(21, []byte{byte(i)}, f))
@@ -343,9 +327,7 @@ func TestFilesCrossWithTheirFrames(t *testing.T) {
 	}
 	// Files that no message speaks of end the connection, and are closed.
 	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer f.Close()
 	for range maxFiles + 10 {
 		if a.PostFile(22, nil, f) != nil {
@@ -369,9 +351,7 @@ func TestDetachedSocketHasWhatWasNotRead(t *testing.T) {
 	}
 	statustest.OK(t, conn.Send(21, []byte("y")))
 	socket, rest, err := conn.Detach(22, []byte("z"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer socket.Close()
 	more := make([]byte, 4-len(rest))
 	if _, err := io.ReadFull(socket, more); err != nil || string(append(rest, more...)) != "rest" {
@@ -383,9 +363,7 @@ func TestDetachedSocketHasWhatWasNotRead(t *testing.T) {
 		t.Errorf("%v %v", got, err)
 	}
 	conn.Close()
-	if _, err := socket.Write([]byte("z")); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, statustest.Of(socket.Write([]byte("z"))))
 }
 
 func TestListenChecksAddresses(t *testing.T) {
@@ -432,9 +410,7 @@ func TestListenChecksAddresses(t *testing.T) {
 	statustest.Fails(t, "a socket in use", statustest.Of(Listen(address, Options{}, nil)), status.AlreadyExists)
 	l.net.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
-	if _, err := os.Stat(filepath.Join(dir, "s")); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(os.Stat(filepath.Join(dir, "s"))))
 	listen(t, address, Options{}) // a stale file is replaced
 }
 

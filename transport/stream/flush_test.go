@@ -16,17 +16,13 @@ import (
 func socketPair(t *testing.T) (a, b *Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var ends [2]*Conn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "end")
 		socket, err := net.FileConn(f)
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		ends[i] = New(socket, "peer", Config{}, true)
 		t.Cleanup(func() { ends[i].Close() })
 	}
@@ -149,9 +145,7 @@ func TestJoinedMessagesAreOne(t *testing.T) {
 				t.Errorf("got %d messages and then %v of kind %d, %v; want %d, and the one sent behind them by itself", at, payload,
 					kind, err, c.n)
 			}
-			if err := <-left; err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, <-left)
 		})
 	}
 }

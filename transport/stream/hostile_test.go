@@ -35,14 +35,10 @@ const soon = transport.HelloTime / 2
 func idle(t *testing.T, l *Listener, n int) {
 	t.Helper()
 	network, at, err := split(l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for range n {
 		socket, err := net.Dial(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { socket.Close() })
 	}
 }
@@ -188,9 +184,7 @@ func TestLongGreetings(t *testing.T) {
 	l := listen(t, "tcp:127.0.0.1:0", o)
 	dial := func() net.Conn {
 		socket, err := net.Dial("tcp", strings.TrimPrefix(l.Address(), "tcp:"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() { socket.Close() })
 		return socket
 	}
@@ -206,13 +200,9 @@ func TestLongGreetings(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.hello.Name = strings.Repeat("n", 2*firstSize)
 			payload, err := proto.Marshal(c.hello)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			socket := dial()
-			if _, err := socket.Write(wire.AppendFrame(nil, wire.KindHello, payload)[:firstSize+100]); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, statustest.Of(socket.Write(wire.AppendFrame(nil, wire.KindHello, payload)[:firstSize+100])))
 			if c.code == status.Unavailable {
 				_ = socket.(*net.TCPConn).CloseWrite()
 			}
@@ -231,9 +221,7 @@ func TestLongGreetings(t *testing.T) {
 	}()
 	long := strings.Repeat("n", greetingSize-1000)
 	conn, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	conn.Close()
 	if in := <-a; in == nil || in.Hello.Name != long || <-b != nil {
 		t.Error("a long hello with the token came otherwise")
@@ -251,9 +239,7 @@ func refusal(t *testing.T, socket net.Conn) error {
 	t.Helper()
 	_ = socket.SetReadDeadline(time.Now().Add(20 * time.Second))
 	all, err := io.ReadAll(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if len(all) == 0 {
 		return status.New(status.Unavailable, "it closed the connection")
 	}
@@ -274,9 +260,7 @@ func resident(t *testing.T) int64 {
 		t.Skip(err)
 	}
 	pages, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return pages * int64(os.Getpagesize())
 }
 
@@ -299,9 +283,7 @@ func TestMessagesThatNeverEnd(t *testing.T) {
 		a, b := transporttest.Greeted(t, l, o)
 		conns = append(conns, a, b)
 		socket, _, err := a.(*Conn).Detach(0, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		sockets = append(sockets, socket)
 		receiving.Go(func() {
 			_, _, err := b.Recv()
@@ -315,9 +297,7 @@ func TestMessagesThatNeverEnd(t *testing.T) {
 	heapBefore := heap.HeapInuse
 
 	for _, socket := range sockets {
-		if _, err := socket.Write(append(binary.LittleEndian.AppendUint32(nil, size), 20)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of(socket.Write(append(binary.LittleEndian.AppendUint32(nil, size), 20))))
 	}
 	if grown := resident(t) - before; grown > slack {
 		t.Errorf("%d MiB are held for what was announced", grown>>20)
@@ -439,9 +419,7 @@ func TestRoomOfMessagesInUse(t *testing.T) {
 	if _, _, err := b1.Recv(); err != nil { // it is done with its message
 		t.Error(err)
 	}
-	if err := <-fourth; err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, <-fourth)
 	b2.Close()
 	_, b5 := pair()
 	if err := receive(b5); err != nil {
@@ -460,9 +438,7 @@ func TestManyLongMessages(t *testing.T) {
 	for range peers {
 		a, b := transporttest.Greeted(t, l, o)
 		all.Go(func() {
-			if err := a.Send(20, payload); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, a.Send(20, payload))
 		})
 		all.Go(func() {
 			if _, got, err := b.Recv(); err != nil || len(got) != size {
@@ -493,12 +469,8 @@ func TestBoundsOfRoles(t *testing.T) {
 			got <- err
 		}()
 		c, _, err := Dial(context.Background(), l.Address(), &wire.Hello{Role: role}, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Send(20, make([]byte, transport.ShortFrame+1)); err != nil {
-			t.Error(err)
-		}
+		statustest.OK(t, err)
+		statustest.Check(t, c.Send(20, make([]byte, transport.ShortFrame+1)))
 		statustest.Fails(t, fmt.Sprint(role), <-got, code)
 		c.Close()
 	}
@@ -525,9 +497,7 @@ func TestFloodsAreToldOnce(t *testing.T) {
 // was sent.
 func FuzzGreeting(f *testing.F) {
 	payload, err := proto.Marshal(&wire.Hello{Token: "secret", Name: strings.Repeat("n", firstSize)})
-	if err != nil {
-		f.Fatal(err)
-	}
+	statustest.OK(f, err)
 	f.Add(wire.AppendFrame(nil, wire.KindHello, payload))
 	f.Add(append(wire.AppendFrame(nil, wire.KindHello, nil), 1, 2))
 	f.Add([]byte{255, 255, 0, 0, 1, 8, 1})

@@ -18,9 +18,7 @@ func TestProbeFindsTheProcessWithoutAToken(t *testing.T) {
 			Options{Credentials: transport.Credentials{Token: "secret", Identity: []byte(own)}}, func(peer string, err error) {
 				t.Errorf("%s was refused: %v", peer, err)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		for _, asked := range []string{"", "own", "other"} {
 			want := status.NotFound
 			if asked == own && own != "" {
@@ -41,8 +39,6 @@ func TestProbeFindsTheProcessWithoutAToken(t *testing.T) {
 			t.Errorf("a probe was let in: %v", in.Hello)
 		default:
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, l.Close())
 	}
 }

@@ -39,20 +39,14 @@ func TestProtocolSkew(t *testing.T) {
 			o.Software = ours
 			refused := make(chan error, 1)
 			l, err := Listen("unix:"+filepath.Join(t.TempDir(), "s"), o, func(_ string, err error) { refused <- err })
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer l.Close()
 			socket, err := net.Dial("unix", strings.TrimPrefix(l.Address(), "unix:"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			c := New(socket, "the listener", Config{}, true)
 			defer c.Close()
 			payload, err := proto.Marshal(&wire.Hello{ProtocolMin: r.min, ProtocolMax: r.max, Token: "secret", Software: theirs})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			statustest.OK(t, c.Send(wire.KindHello, payload))
 			kind, payload, err := c.Recv()
 			if err != nil || kind != wire.KindWelcome {
@@ -67,9 +61,7 @@ func TestProtocolSkew(t *testing.T) {
 	for _, chosen := range []uint32{wire.ProtocolMax + 1, wire.ProtocolMin - 1} {
 		t.Run("answers", func(t *testing.T) {
 			l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer l.Close()
 			done := make(chan error, 1)
 			go func() {
@@ -98,9 +90,7 @@ func TestProtocolSkew(t *testing.T) {
 			o.Software = ours
 			_, _, err = Dial(t.Context(), "unix:"+l.Addr().String(), &wire.Hello{}, o)
 			says(t, err)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, <-done)
 		})
 	}
 }

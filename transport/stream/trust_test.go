@@ -39,18 +39,14 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	statustest.OK(a.t, err)
 	c.SerialNumber, c.Subject = big.NewInt(1), pkix.Name{CommonName: "test"}
 	parent, by := a.cert, a.key
 	if parent == nil {
 		parent, by = c, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	statustest.OK(a.t, err)
 	if c, err = x509.ParseCertificate(der); err != nil {
 		a.t.Fatal(err)
 	}
@@ -68,9 +64,7 @@ func (a *authority) config(from, to time.Duration, name string, uris ...string) 
 	}
 	for _, text := range uris {
 		uri, err := url.Parse(text)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		statustest.OK(a.t, err)
 		c.URIs = append(c.URIs, uri)
 	}
 	leaf, key := a.sign(c)
@@ -113,9 +107,7 @@ func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 			l, err := Listen("tcp:127.0.0.1:0", Options{Credentials: cred(), TLS: c.server}, func(_ string, err error) {
 				refused <- err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			defer l.Close()
 			for range 10 { // whichever of the sides is the faster
 				_, _, err := Dial(t.Context(), l.Address(), &wire.Hello{}, Options{Credentials: cred(), TLS: c.client})
@@ -203,9 +195,7 @@ func TestServerHasACertificateForWhatItIs(t *testing.T) {
 		{transport.Tenant, wire.Role_ROLE_PEER, "cannot be a worker"},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		got := make(chan int, 1)
 		go func() {
 			socket, err := l.Accept()
@@ -243,9 +233,7 @@ func TestNoPlainConnectionsBetweenMachines(t *testing.T) {
 // A peer that leaves in the middle of a handshake may be trusted all the same: trying again may help.
 func TestHandshakeThatBreaks(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	go func() {
 		for {
@@ -306,9 +294,7 @@ func TestCredentialsNameTheirTenant(t *testing.T) {
 func admitted(t *testing.T, listener, dialler Options, role wire.Role) (transport.Holder, error) {
 	t.Helper()
 	l, err := Listen("tcp:127.0.0.1:0", listener, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer l.Close()
 	holders := make(chan transport.Holder, 1)
 	go func() {

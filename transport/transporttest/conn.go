@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -60,12 +61,8 @@ func (s connSuite) open(t *testing.T) (a, b transport.Conn) {
 	t.Helper()
 	a, b = s.pair(t)
 	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, a.Close())
+		statustest.Check(t, b.Close())
 	})
 	return a, b
 }
@@ -95,9 +92,7 @@ func (s connSuite) sizes(t *testing.T) {
 				t.Fatalf("message %d of %d bytes: kind %d, %d bytes, %v", i, n, k, len(payload), err)
 			}
 		}
-		if err := <-sent; err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, <-sent)
 	}
 }
 
@@ -121,9 +116,7 @@ func (s connSuite) order(t *testing.T) {
 	var next [senders]uint64
 	for range senders * each {
 		_, payload, err := b.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		s, i := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])
 		if len(payload) != 16+int(s) || i != next[s] {
 			t.Fatalf("sender %d: message %d of %d bytes came, expected number %d", s, i, len(payload), next[s])
@@ -138,9 +131,7 @@ func (s connSuite) payloadIsTheSendersAgain(t *testing.T) {
 	payload := make([]byte, 100)
 	for i := range 1000 {
 		paint(payload, uint64(i))
-		if err := a.Send(kind, payload); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, a.Send(kind, payload))
 	}
 	for i := range 1000 {
 		if _, got, err := b.Recv(); err != nil || !bytes.Equal(got, pattern(100, uint64(i))) {
@@ -180,9 +171,7 @@ func (s connSuite) buffered(t *testing.T) {
 	}
 	const n = 64
 	for range n {
-		if err := a.Send(kind, []byte{1, 2, 3}); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, a.Send(kind, []byte{1, 2, 3}))
 	}
 	// A message that is buffered is received without waiting; those that are not
 	// come as well.
@@ -200,9 +189,7 @@ func (s connSuite) arrivesAfterClose(t *testing.T) {
 	a, b := s.open(t)
 	const n = 1000
 	for i := range n {
-		if err := a.Send(kind, binary.LittleEndian.AppendUint64(nil, uint64(i))); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, a.Send(kind, binary.LittleEndian.AppendUint64(nil, uint64(i))))
 	}
 	a.Close()
 	for i := range n {
@@ -282,9 +269,7 @@ func (s connSuite) noKind(t *testing.T) {
 	if err := a.Send(0, nil); status.CodeOf(err) != status.InvalidArgument {
 		t.Errorf("kind 0: %v", err)
 	}
-	if err := a.Send(kind, nil); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, a.Send(kind, nil))
 	if k, _, err := b.Recv(); err != nil || k != kind {
 		t.Errorf("after a refused message: kind %d, %v", k, err)
 	}
@@ -315,9 +300,7 @@ func ConnBench(b *testing.B, pair func(b *testing.B) (x, y transport.Conn)) {
 		payload := make([]byte, 64)
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := x.Send(kind, payload); err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, x.Send(kind, payload))
 			if _, _, err := x.Recv(); err != nil {
 				b.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -97,9 +98,7 @@ func (s exchangeSuite) open(t *testing.T, n int) World {
 	w := s.world(t, n)
 	t.Cleanup(func() {
 		for _, x := range w.Exchanges {
-			if err := x.Close(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, x.Close())
 		}
 		// Callbacks of Close, and what was under way, may still be ending.
 		for end := time.Now().Add(time.Minute); w.Used() != 0; time.Sleep(5 * time.Millisecond) {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Forwarder stands between those who dial it and the listener it forwards to, and
@@ -29,9 +31,7 @@ type pair struct{ dialler, listener net.Conn }
 func Forward(t testing.TB, to string) *Forwarder {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	f := &Forwarder{Address: "tcp:" + l.Addr().String(), to: to, listen: l, pairs: map[*pair]struct{}{}}
 	var running sync.WaitGroup
 	running.Go(func() {

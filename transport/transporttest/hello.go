@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -30,9 +31,7 @@ func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialled, a
 		let <- end{in.Conn, nil}
 	}()
 	c, w, err := d.Dial(context.Background(), l.Address(), &wire.Hello{Role: wire.Role_ROLE_CLIENT})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if w.Process != 7 || w.Protocol != wire.ProtocolMax {
 		t.Errorf("welcome: process %d, protocol %d", w.Process, w.Protocol)
 	}
@@ -112,9 +111,7 @@ func cancelled(t *testing.T, l transport.Listener, d transport.Dialer) {
 		done <- err
 	}()
 	in, err := l.Accept() // never answered
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	cancel()
 	if err := <-done; status.CodeOf(err) != status.Cancelled {
 		t.Errorf("%v (%v), expected CANCELLED", err, status.CodeOf(err))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -73,9 +74,7 @@ func (s lendSuite) sameMemory(t *testing.T) {
 		}
 		s.still(t, w, id, b)
 		got.Release()
-		if err := <-b.done; err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, <-b.done)
 	}
 }
 

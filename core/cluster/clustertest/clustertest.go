@@ -13,6 +13,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -43,9 +44,7 @@ func Begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *S
 		}
 		s.changed.Broadcast()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	s.Cluster = c
 	t.Cleanup(func() { c.Close() })
 	return s
@@ -95,12 +94,8 @@ func (s *Session) Array(sh shape.Shape, devices []int, data func(d int) []byte) 
 		copy(dst, data(int(d)))
 		written(nil)
 	}
-	if err := s.Put(p); err != nil {
-		s.T.Fatal(err)
-	}
-	if err := s.Wait(p.Token); err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, s.Put(p))
+	statustest.OK(s.T, s.Wait(p.Token))
 	return p.Object
 }
 
@@ -109,9 +104,7 @@ func (s *Session) Start(r *client.Remote, inputs ...uint64) (token, output uint6
 	s.T.Helper()
 	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1,
 		Token: s.Tokens(1)}
-	if err := s.Run(spec); err != nil {
-		s.T.Fatal(err)
-	}
+	statustest.OK(s.T, s.Run(spec))
 	return spec.Token, spec.FirstOutput
 }
 
@@ -139,9 +132,7 @@ func Free(t testing.TB, drivers []device.Driver) {
 		for k := range d.Devices() {
 			for {
 				m, err := d.MemoryStats(k)
-				if err != nil {
-					t.Fatal(err)
-				}
+				statustest.OK(t, err)
 				if m.InUse == 0 {
 					break
 				}

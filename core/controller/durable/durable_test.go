@@ -16,9 +16,7 @@ import (
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
 	s, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return s
 }
 
@@ -61,9 +59,7 @@ func TestNextStartHasWhatWasKept(t *testing.T) {
 	if got := facts(t, s, "c"); len(got) > 0 {
 		t.Errorf("got %v, want nothing", got)
 	}
-	if err := s.Remove(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, s.Remove())
 	if _, err := os.Stat(filepath.Join(dir, File)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
@@ -78,9 +74,7 @@ func TestOtherFilesAreRefused(t *testing.T) {
 	os.Remove(path)
 	s := open(t, dir)
 	defer s.Close()
-	if _, err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(s.Start()))
 	statustest.OK(t, s.Write([]Entry{{string(identity), "format", number(format + 1)}}))
 	statustest.Fails(t, "the error", statustest.Of(s.Start()), status.FailedPrecondition, path)
 }

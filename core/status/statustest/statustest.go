@@ -1,4 +1,4 @@
-// Package statustest says which errors a test expects, and where it expects none. Tests alone import it.
+// Package statustest says which errors a test expects, and where it expects none. Only tests and their parts import it.
 package statustest
 
 import (
@@ -20,6 +20,14 @@ func OK(t T, err error) {
 	if err != nil {
 		t.Helper()
 		t.Fatal(err)
+	}
+}
+
+// Check fails the test with the error of a call, if there is one, and lets it go on; any goroutine may call it.
+func Check(t T, err error) {
+	if err != nil {
+		t.Helper()
+		t.Errorf("%v", err)
 	}
 }
 

@@ -29,9 +29,7 @@ func TestDevicesOfOptionsCanBeReplaced(t *testing.T) {
 	}
 	ids := []int64{5, 4, 3, 2, 1, 0}
 	with, err := WithDevices(someOptions(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if with, err = WithDevices(with, ids); err != nil { // it replaces
 		t.Fatal(err)
 	}
@@ -40,9 +38,7 @@ func TestDevicesOfOptionsCanBeReplaced(t *testing.T) {
 		t.Errorf("got %+v, %v", o, err)
 	}
 	one, err := OneDevice(with, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if o, err = Parse(one); err != nil || !reflect.DeepEqual(o, Options{Replicas: 1, Partitions: 1, Portable: true}) {
 		t.Errorf("one device: got %+v, %v", o, err)
 	}
@@ -77,9 +73,7 @@ func TestMapsByRank(t *testing.T) {
 	byRank := func(options []byte) string {
 		t.Helper()
 		b, err := ByRank(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return string(b)
 	}
 	a, b, c := pair("rtt", "-1"), pair("chunk", "7"), pair("speed", "")
@@ -131,17 +125,13 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%d devices for %d shards", len(o.Devices), n)
 		}
 		with, err := WithDevices(options, make([]int64, n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if again, err := Parse(with); err != nil || again.Replicas != o.Replicas || len(again.Devices) != n {
 			t.Errorf("%+v becomes %+v, %v", o, again, err)
 		}
 		// By rank they say the same, but for devices, and are the same again.
 		once, err := ByRank(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		again, err := Parse(once)
 		if err != nil || again.Replicas != o.Replicas || again.Partitions != o.Partitions || again.Portable != o.Portable {
 			t.Errorf("%+v by rank becomes %+v, %v", o, again, err)
@@ -164,9 +154,7 @@ func TestManualOptions(t *testing.T) {
 	build = protowalk.AppendInts(build, buildPropagateIn, 1)
 	given = protowalk.AppendBytes(given, compileBuildOptions, build)
 	manual, err := Manual(given, [][]byte{[]byte("first"), []byte("second")}, []byte("result"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	o, err := Parse(manual)
 	if err != nil || !reflect.DeepEqual(o, Options{Replicas: 2, Partitions: 3}) {
 		t.Errorf("got %+v, %v", o, err)
@@ -202,9 +190,7 @@ func TestManualOptions(t *testing.T) {
 func TestManualAgainKeepsWhatManualMade(t *testing.T) {
 	given := someOptions()
 	manual, err := Manual(given, [][]byte{[]byte("first"), []byte("second")}, []byte("result"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if again, err := ManualAgain(manual, given); err != nil || !slices.Equal(again, manual) {
 		t.Errorf("got %q, %v; expected %q", again, err, manual)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -21,9 +22,7 @@ func programs(t testing.TB) map[string][]byte {
 	all := map[string][]byte{}
 	for _, f := range files {
 		code, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		all[strings.TrimSuffix(filepath.Base(f), ".hlo")] = code
 	}
 	return all
@@ -33,13 +32,9 @@ func programs(t testing.TB) map[string][]byte {
 // (testdata/make.py).
 func TestCostsAreXLAsOwn(t *testing.T) {
 	b, err := os.ReadFile("testdata/costs.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var want map[string]Cost
-	if err := json.Unmarshal(b, &want); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, json.Unmarshal(b, &want))
 	all := programs(t)
 	if len(all) != len(want) {
 		t.Errorf("%d programs and %d costs", len(all), len(want))
@@ -47,9 +42,7 @@ func TestCostsAreXLAsOwn(t *testing.T) {
 	for name, code := range all {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadCost("hlo", code)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			names := map[string]bool{}
 			for k := range got {
 				names[k] = true

@@ -19,9 +19,7 @@ func all(t *testing.T, message []byte) []protowalk.Field {
 	t.Helper()
 	var fields []protowalk.Field
 	for f, err := range protowalk.Fields(message) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		fields = append(fields, f)
 	}
 	return fields

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -76,9 +77,7 @@ func TestAllToAllOfPartsOfAnArrayIsOfTheArray(t *testing.T) {
 		}
 	}
 	p, err := Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1).program())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []string{"parameter", "slice", "parameter", "slice", "fusion", "custom-call"}
 	if got := opcodes(t, p.Module); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -70,9 +70,7 @@ func rows() partitioned {
 func lines(t *testing.T, code []byte) (list []string) {
 	t.Helper()
 	m, err := readModule(code)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	var last int64
 	for _, c := range m.computations {
 		for _, in := range c.instructions {
@@ -111,9 +109,7 @@ func shardingText(t *testing.T, b []byte) string {
 	t.Helper()
 	kind, tiles := -1, []int64(nil)
 	for f, err := range protowalk.Fields(b) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		switch f.Number {
 		case shardingType:
 			kind = int(f.Value)
@@ -141,9 +137,7 @@ func shardingText(t *testing.T, b []byte) string {
 func TestManualWrapsAPartitionedProgram(t *testing.T) {
 	before, after := rows().dumps()
 	p, err := Manual(before, after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []string{
 		"parameter", "parameter", "add", "--", // how elements are combined is no part of the program's flow
 		"parameter manual", "reduce manual", "all-reduce manual [[0 2 4 6] [1 3 5 7]]", "--",
@@ -157,9 +151,7 @@ func TestManualWrapsAPartitionedProgram(t *testing.T) {
 		t.Errorf("parameters %x, result %x", p.Parameters, p.Result)
 	}
 	m, err := readModule(p.Module)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	if got := texts(m.rest); !slices.Contains(got, "kept") {
 		t.Errorf("fields that are not known are lost: %q", got)
 	}
@@ -182,9 +174,7 @@ func TestManualOfSeveralResults(t *testing.T) {
 				instr{opcode: "tuple", shape: p.result, operands: []int64{2, 1}})
 		}
 		whole, err := Manual(p.dumps())
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		want := []string{
 			"parameter manual", "constant manual", "tuple (manual manual)", "--",
 			"parameter tiles[4 1 2]", "custom-call SPMDFullToShardShape manual", "call (manual manual)",
@@ -206,9 +196,7 @@ func TestManualOfNoResults(t *testing.T) {
 		b.computation(instr{opcode: "parameter", shape: f32(2, 6)}, instr{opcode: "tuple", shape: tuple()})
 	}
 	whole, err := Manual(p.dumps())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	got := lines(t, whole.Module)
 	if last := got[len(got)-2]; last != "tuple (replicated)" || !slices.Contains(got, "call (manual)") {
 		t.Errorf("got %q", got)
@@ -225,9 +213,7 @@ func TestManualOfLoops(t *testing.T) {
 			instr{opcode: "while", shape: f32(2, 6), operands: []int64{1}, called: []int64{body, done}})
 	}
 	whole, err := Manual(p.dumps())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []string{"parameter manual", "--", "parameter manual", "constant manual", "--", "parameter manual",
 		"while manual", "--"}
 	if got := lines(t, whole.Module); !slices.Equal(got[:len(want)], want) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -129,9 +130,7 @@ func mesh(sizes []int64, axes ...axis) []byte {
 func opcodes(t *testing.T, code []byte) (list []string) {
 	t.Helper()
 	m := &module{byID: map[int64]*computation{}}
-	if err := m.read(code); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, m.read(code))
 	for _, c := range m.computations {
 		for _, in := range c.instructions {
 			text := in.opcode
@@ -194,13 +193,9 @@ func TestAllReduceWithGroupsInEveryForm(t *testing.T) {
 			b.computation(instr{opcode: "parameter", shape: f32(2)},
 				instr{opcode: "all-reduce", shape: f32(2), operands: []int64{1}, called: []int64{add}, fields: c.fields})
 			p, err := Rewrite(b.program())
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			want, err := parseGroups(c.want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			if got := p.Collectives[0].Groups; !slices.EqualFunc(got, want, slices.Equal[[]int]) {
 				t.Errorf("got %v, want %v", got, want)
 			}
@@ -228,9 +223,7 @@ func TestAsynchronousCollectivesBecomeOneCall(t *testing.T) {
 		instr{opcode: "partition-id", shape: array(8)},
 		instr{opcode: "tuple", shape: tuple(f32(2), array(8), f32(2)), operands: []int64{7, 8, 3}})
 	p, err := Rewrite(b.program())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []string{"all-gather site=0 groups=0:2 in=f32[2] out=f32[4]",
 		"reduce-scatter site=1 groups=0:2 reduction=max type=f32 in=f32[4] out=f32[2]"}
 	if got := specs(p); !slices.Equal(got, want) {
@@ -268,9 +261,7 @@ func TestLoopsAndBranchesKeepTheirOrder(t *testing.T) {
 		instr{opcode: "while", shape: f32(2), operands: []int64{1}, called: []int64{condition, condition}},
 		sum(4))
 	p, err := Rewrite(b.program())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	want := []string{"parameter", "constant", "parameter", "custom-call", "custom-call[2]", "parameter", "while",
 		"parameter", "custom-call", "call[2]", "while", "custom-call[3]"}
 	if got := opcodes(t, p.Module); !slices.Equal(got, want) {
@@ -376,8 +367,6 @@ func FuzzRewrite(f *testing.F) {
 				t.Errorf("%q comes back as %q", text, back)
 			}
 		}
-		if _, err := p.OneDevice(nil); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, statustest.Of(p.OneDevice(nil)))
 	})
 }

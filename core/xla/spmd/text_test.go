@@ -57,9 +57,7 @@ func TestLongText(t *testing.T) {
 
 func TestBadText(t *testing.T) {
 	const good = "all-reduce site=0 groups=0:2 reduction=sum type=f32 in=f32[2] out=f32[2]"
-	if _, err := ParseSpec(good); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, statustest.Of(ParseSpec(good)))
 	for _, change := range [][2]string{{"all-reduce", "all-reduced"}, {"0:2", "0:0"}, {"0:2", "0:2:-1"}, {"0:2", "0:2/1"},
 		{"0:2", "0:99999999"},
 		{"0:2", "-1"}, {"sum", "mean"}, {"type=f32", "type=f99"}, {"in=f32[2]", "in=f32[2"}, {"in=f32[2]", "in=f32[3]"},

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/xplane"
 )
 
@@ -53,9 +54,7 @@ func space(t *testing.T) protoreflect.MessageDescriptor {
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: proto.String("x.proto"), Package: proto.String("x"),
 		Syntax: proto.String("proto3"), MessageType: messages}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return file.Messages().ByName("Space")
 }
 
@@ -97,9 +96,7 @@ func TestAppendIsWhatAParserReads(t *testing.T) {
 			}},
 		}}, {Name: "bad \xff name"}}, []string{"5 are dropped"})
 	m := dynamicpb.NewMessage(space(t))
-	if err := proto.Unmarshal(b, m); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, proto.Unmarshal(b, m))
 	type o = map[string]any
 	type l = []any
 	op, run, less := o{"metadata_id": int64(1), "str": "jit_f"}, o{"metadata_id": int64(2), "int64": int64(7)},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/core/command"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -54,14 +55,10 @@ func python() []string {
 // nothing.
 func TestExample(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	folder := t.TempDir()
 	for _, name := range []string{"pathways", "example", "sharing", "large"} {
-		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, os.Symlink(self, filepath.Join(folder, name)))
 	}
 	run := func(t *testing.T, workers, devices, name, want string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

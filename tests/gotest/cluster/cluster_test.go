@@ -51,13 +51,9 @@ func driver(t testing.TB, devices int) *pjrt.Client {
 		t.Fatalf("this test needs a CPU plugin: %v", err)
 	}
 	c, err := p.Create(pjrt.ClientOptions{Devices: devices})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, c.Close())
 	})
 	return c
 }
@@ -76,9 +72,7 @@ func open(t testing.TB, workers, each int) *rig {
 		r.drivers = append(r.drivers, driver(t, each))
 	}
 	l, err := cluster.InProcess{Drivers: r.drivers}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(l.Close)
 	r.Local = l
 	return r
@@ -213,16 +207,12 @@ func natively(t *testing.T, p program) [][]byte {
 	rows := make([][]device.Buffer, p.replicas)
 	for i := range rows {
 		b, err := d.FromHost(device.Host{Shape: input, Data: values(length)(i), Device: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		defer b.Close()
 		rows[i] = []device.Buffer{b}
 	}
 	r, err := x.Execute(device.Run{LaunchID: 1, Inputs: rows, Only: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	out := make([][]byte, p.replicas)
 	for i, row := range r.Outputs {
 		out[i] = make([]byte, row[0].Shape().HostBytes())
@@ -237,9 +227,7 @@ func natively(t *testing.T, p program) [][]byte {
 		}
 		pin.Unpin()
 		row[0].Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 	}
 	return out
 }
@@ -301,9 +289,7 @@ func TestOppositeOrder(t *testing.T) {
 					tokens = append(tokens, token)
 				}
 				for _, token := range tokens {
-					if err := s.Wait(token); err != nil {
-						t.Error(err)
-					}
+					statustest.Check(t, s.Wait(token))
 				}
 				s.Free([]uint64{x})
 			})

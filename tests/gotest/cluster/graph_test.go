@@ -35,9 +35,7 @@ func compiled(t *testing.T, s *sharded.Session, op, by string, devices ...int) *
 	t.Helper()
 	p, err := s.Compile(t.Context(), sharded.CompileSpec{
 		Code: each(op, by), Devices: devices, Partitions: 2, Outputs: [][]int64{{2}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return p
 }
 
@@ -50,9 +48,7 @@ func vector(t *testing.T, s *sharded.Session, l sharded.Layout) *sharded.Array {
 				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(float32(start[0]+i)))
 			}
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return a
 }
 
@@ -61,9 +57,7 @@ func floats(t *testing.T, a *sharded.Array) (out []float32) {
 	t.Helper()
 	for i := 0; i < a.Shards(); i += a.Copies() {
 		b, err := a.Shard(context.Background(), i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		for ; len(b.Data) > 0; b.Data = b.Data[4:] {
 			out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b.Data)))
 		}
@@ -95,18 +89,14 @@ func TestFigureTwoAsAGraph(t *testing.T) {
 		z := build.Run(a, build.Copy(build.Run(c, build.Copy(x, pairs[2]...))[0], pairs[0]...))[0]
 		whole := build.Reshard(z, sharded.Layout{Devices: []int{5}})
 		g, err := build.End(y, z, whole)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		if text := g.String(); !strings.Contains(text, "multiply") || !strings.Contains(text, "divide") {
 			t.Errorf("the graph is %s", text)
 		}
 		in := vector(t, s, sharded.Rows(pairs[0]...))
 		for range 3 {
 			out, err := g.Play(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			wants := [][]float32{counted(func(x float32) float32 { return 2*x + 1 }),
 				counted(func(x float32) float32 { return x }), counted(func(x float32) float32 { return x })}
 			for i, want := range wants {
@@ -141,9 +131,7 @@ func TestErrorOfBadGraphNamesTheNode(t *testing.T) {
 	p := compiled(t, s, "add", "1.0", 0, 1)
 	blind, err := s.Compile(t.Context(), sharded.CompileSpec{
 		Code: each("add", "1.0"), Devices: []int{0, 1}, Partitions: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	rows := sharded.Rows(0, 1)
 	other := s.Build().Input(shape.F32, []int64{8}, rows)
 	for name, c := range map[string]struct {
@@ -205,9 +193,7 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 				keep = []int{0}
 			}
 			y, err := p.RunDonating(keep, x)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			want++
 			if keep == nil {
 				statustest.Fails(t, "an array that was donated", statustest.Of(p.Run(x)), status.FailedPrecondition,
@@ -255,16 +241,12 @@ func TestShardedReshard(t *testing.T) {
 		a := matrix(t, s, 0, layout(rt, "from"))
 		l := layout(rt, "to")
 		b, err := a.Reshard(l)
-		if err != nil {
-			rt.Fatal(err)
-		}
+		statustest.OK(rt, err)
 		a.Free()
 		rows := b.ShardDims()
 		for i := range b.Shards() {
 			block, err := b.Shard(context.Background(), i)
-			if err != nil {
-				rt.Fatal(err)
-			}
+			statustest.OK(rt, err)
 			start := b.ShardStart(i)
 			for k := range rows[0] * rows[1] {
 				want := float32((start[0]+k/rows[1])*4 + start[1] + k%rows[1])
@@ -288,9 +270,7 @@ module @twice {
     return %y : tensor<4096xui8>
   }
 }`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	mem := arrowmem.New(s.Pool(), "arrow", true)
 	data := mem.Allocate(4096)
 	for i := range data {
@@ -299,17 +279,11 @@ module @twice {
 	returned := make(chan struct{})
 	a, err := s.Lend(sharded.LendSpec{DType: shape.U8, Dims: []int64{4096}, At: func(_, _ []int64) []byte { return data },
 		Returned: func() { close(returned) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	out, err := p.RunDonating(nil, a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	b, err := out[0].Shard(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	<-returned
 	for i, v := range data {
 		if v != byte(i) || b.Data[i] != byte(2*i) {
@@ -319,7 +293,5 @@ module @twice {
 	b.Release()
 	out[0].Free()
 	mem.Free(data)
-	if err := mem.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, mem.Close())
 }

@@ -32,9 +32,7 @@ func calling(n int) program {
 func (s *session) startCalling(r *client.Remote, call func(*client.HostCall), inputs ...uint64) (token, output uint64) {
 	spec := &client.RunSpec{Program: r.ID, FirstOutput: s.Objects(len(r.Info.Outputs)), Inputs: inputs, Only: -1,
 		Token: s.Tokens(1), Call: call}
-	if err := s.Run(spec); err != nil {
-		s.T.Error(err)
-	}
+	statustest.Check(s.T, s.Run(spec))
 	return spec.Token, spec.FirstOutput
 }
 
@@ -63,9 +61,7 @@ func TestHostCalls(t *testing.T) {
 			}, x)
 			statustest.OK(t, s.Wait(token))
 			a, err := s.Read(y, 3, 4*length)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			b, err := s.Read(y, 0, 4*length)
 			if err != nil || !bytes.Equal(a, b) || bytes.Equal(a, make([]byte, len(a))) {
 				t.Fatalf("the devices have %x and %x, %v", a[:8], b[:8], err)
@@ -90,9 +86,7 @@ func TestHostCalls(t *testing.T) {
 		none, v := s.Start(p, x)
 		statustest.Fails(t, "a run without functions", s.Wait(none), status.FailedPrecondition)
 		token, z := s.Start(plain, x)
-		if err := s.Wait(token); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, s.Wait(token))
 		s.Free([]uint64{x, y, v, z})
 		r.free()
 		r.Close()
@@ -138,9 +132,7 @@ func TestCallsOfDepartedClientEnd(t *testing.T) {
 	q := other.compile(programs(4)[1])
 	y := other.Array(input, clustertest.UpTo(4), values(length))
 	token, z := other.Start(q, y)
-	if err := other.Wait(token); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, other.Wait(token))
 	other.Free([]uint64{y, z})
 	r.free()
 }

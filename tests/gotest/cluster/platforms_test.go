@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/cluster/clustertest"
 	graphs "github.com/openpathways/pathways/core/graph"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -22,13 +23,9 @@ func TestOneProgramRunsOnThreePlatforms(t *testing.T) {
 	r := &rig{t: t, drivers: []device.Driver{driver(t, 1)}}
 	for _, p := range platforms[1:] {
 		d, err := sim.Open(sim.Options{Platform: p})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		t.Cleanup(func() {
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			statustest.Check(t, d.Close())
 		})
 		r.drivers = append(r.drivers, d)
 	}
@@ -55,9 +52,7 @@ module @triple {
 			Results: []sim.Result{{Op: op, Args: []int{0}, Value: value}}}.Source()
 		p, err := s.Compile(t.Context(), client.CompileSpec{Format: source.Format, Code: source.Code,
 			Options: sim.CompileOptions([]int{device})})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		return p
 	}
 	d := &drawing{Graph: graphs.Graph{Inputs: 1, Programs: map[uint64]*graphs.Program{}}, last: 1}
@@ -72,14 +67,10 @@ module @triple {
 	y = move(d.run(simulated("mul", 10, 2), y), 2, 0)
 	d.Outputs = []uint64{d.run(triple, y)}
 	id, err := s.Define(&d.Graph)
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	x := s.Array(numbers, []int{0}, func(int) []byte { return packed(0, 1, 2, 3) })
 	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Token: s.Tokens(len(d.Nodes))}
-	if err := s.Play(p); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Play(p))
 	for i := range d.Nodes {
 		if err := s.Wait(p.Token + uint64(i)); err != nil {
 			t.Fatalf("node %d, %s: %v", i, d.Name(i), err)

@@ -62,9 +62,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 			d.last++
 			d.Outputs = []uint64{last, d.last}
 			id, err := s.Define(&d.Graph)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			for range 3 {
 				p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Calls: functions}
 				p.Token = s.Tokens(len(d.Nodes))
@@ -77,9 +75,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 				straight, turned := p.First+last-2, p.First+d.last-2
 				for k := range 4 {
 					want, err := s.Read(y, k, 4*length)
-					if err != nil {
-						t.Fatal(err)
-					}
+					statustest.OK(t, err)
 					if got, err := s.Read(straight, k, 4*length); err != nil || !bytes.Equal(got, want) {
 						t.Errorf("device %d has %x, want %x, %v", k, got[:8], want[:8], err)
 					}

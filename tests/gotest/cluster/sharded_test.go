@@ -40,9 +40,7 @@ func shardedOf(t *testing.T, r *rig, name string) *sharded.Session {
 	t.Helper()
 	pool := shm.NewPool(shm.Config{Idle: time.Hour})
 	s, err := sharded.Open(pool, func(n client.Notify) (client.Cluster, error) { return r.Connect(t.Context(), name, n) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -59,9 +57,7 @@ func matrix(t *testing.T, s *sharded.Session, first float32, l sharded.Layout) *
 				}
 			}
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	return a
 }
 
@@ -75,18 +71,14 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		all := []int{0, 1, 2, 3}
 		p, err := s.Compile(t.Context(), sharded.CompileSpec{
 			Code: []byte(scaled), Devices: all, Partitions: 4, Outputs: [][]int64{{2, 2}, {1}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		boxes := sharded.Layout{Devices: all, Tiles: []int64{2, 2}}
 		x, y := matrix(t, s, 1, boxes), matrix(t, s, 0, sharded.Rows(all...))
 		mem := arrowmem.New(s.Pool(), "arrow", false)
 		var sums *sharded.Array
 		for range 3 {
 			results, err := p.Run(x, y)
-			if err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, err)
 			x.Free()
 			if sums != nil {
 				sums.Free()
@@ -94,13 +86,9 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 			x, sums = results[0], results[1]
 		}
 		whole, err := arrowio.Read(t.Context(), x, mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		total, err := arrowio.Read(t.Context(), sums, mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		got := whole.(array.ExtensionArray).Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Float32Values()
 		var columns [4]float32
 		for i := range 32 {
@@ -120,9 +108,7 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		}
 		whole.Release()
 		total.Release()
-		if err := mem.Close(); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, mem.Close())
 
 		freed, other := matrix(t, s, 0, boxes), matrix(t, shardedOf(t, r, "another"), 0, boxes)
 		freed.Free()
@@ -153,13 +139,9 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 			statustest.Fails(t, name, statustest.Of(s.Compile(t.Context(), c)), status.InvalidArgument)
 		}
 		blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		results, err := blind.Run(matrix(t, s, 0, boxes), y)
-		if err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, err)
 		statustest.Fails(t, fmt.Sprintf("%d workers: an array of unknown layout", workers),
 			statustest.Of(arrowio.Read(t.Context(), results[0], mem)), status.FailedPrecondition, "CompileSpec.Outputs")
 		b, err := results[1].Shard(t.Context(), 3)
@@ -198,9 +180,7 @@ func (d *watched) FromHost(h device.Host) (device.Buffer, error) {
 func watchedSession(t *testing.T) (*watched, *sharded.Session) {
 	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
 	l, err := cluster.InProcess{Drivers: []device.Driver{d}}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	t.Cleanup(l.Close)
 	return d, shardedOf(t, &rig{t: t, Local: l}, "client")
 }
@@ -220,9 +200,7 @@ func TestPutIsOneCopy(t *testing.T) {
 	if err == nil {
 		err = a.Wait(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for _, at := range written {
 		if !d.given[at] || !d.lies[at] {
 			t.Errorf("memory at %p was written, the driver was given %v and has %v", at, d.given, d.lies)
@@ -246,9 +224,7 @@ func TestLentIsNoCopy(t *testing.T) {
 	if err == nil {
 		err = a.Wait(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	for i := range 2 {
 		at := &bytes[i<<20]
 		b, err := a.Lent(t.Context(), i)
@@ -260,7 +236,5 @@ func TestLentIsNoCopy(t *testing.T) {
 	a.Free()
 	<-returned
 	mem.Free(bytes)
-	if err := mem.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, mem.Close())
 }
