@@ -16,7 +16,7 @@ const behind = 5
 // The thread has a lower priority, so one that wakes for a moment, as those that run computations do, need not wait
 // until several slices of this one are over. It is not so low that computations which take all processors starve it.
 // Threads that it makes inherit the priority. Of XLA's these are its compiler's: those that compute are made with the
-// client.
+// client. Those on which SciPy's LAPACK computes are kept out of it by pathways_command/_handlers.py.
 //
 // A long slice instead, which leaves the thread its fair share, does harm: Linux schedules the threads of a container,
 // a service or a login in groups, and a group as if all of it had the slice of the thread that runs. Computations of

@@ -21,6 +21,7 @@ import atexit
 import ctypes
 import importlib
 import importlib.util
+import queue
 import sys
 import threading
 from collections.abc import Sequence
@@ -99,14 +100,33 @@ def _register_cuda() -> None:
 
 
 def _prepared_later(library: ctypes.CDLL, lapack: Any) -> int | None:
-    """Returns a handler stage that makes jaxlib find LAPACK in SciPy when the first program needs it."""
+    """Returns a handler stage that makes jaxlib find LAPACK in SciPy when the first program needs it.
+
+    The threads on which LAPACK computes are made by that import, and inherit the priority of its thread. Programs are
+    loaded with a lower one (device/host/behind.go), so a thread that was made before imports SciPy.
+    """
     lock = threading.Lock()
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def find() -> None:
+        while True:
+            asked.get()
+            try:
+                lapack.initialize()
+                found.put(None)
+            except BaseException as error:  # is raised where it was asked for
+                found.put(error)
+
+    threading.Thread(target=find, name="lapack", daemon=True).start()
 
     @_PREPARE
     def prepare(call: int) -> int:
         try:
             with lock:
-                lapack.initialize()
+                asked.put(None)
+                if (refusal := found.get()) is not None:
+                    raise refusal
             return 1
         except BaseException as error:  # must not propagate out of a function that C calls
             text = f"LAPACK's functions cannot be taken from SciPy: {type(error).__name__}: {error}"

@@ -70,6 +70,37 @@ np.testing.assert_allclose(u * s @ vt, x, atol=1e-5)
     assert not mapped(cluster, "worker-0", "libjax_common")
 
 
+def test_lapack_computes_with_the_priority_of_the_worker():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            """
+import os, threading
+from pathways_command import _handlers, _prepare
+
+usual = os.getpriority(os.PRIO_PROCESS, 0)
+_prepare(worker=True, modules=[])
+prepare = _handlers._kept[-1]
+
+def load():
+    os.setpriority(os.PRIO_PROCESS, 0, usual + 5)  # of this thread, as of those that load programs
+    assert prepare(None) == 1
+    of_all = [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
+    print([n for n in of_all if n != usual] == [usual + 5])
+
+loader = threading.Thread(target=load)
+loader.start()
+loader.join()
+""",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True\n"
+
+
 def check_handlers(cluster, targets):
     cluster.run(
         f"""{COMPILE}
