@@ -54,7 +54,9 @@ func TestUpTakesWorkersOfSeveralDrivers(t *testing.T) {
 		"--driver=cuda,cpu=3 --devices=2":       {{"cuda", "default", 1, 2}, {"cpu", "cpu", 3, 2}},
 		"--driver=sim:a=3x4,cpu --island=first": {{"sim:a", "first", 3, 4}, {"cpu", "cpu", 2, 0}},
 		"--driver=/a=b/c.so,/a/fast.so=1":       {{"/a=b/c.so", "default", 2, 0}, {"/a/fast.so", "fast.so", 1, 0}},
+		"--driver=cpu=1x2,cpu=1x4":              {{"cpu", "default", 1, 2}, {"cpu", "cpu", 1, 4}},
 		"--driver=cuda=9,cpu":                   nil,
+		"--driver=cuda=1x4,cuda=1x4":            nil, // both would begin with the first GPU
 		"--driver=cpu=0":                        nil,
 		"--driver=cpu,":                         nil,
 	} {

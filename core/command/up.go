@@ -146,6 +146,7 @@ var counted = regexp.MustCompile(`^(.+)=([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?
 // crews returns which workers to start. An island has devices of one platform, so each driver but the first has an
 // island of its name.
 func (p *program) crews(s settings) (all []crew, err error) {
+	hasGPUs := "" // the driver of the GPUs
 	for i, text := range strings.Split(s.text("driver"), ",") {
 		c := crew{driver: text, island: s.text("island"), workers: s.number("workers"), devices: s.number("devices")}
 		chosen := s.Changed("workers")
@@ -162,7 +163,18 @@ func (p *program) crews(s settings) (all []crew, err error) {
 		if i > 0 {
 			c.island = filepath.Base(c.driver)
 		}
-		if err := p.divide(&c, chosen); err != nil {
+		gpus := 0
+		if p.GPUs != nil {
+			gpus = p.GPUs(c.driver)
+		}
+		if gpus > 0 && hasGPUs != "" {
+			return nil, usage{status.New(status.InvalidArgument, "--driver has %s and %s, and both are the GPUs of this "+
+				"machine; name them once, such as cuda=2x4 for two workers of four GPUs", hasGPUs, c.driver)}
+		}
+		if gpus > 0 {
+			hasGPUs = c.driver
+		}
+		if err := c.divide(gpus, chosen); err != nil {
 			return nil, err
 		}
 		all = append(all, c)
@@ -170,17 +182,14 @@ func (p *program) crews(s settings) (all []crew, err error) {
 	return all, nil
 }
 
-// divide divides the GPUs of this machine among a crew. Without a chosen number of workers one has all of them.
-func (p *program) divide(c *crew, chosen bool) error {
+// divide divides the GPUs of this machine, if its driver has some, among a crew. Without a chosen number of workers one
+// has all of them.
+func (c *crew) divide(gpus int, chosen bool) error {
 	if c.workers < 1 {
 		return usage{status.New(status.InvalidArgument, "--workers is %d; expected at least 1", c.workers)}
 	}
 	if c.devices < 0 {
 		return usage{status.New(status.InvalidArgument, "--devices is %d; expected at least 1", c.devices)}
-	}
-	gpus := 0
-	if p.GPUs != nil {
-		gpus = p.GPUs(c.driver)
 	}
 	if gpus == 0 {
 		return nil
