@@ -242,7 +242,7 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 	if w.Software == "" {
 		w.Software = in.software
 	}
-	w.SilenceMs = uint32(in.Silence.Milliseconds())
+	w.SilenceMs = uint32(min(in.Silence.Milliseconds(), math.MaxUint32))
 	payload, err := proto.Marshal(w)
 	if err != nil {
 		return status.New(status.Internal, "the welcome does not encode: %w", err)
