@@ -279,10 +279,8 @@ func TestWhatCannotBeAnArrayIsRefused(t *testing.T) {
 	record := array.NewRecord(arrow.NewSchema([]arrow.Field{
 		{Name: "x", Type: i32}, {Name: "y", Type: i32, Nullable: true}}, nil), []arrow.Array{good, nulls}, 4)
 	defer record.Release()
-	if _, err := PutRecord(r.Session, record, sharded.Layout{}); status.CodeOf(err) != status.InvalidArgument ||
-		!strings.HasPrefix(err.Error(), "column 'y' has 1 nulls") {
-		t.Errorf("a record with nulls: %v", err)
-	}
+	statustest.Fails(t, "a record with nulls", statustest.Of(PutRecord(r.Session, record, sharded.Layout{})),
+		status.InvalidArgument, "column 'y' has 1 nulls")
 	for name, l := range map[string]sharded.Layout{"parts": {Devices: []int{0, 1, 2}, Tiles: []int64{3}},
 		"devices": sharded.Rows(0, 0), "no device": sharded.Rows(7), "tiles": {Tiles: []int64{1, 1}},
 		"too few devices": {Tiles: []int64{2}}, "none": {Devices: []int{}}, "no parts": {Tiles: []int64{0}}} {

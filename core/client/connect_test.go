@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -27,9 +28,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 			far.welcome.Devices = c.devices
 			_, err := Connect(t.Context(), Config{Dialer: far, Hello: &wire.Hello{},
 				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
-			if status.CodeOf(err) != status.Internal || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("a Welcome with them is answered with %v, want INTERNAL with %q", err, c.want)
-			}
+			statustest.Fails(t, "a Welcome with them", err, status.Internal, c.want)
 			synctest.Test(t, func(t *testing.T) {
 				n := connect(t)
 				n.says(wire.KindRebind, &wire.Rebind{Epoch: 2, Devices: c.devices})

@@ -256,10 +256,9 @@ func TestSessionIsLostWithAnOpenPut(t *testing.T) {
 			t.Errorf("the put ends with %v", e)
 		}
 		for _, device := range []uint32{0, 1} {
-			if err := n.cluster.Put(&PutSpec{Object: 11, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}},
-				Devices: []uint32{device}, Fill: zeros, Gather: new(rows)}); status.CodeOf(err) != status.Unavailable {
-				t.Errorf("a put to device %d after the loss returned %v", device, err)
-			}
+			statustest.Fails(t, fmt.Sprint("a put after the loss to device ", device), n.cluster.Put(&PutSpec{Object: 11,
+				Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}, Devices: []uint32{device}, Fill: zeros,
+				Gather: new(rows)}), status.Unavailable)
 		}
 		n.cluster.Close()
 		if first.sent != 1 {

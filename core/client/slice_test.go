@@ -69,18 +69,14 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 		status.FailedPrecondition)
 	n.says(wire.KindSliceAnswer,
 		&wire.SliceAnswer{Slice: 1, Status: wire.Of(status.New(status.ResourceExhausted, "too few"))})
-	if a := <-answers; status.CodeOf(a.err) != status.ResourceExhausted || a.err.Error() != "too few" {
-		t.Errorf("got %+v", a)
-	}
+	statustest.Fails(t, "remapping", (<-answers).err, status.ResourceExhausted, "too few")
 
 	// What makes no sense is not asked, devices that are not there are not taken.
 	statustest.Fails(t, "-1 devices", statustest.Of(n.cluster.Ask(placement.Want{Devices: -1}, grant.Terms{})),
 		status.InvalidArgument)
 	ask(ctx, placement.Want{Devices: 1})
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: n.request(3).Slice, Devices: []uint32{2}})
-	if a := <-answers; status.CodeOf(a.err) != status.Internal {
-		t.Errorf("a device that is not there: %+v", a)
-	}
+	statustest.Fails(t, "a device that is not there", (<-answers).err, status.Internal)
 
 	// A request waits, is told of its place, and is cancelled; an answer that comes too late is not the next one's.
 	a, err := n.cluster.Ask(placement.Want{Devices: 1, Exclusive: true},
@@ -120,9 +116,7 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	go remap(short)
 	n.request(5)
 	cancel()
-	if a := <-answers; status.CodeOf(a.err) != status.Cancelled {
-		t.Errorf("who gave up got %+v", a)
-	}
+	statustest.Fails(t, "who gave up", (<-answers).err, status.Cancelled)
 	go remap(ctx)
 	n.request(6)
 	n.says(wire.KindSliceAnswer, &wire.SliceAnswer{Slice: 1, Devices: []uint32{0}})
@@ -135,8 +129,6 @@ func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	ask(ctx, placement.Want{Devices: 1})
 	n.request(7)
 	n.says(wire.KindGoodbye, &wire.Goodbye{})
-	if a := <-answers; status.CodeOf(a.err) != status.Unavailable {
-		t.Errorf("after the session's end: %+v", a)
-	}
+	statustest.Fails(t, "after the session's end", (<-answers).err, status.Unavailable)
 	statustest.Fails(t, "remapping after the session's end", statustest.Of(n.cluster.Remap(ctx, 1)), status.Unavailable)
 }

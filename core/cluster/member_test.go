@@ -177,14 +177,11 @@ func TestMemberCannotJoin(t *testing.T) {
 	one := member("one", kind, 1)
 	workers(t, address, 1)
 	statustest.Check(t, one.end())
-	if _, _, err := cluster.Join(t.Context(),
-		[]device.Kind{kind, unable{kind}, kind}); status.CodeOf(err) != status.NotFound {
-		t.Errorf("in one process: %v", err)
-	}
+	statustest.Fails(t, "in one process",
+		statustest.Of2(cluster.Join(t.Context(), []device.Kind{kind, unable{kind}, kind})), status.NotFound)
 	elsewhere := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
-	if _, _, err := cluster.Join(t.Context(), []device.Kind{kind, elsewhere}); status.CodeOf(err) != status.Unimplemented {
-		t.Errorf("on two islands: %v", err)
-	}
+	statustest.Fails(t, "on two islands", statustest.Of2(cluster.Join(t.Context(), []device.Kind{kind, elsewhere})),
+		status.Unimplemented)
 }
 
 // endless is a kind whose drivers cannot end what they have launched.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -30,9 +31,7 @@ func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 		}
 	}
 	for op := uint64(2); op <= 3; op++ {
-		if err := failed[op]; status.CodeOf(err) != status.DataLoss || err.Error() != why.Error() {
-			t.Errorf("operation %d ended with %v, want %v", op, err, why)
-		}
+		statustest.Fails(t, fmt.Sprint("operation ", op), failed[op], status.DataLoss, why.Error())
 	}
 	statustest.Check(t, b.st.Check())
 }

@@ -39,9 +39,7 @@ func TestArraysWithoutDeviceMemoryOccupyTheirDevices(t *testing.T) {
 		other := b.joinClient()
 		b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: array, Devices: []uint32{1}})
 		b.reportAll()
-		if got := b.asksAlone(other, 1, 2); status.CodeOf(got.Status.Err()) != status.ResourceExhausted {
-			t.Errorf("%s: another session got %v, %v", name, got.Devices, got.Status.Err())
-		}
+		statustest.Fails(t, name+": another session", b.asksAlone(other, 1, 2).Status.Err(), status.ResourceExhausted)
 		if got := b.asksAlone(b.client, 1, 2); got.Status.Err() != nil {
 			t.Errorf("%s: its own session got %v", name, got.Status.Err())
 		}
@@ -74,9 +72,7 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 		b.say(conn, wire.KindFree, &wire.Free{Objects: []uint64{op}})
 		return nil
 	}
-	if err := ended(after, 1); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("a session that began later used the device, with %v", err)
-	}
+	statustest.Fails(t, "a session that began later", ended(after, 1), status.FailedPrecondition)
 	if err := ended(before, 1); err != nil {
 		t.Errorf("a session that was there before: %v", err)
 	}

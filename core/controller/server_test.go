@@ -60,8 +60,7 @@ func TestWorkerIsLost(t *testing.T) {
 	if got, err := fetch(t, c, x, 1); err != nil || got != 1 { // devices are numbered by their workers' names
 		t.Errorf("the steady worker's shard is %d, %v", got, err)
 	}
-	_, err := fetch(t, c, x, 0)
-	statustest.Fails(t, "the frail worker's shard", err, status.DataLoss, "worker frail")
+	statustest.Fails(t, "the frail worker's shard", statustest.Of(fetch(t, c, x, 0)), status.DataLoss, "worker frail")
 }
 
 // An error of a run reaches what depends on it with its code and text.
@@ -75,10 +74,8 @@ func TestErrorOfRunReachesDependents(t *testing.T) {
 	got := wait(t, ends, 2)
 	statustest.Fails(t, "the run", got[2], status.Internal, "bad luck")
 	statustest.Fails(t, "what it made", statustest.Of(fetch(t, c, y, 0)), status.Internal, "bad luck")
-	if _, err := c.Compile(context.Background(), client.CompileSpec{
-		Format: "number", Code: []byte("NaN")}); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a bad program returns %v", err)
-	}
+	statustest.Fails(t, "a bad program", statustest.Of(c.Compile(context.Background(), client.CompileSpec{
+		Format: "number", Code: []byte("NaN")})), status.InvalidArgument)
 }
 
 // A client that goes, politely or not, leaves nothing.
@@ -205,10 +202,8 @@ func TestCompileEnds(t *testing.T) {
 	c := w.client(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := c.Compile(ctx, client.CompileSpec{
-		Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})}); status.CodeOf(err) != status.Cancelled {
-		t.Errorf("compiling that was cancelled returns %v", err)
-	}
+	statustest.Fails(t, "compiling that was cancelled", statustest.Of(c.Compile(ctx, client.CompileSpec{
+		Format: "number", Code: []byte("1"), Options: sim.CompileOptions([]int{0})})), status.Cancelled)
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Compile(context.Background(), client.CompileSpec{
@@ -297,10 +292,8 @@ func TestServerOverSockets(t *testing.T) {
 		t.Errorf("got kind %d, %v, %v", kind, m, err)
 	}
 	// A client with no devices to have, and one that sends rubbish.
-	if _, err := client.Connect(context.Background(), client.Config{
-		Dialer: dialer, Address: address, Hello: &wire.Hello{}}); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("a client of an empty cluster gets %v, want RESOURCE_EXHAUSTED", err)
-	}
+	statustest.Fails(t, "a client of an empty cluster", statustest.Of(client.Connect(context.Background(), client.Config{
+		Dialer: dialer, Address: address, Hello: &wire.Hello{}})), status.ResourceExhausted)
 	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))
 	statustest.OK(t, err)
 	defer raw.Close()

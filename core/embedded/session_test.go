@@ -216,8 +216,7 @@ func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 	statustest.OK(t, err)
 	holds(t, s, "two arrays", 2, 0, 0, 42)
 	for _, d := range []int{-1, devices} {
-		_, err := s.Place(d, 1)
-		statustest.Fails(t, "Place", err, status.InvalidArgument, "8 devices")
+		statustest.Fails(t, "Place", statustest.Of(s.Place(d, 1)), status.InvalidArgument, "8 devices")
 	}
 	_, err = s.Place(0, -1)
 	statustest.Fails(t, "Place", err, status.InvalidArgument)

@@ -38,9 +38,7 @@ func TestLocalSlices(t *testing.T) {
 	if err != nil || second == first || fmt.Sprint(devices) != "[0 2]" {
 		t.Fatalf("the second slice is %d, %v, %v", second, devices, err)
 	}
-	if _, _, err := granted(s, placement.Want{Devices: 4}); status.CodeOf(err) != status.ResourceExhausted {
-		t.Errorf("4 devices of 3 returned %v", err)
-	}
+	statustest.Fails(t, "4 devices of 3", statustest.Of2(granted(s, placement.Want{Devices: 4})), status.ResourceExhausted)
 	s.Release(first)
 	if devices, err := s.Remap(ctx, second); err != nil || fmt.Sprint(devices) != "[0 2]" {
 		t.Errorf("remapped to %v, %v", devices, err)
@@ -48,9 +46,8 @@ func TestLocalSlices(t *testing.T) {
 	statustest.Fails(t, "remapping what was released", statustest.Of(s.Remap(ctx, first)), status.NotFound)
 	s.Close()
 	statustest.Fails(t, "remapping after the session's end", statustest.Of(s.Remap(ctx, second)), status.Unavailable)
-	if _, _, err := granted(s, placement.Want{Devices: 1}); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a slice after the session's end returned %v", err)
-	}
+	statustest.Fails(t, "a slice after the session's end", statustest.Of2(granted(s, placement.Want{Devices: 1})),
+		status.Unavailable)
 }
 
 // A request waits until its devices are released, for as long as it may.

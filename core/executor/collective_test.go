@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -207,10 +206,7 @@ func TestOppositeOrderHangsUnscheduled(t *testing.T) {
 	d.driver.Island().Settle()
 	hang := d.driver.Island().Hang()
 	for what, err := range map[string]error{"Hang": hang, "Close": d.driver.Close()} {
-		if status.CodeOf(err) != status.Aborted || !strings.Contains(err.Error(), `launch 1 of "ascending"`) ||
-			!strings.Contains(err.Error(), `launch 2 of "descending"`) {
-			t.Errorf("%s: %v: %v, want ABORTED with launches 1 and 2", what, status.CodeOf(err), err)
-		}
+		statustest.Fails(t, what, err, status.Aborted, `launch 1 of "ascending"`, `launch 2 of "descending"`)
 	}
 	for thread, runs := range d.runs {
 		for phase, r := range runs {

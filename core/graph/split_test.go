@@ -129,9 +129,8 @@ func TestSplitBounds(t *testing.T) {
 
 	g.Programs[6].Outputs = make([]int64, graph.MaxObjects)
 	sections, err := g.Split(graph.MaxNodes)
-	if err != nil || status.CodeOf(sections[0].Graph.Check()) != status.ResourceExhausted {
-		t.Errorf("nodes that make more than there may be: %v", err)
-	}
+	statustest.OK(t, err)
+	statustest.Fails(t, "nodes that make more than there may be", sections[0].Graph.Check(), status.ResourceExhausted)
 	g.Nodes = []graph.Node{run(2, 1), run(4, 1)}
 	statustest.Fails(t, "a section that reads what one before has consumed", statustest.Of(g.Split(1)),
 		status.InvalidArgument)

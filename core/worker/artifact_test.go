@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -88,9 +89,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	s.tell(wire.KindForget, &wire.Forget{Session: 1, Programs: []uint64{1}})
 	s.tell(wire.KindForget, &wire.Forget{Session: 2, Programs: []uint64{1}})
 	s.until("the worker to have it no more", func() bool { return len(s.had) == 3 && s.had[2].No })
-	if _, err := s.fetched(9, 103); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("it sends what it does not have, with %v", err)
-	}
+	statustest.Fails(t, "what it does not have", statustest.Of(s.fetched(9, 103)), status.Unavailable)
 	if s.wanted != 2 {
 		t.Errorf("it asked %d times, want twice", s.wanted)
 	}
@@ -123,18 +122,14 @@ func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
 		content.Receive(s.client, firstWorker, transfer, 1<<30, func(_ []*content.Memory, err error) { got <- err })
 		return <-got
 	}
-	if err := receive(100); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("what it was to send before comes with %v", err)
-	}
+	statustest.Fails(t, "what it was to send before", receive(100), status.Unavailable)
 	send := func(transfer uint64) error {
 		sent := make(chan error, 1)
 		content.Send(s.client, firstWorker, transfer, [][]byte{[]byte("no executable")}, func(err error) { sent <- err })
 		return <-sent
 	}
 	for _, transfer := range []uint64{101, 102} {
-		if err := send(transfer); status.CodeOf(err) != status.Unavailable {
-			t.Errorf("transfer %d, which it waited for before, is taken with %v", transfer, err)
-		}
+		statustest.Fails(t, fmt.Sprint("what it waited for before, transfer ", transfer), send(transfer), status.Unavailable)
 	}
 	nowhere.Content.Transfer = 103
 	s.tell(wire.KindSource, nowhere)
@@ -143,7 +138,5 @@ func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
 	}
 	nowhere.Content.Transfer = 104 // a second answer
 	s.tell(wire.KindSource, nowhere)
-	if err := send(104); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("what it has not asked for is taken with %v", err)
-	}
+	statustest.Fails(t, "what it has not asked for", send(104), status.Unavailable)
 }

@@ -56,9 +56,7 @@ func TestCacheFiles(t *testing.T) {
 	}
 	statustest.OK(t, os.WriteFile(path, whole, 0o600))
 	statustest.OK(t, os.Chmod(path, 0o622))
-	if _, _, err := readCached(path); status.CodeOf(err) != status.PermissionDenied {
-		t.Errorf("a file that others may write to returns %v", err)
-	}
+	statustest.Fails(t, "a file that others may write to", statustest.Of2(readCached(path)), status.PermissionDenied)
 	if left := content.Used() - used; left != 0 {
 		t.Errorf("%d bytes of programs are left", left)
 	}

@@ -78,9 +78,7 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 						statustest.Fails(t, "the error", why, status.DataLoss, part)
 					}
 					s.until("the goodbye", func() bool { return s.goodbye[0] != nil })
-					if said := s.goodbye[0]; status.CodeOf(said) != status.DataLoss || said.Error() != why.Error() {
-						t.Errorf("the controller is told %v, want %v", said, why)
-					}
+					statustest.Fails(t, "what the controller is told", s.goodbye[0], status.DataLoss, why.Error())
 				case <-time.After(10 * after):
 					if c.evicted > 0 {
 						t.Error("the worker does not restart")

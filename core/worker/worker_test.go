@@ -336,11 +336,8 @@ func TestTransferMovesShardsAndBoxes(t *testing.T) {
 			t.Errorf("device %d has %v, %v", d, got, err)
 		}
 	}
-	if err := w.wait(w.dispatch(1, wire.KindTransfer, &wire.Transfer{
-		Op: 4, Object: 4, Array: array, Moves: []*wire.Move{{Source: 99, From: 0, To: 1}}}, 0),
-		0); status.CodeOf(err) != status.NotFound {
-		t.Errorf("a move from an array that is not there: %v", err)
-	}
+	statustest.Fails(t, "a move from an array that is not there", w.wait(w.dispatch(1, wire.KindTransfer, &wire.Transfer{
+		Op: 4, Object: 4, Array: array, Moves: []*wire.Move{{Source: 99, From: 0, To: 1}}}, 0), 0), status.NotFound)
 	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 4}}, w.all...)
 	w.empty()
 }

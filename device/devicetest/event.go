@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -143,9 +143,7 @@ func (r *rig) fails(source Source, s shape.Shape, in [][]device.Buffer, want Fai
 	}
 	r.keep(exe)
 	same := func(what string, err error) {
-		if status.CodeOf(err) != want.Code || !strings.Contains(fmt.Sprint(err), want.Text) {
-			r.Errorf("%s: %v: %v, want %v with %q in it", what, status.CodeOf(err), err, want.Code, want.Text)
-		}
+		statustest.Fails(r, what, err, want.Code, want.Text)
 	}
 	out, err := r.tryRun(exe, device.Run{Inputs: in, Only: -1})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -103,10 +102,7 @@ func TestHostCalls(t *testing.T) {
 		}
 		fails = status.New(status.Internal, "the function has failed")
 		for range 4 {
-			if _, _, err := run(); status.CodeOf(err) != status.Internal ||
-				!strings.Contains(err.Error(), "the function has failed") {
-				t.Fatalf("got %v", err)
-			}
+			statustest.Fails(t, "a run", statustest.Of2(run()), status.Internal, "the function has failed")
 			later = !later
 		}
 		fails = nil

@@ -354,9 +354,7 @@ func TestPeerDialsAfterItHasGone(t *testing.T) {
 	x.Peers(nil, []uint64{3}, why)
 	got := make(chan error, 1)
 	x.Expect(3, key(2, 0), 5, nil, func(_ transport.Block, err error) { got <- err })
-	if err := <-got; status.CodeOf(err) != status.Unavailable || err.Error() != why.Error() {
-		t.Errorf("what waits for it is told %v, want UNAVAILABLE and %q", err, why)
-	}
+	statustest.Fails(t, "what waits for it", <-got, status.Unavailable, why.Error())
 	if kind, _ := resumes(t, address, h.token, 2, 0); kind != kindGoodbye {
 		t.Errorf("a message of kind %d, expected a refusal", kind)
 	}

@@ -110,7 +110,5 @@ func TestProcessThatWasNeverThere(t *testing.T) {
 	x.Peers(nil, []uint64{2}, why)
 	failed := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { failed <- err })
-	if err := <-failed; status.CodeOf(err) != status.NotFound || err.Error() != why.Error() {
-		t.Errorf("a block for it ends with %v (%v), want %v", err, status.CodeOf(err), why)
-	}
+	statustest.Fails(t, "a block for it", <-failed, status.NotFound, why.Error())
 }

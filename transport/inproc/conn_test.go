@@ -30,10 +30,8 @@ func TestNetwork(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})
-	if _, _, err := n.Dial(context.Background(), "inproc:nobody",
-		&wire.Hello{}); status.CodeOf(err) != status.Unavailable {
-		t.Errorf("a name that nothing listens at: %v", err)
-	}
+	statustest.Fails(t, "a name that nothing listens at",
+		statustest.Of2(n.Dial(context.Background(), "inproc:nobody", &wire.Hello{})), status.Unavailable)
 	l, err := n.Listen("x")
 	statustest.OK(t, err)
 	defer l.Close()

@@ -24,9 +24,8 @@ func TestFirstToComeWaitsForTheOther(t *testing.T) {
 	if o, found, err := table.Expect(&Expected{Peer: 7, Key: key(1)}); o != "first" || !found || err != nil {
 		t.Errorf("got %q, %v, %v", o, found, err)
 	}
-	if _, _, err := table.Expect(&Expected{Peer: 8, Key: key(1)}); status.CodeOf(err) != status.AlreadyExists {
-		t.Errorf("a second expectation: %v", err)
-	}
+	statustest.Fails(t, "a second expectation", statustest.Of2(table.Expect(&Expected{Peer: 8, Key: key(1)})),
+		status.AlreadyExists)
 	if e, err := table.Offer(8, key(1), "late"); e == nil || err != nil {
 		t.Errorf("an offer that is expected: %v, %v", e, err)
 	}

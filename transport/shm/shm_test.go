@@ -338,9 +338,8 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 		}
 	}
 	for _, piece := range [][2]int64{{-1, 10}, {0, -1}, {s.Size, 1}, {1, s.Size}, {1 << 62, 1 << 62}, {0, 10}} {
-		if _, _, err := m.Use(piece[0], piece[1]); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%d bytes at %d of memory that has gone: %v", piece[1], piece[0], err)
-		}
+		statustest.Fails(t, fmt.Sprint("a piece of memory that has gone: ", piece),
+			statustest.Of2(m.Use(piece[0], piece[1])), status.InvalidArgument)
 	}
 	b.Release()
 	p.Trim()
@@ -465,8 +464,6 @@ func TestHugePagesOfAPeerAreRefused(t *testing.T) {
 	}
 	statustest.OK(t, unix.Ftruncate(fd, huge))
 	statustest.OK(t, statustest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)))
-	m, err := NewPool(Config{}).MapToRead(os.NewFile(uintptr(fd), "test"), huge)
-	if status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("%v, %v, expected INVALID_ARGUMENT", m, err)
-	}
+	statustest.Fails(t, "huge pages",
+		statustest.Of(NewPool(Config{}).MapToRead(os.NewFile(uintptr(fd), "test"), huge)), status.InvalidArgument)
 }

@@ -124,8 +124,7 @@ func TestBadFrames(t *testing.T) {
 				raw.Write(c.bytes) // the other side may close before it has read all
 				raw.Close()
 			}()
-			_, _, err := conn.Recv()
-			statustest.Fails(t, "the error", err, c.code)
+			statustest.Fails(t, "the error", statustest.Of2(conn.Recv()), c.code)
 			statustest.Fails(t, "afterwards", conn.Send(20, nil), c.code)
 		})
 	}
@@ -153,15 +152,13 @@ func TestSilentOrStuckPeerEndsTheConnection(t *testing.T) {
 				}
 			}
 		}()
-		_, _, err := conn.Recv()
-		statustest.Fails(t, "the error", err, status.Unavailable, "did not end it")
+		statustest.Fails(t, "the error", statustest.Of2(conn.Recv()), status.Unavailable, "did not end it")
 		close(stop)
 		<-ended
 	})
 	t.Run("silence", func(t *testing.T) {
 		conn, _ := sockets(t, Config{Silence: bound}, true)
-		_, _, err := conn.Recv()
-		statustest.Fails(t, "the error", err, status.Unavailable, "silent")
+		statustest.Fails(t, "the error", statustest.Of2(conn.Recv()), status.Unavailable, "silent")
 	})
 	t.Run("does not read", func(t *testing.T) {
 		conn, _ := sockets(t, Config{WriteTime: bound, MaxPending: 1 << 20}, true)
@@ -396,10 +393,8 @@ func TestListenChecksAddresses(t *testing.T) {
 			l.Close()
 		}
 	}
-	if _, _, err := Dial(context.Background(), "tcp:10.1.2.3:4", &wire.Hello{},
-		Options{Credentials: cred()}); status.CodeOf(err) != status.FailedPrecondition {
-		t.Errorf("another machine without TLS: %v", err)
-	}
+	statustest.Fails(t, "another machine without TLS", statustest.Of2(Dial(context.Background(), "tcp:10.1.2.3:4",
+		&wire.Hello{}, Options{Credentials: cred()})), status.FailedPrecondition)
 
 	address := "unix:" + filepath.Join(dir, "s")
 	l := listen(t, address, Options{})
@@ -495,9 +490,7 @@ func TestLastWords(t *testing.T) {
 			if kind, payload, err := b.Recv(); err != nil || kind != wire.KindGoodbye || string(payload) != "enough" {
 				t.Errorf("received %v %q, %v", kind, payload, err)
 			}
-			if _, _, err := b.Recv(); status.CodeOf(err) != status.Unavailable {
-				t.Errorf("afterwards: %v", err)
-			}
+			statustest.Fails(t, "afterwards", statustest.Of2(b.Recv()), status.Unavailable)
 			b.Close()
 		})
 	}

@@ -228,10 +228,8 @@ func TestLongGreetings(t *testing.T) {
 	} else {
 		in.Close()
 	}
-	if _, _, err := Dial(t.Context(), l.Address(), &wire.Hello{Name: long + long},
-		o); status.CodeOf(err) != status.InvalidArgument {
-		t.Errorf("a hello that is too long: %v (%v)", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "a hello that is too long",
+		statustest.Of2(Dial(t.Context(), l.Address(), &wire.Hello{Name: long + long}, o)), status.InvalidArgument)
 }
 
 // refusal is what a listener says before it closes, UNAVAILABLE where that is nothing.

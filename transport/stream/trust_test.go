@@ -117,9 +117,7 @@ func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 						t.Errorf("%q does not say %q", err, s)
 					}
 				}
-				if err := <-refused; status.CodeOf(err) != status.Unauthenticated {
-					t.Errorf("the listener says %v (%v)", err, status.CodeOf(err))
-				}
+				statustest.Fails(t, "the listener", <-refused, status.Unauthenticated)
 			}
 		})
 	}

@@ -2,8 +2,8 @@ package transporttest
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,9 +48,7 @@ func (e *ends) done(want status.Code) func(error) {
 			e.t.Error("done was called twice")
 			return
 		}
-		if status.CodeOf(err) != want {
-			e.t.Errorf("a push ended with %v (%v), expected %v", err, status.CodeOf(err), want)
-		}
+		statustest.Fails(e.t, "a push", err, want)
 		e.left.Done()
 	}
 }
@@ -315,10 +313,8 @@ func (s exchangeSuite) wrongSize(t *testing.T) {
 		var e ends
 		e.t = t
 		w.of(1).PushBytes(2, key(uint64(i), 0), make([]byte, size), e.done(status.InvalidArgument))
-		if got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1),
-			nil); status.CodeOf(got.err) != status.InvalidArgument {
-			t.Errorf("%d bytes where one more is expected: %v (%v)", size, got.err, status.CodeOf(got.err))
-		}
+		got := <-expect(t, w.of(2), 1, key(uint64(i), 0), int64(size+1), nil)
+		statustest.Fails(t, fmt.Sprint("where one byte more is expected than ", size), got.err, status.InvalidArgument)
 		e.left.Wait()
 	}
 }
@@ -332,9 +328,7 @@ func (s exchangeSuite) fillFails(t *testing.T) {
 		w.of(1).Push(2, key(uint64(i), 0), size, func(dst []byte, written func(error)) { written(why) },
 			e.done(status.DataLoss))
 		got := <-expect(t, w.of(2), 1, key(uint64(i), 0), size, nil)
-		if status.CodeOf(got.err) != status.DataLoss || !strings.Contains(got.err.Error(), "device 3 lost power") {
-			t.Errorf("%d bytes: %v (%v)", size, got.err, status.CodeOf(got.err))
-		}
+		statustest.Fails(t, fmt.Sprint(size, " bytes"), got.err, status.DataLoss, "device 3 lost power")
 		e.left.Wait()
 	}
 }
@@ -342,9 +336,8 @@ func (s exchangeSuite) fillFails(t *testing.T) {
 func (s exchangeSuite) expectedTwice(t *testing.T) {
 	w := s.open(t, 2)
 	first := expect(t, w.of(2), 1, key(1, 1), 10, nil)
-	if got := <-expect(t, w.of(2), 1, key(1, 1), 10, nil); status.CodeOf(got.err) != status.AlreadyExists {
-		t.Errorf("%v", got.err)
-	}
+	second := <-expect(t, w.of(2), 1, key(1, 1), 10, nil)
+	statustest.Fails(t, "a second expectation", second.err, status.AlreadyExists)
 	w.of(1).PushBytes(2, key(1, 1), make([]byte, 10), nil)
 	if got := <-first; got.err != nil {
 		t.Error(got.err)

@@ -2,7 +2,6 @@ package transporttest
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
@@ -70,15 +69,7 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 			[]string{"jax", `"0.0.7"`, `"` + cred.Versions["jax"] + `"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := d.Dial(ctx, l.Address(), c.hello)
-			if status.CodeOf(err) != c.code {
-				t.Fatalf("%v (%v), expected %v", err, status.CodeOf(err), c.code)
-			}
-			for _, s := range c.says {
-				if !strings.Contains(err.Error(), s) {
-					t.Errorf("%q does not say %s", err, s)
-				}
-			}
+			statustest.Fails(t, "the dialer", statustest.Of2(d.Dial(ctx, l.Address(), c.hello)), c.code, c.says...)
 		})
 	}
 	t.Run("another version of something unknown", func(t *testing.T) {
@@ -89,10 +80,9 @@ func Greetings(t *testing.T, l transport.Listener, d transport.Dialer, cred tran
 				in.Refuse(status.New(status.ResourceExhausted, "there are 3 sessions, at most 3 are allowed"))
 			}
 		}()
-		_, _, err := d.Dial(ctx, l.Address(), &wire.Hello{Versions: map[string]string{"torch": "2"}})
-		if status.CodeOf(err) != status.ResourceExhausted || !strings.Contains(err.Error(), "at most 3") {
-			t.Errorf("refused by the process: %v (%v)", err, status.CodeOf(err))
-		}
+		hello := &wire.Hello{Versions: map[string]string{"torch": "2"}}
+		statustest.Fails(t, "refused by the process", statustest.Of2(d.Dial(ctx, l.Address(), hello)),
+			status.ResourceExhausted, "at most 3")
 	})
 	t.Run("cancelled", func(t *testing.T) { cancelled(t, l, d) })
 	t.Run("let in", func(t *testing.T) {
@@ -113,8 +103,6 @@ func cancelled(t *testing.T, l transport.Listener, d transport.Dialer) {
 	in, err := l.Accept() // never answered
 	statustest.OK(t, err)
 	cancel()
-	if err := <-done; status.CodeOf(err) != status.Cancelled {
-		t.Errorf("%v (%v), expected CANCELLED", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "a dialer that gave up", <-done, status.Cancelled)
 	in.Close()
 }

@@ -92,12 +92,8 @@ func (s lendSuite) failedBySender(t *testing.T) {
 	w := s.world(t, 2)
 	b := s.lend(w, key(5, 0), 4096)
 	w.of(1).Fail(key(5, 0).Space, 5, errGang5)
-	if err := <-b.done; status.CodeOf(err) != status.Aborted {
-		t.Error(err)
-	}
-	if got := <-expect(t, w.of(2), 1, key(5, 0), 4096, nil); status.CodeOf(got.err) != status.Aborted {
-		t.Error(got.err)
-	}
+	statustest.Fails(t, "lending", <-b.done, status.Aborted)
+	statustest.Fails(t, "expecting", (<-expect(t, w.of(2), 1, key(5, 0), 4096, nil)).err, status.Aborted)
 	// It is too late when the receiver has it.
 	b = s.lend(w, key(6, 0), 4096)
 	got := s.take(t, w, key(6, 0), 4096, nil)
@@ -111,17 +107,9 @@ func (s lendSuite) failedByReceiver(t *testing.T) {
 	w := s.world(t, 2)
 	first := expect(t, w.of(2), 1, key(5, 0), 4096, nil)
 	w.of(2).Fail(key(5, 0).Space, 5, errGang5)
-	if got := <-first; status.CodeOf(got.err) != status.Aborted {
-		t.Error(got.err)
-	}
-	if err := <-s.lend(w, key(5, 0), 4096).done; status.CodeOf(err) != status.Aborted {
-		t.Error(err)
-	}
+	statustest.Fails(t, "expecting", (<-first).err, status.Aborted)
+	statustest.Fails(t, "lending", <-s.lend(w, key(5, 0), 4096).done, status.Aborted)
 	other := expect(t, w.of(2), 1, key(8, 0), 200, nil) // of another size
-	if err := <-s.lend(w, key(8, 0), 100).done; status.CodeOf(err) != status.InvalidArgument {
-		t.Error(err)
-	}
-	if got := <-other; status.CodeOf(got.err) != status.InvalidArgument {
-		t.Error(got.err)
-	}
+	statustest.Fails(t, "lending another size", <-s.lend(w, key(8, 0), 100).done, status.InvalidArgument)
+	statustest.Fails(t, "expecting another size", (<-other).err, status.InvalidArgument)
 }

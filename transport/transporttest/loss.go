@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -13,9 +14,7 @@ var errGang5 = status.New(status.Aborted, "gang 5 failed elsewhere")
 
 func checkGang5(t *testing.T, got result) {
 	t.Helper()
-	if status.CodeOf(got.err) != status.Aborted || !strings.Contains(got.err.Error(), "gang 5") {
-		t.Errorf("%v (%v), expected ABORTED for gang 5", got.err, status.CodeOf(got.err))
-	}
+	statustest.Fails(t, "a block of gang 5", got.err, status.Aborted, "gang 5")
 }
 
 func (s exchangeSuite) failing(t *testing.T) {
@@ -114,9 +113,7 @@ func (s exchangeSuite) senderFailsFirst(t *testing.T, size int64) {
 // checkLost2 checks that an error says that process 2 is lost.
 func checkLost2(t *testing.T, err error) {
 	t.Helper()
-	if status.CodeOf(err) != status.Unavailable || !strings.Contains(err.Error(), "process 2") {
-		t.Errorf("%v (%v), expected UNAVAILABLE that names process 2", err, status.CodeOf(err))
-	}
+	statustest.Fails(t, "a block of process 2", err, status.Unavailable, "process 2")
 }
 
 func (s exchangeSuite) losing(t *testing.T) {

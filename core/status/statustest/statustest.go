@@ -47,3 +47,6 @@ func Fails(t T, what string, err error, code status.Code, texts ...string) {
 
 // Of returns the error of a call that also returns a value.
 func Of[V any](_ V, err error) error { return err }
+
+// Of2 returns the error of a call that also returns two values.
+func Of2[V, W any](_ V, _ W, err error) error { return err }

@@ -2,6 +2,7 @@ package spmd
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,9 +67,7 @@ func TestBadText(t *testing.T) {
 		{"site=0", "color=1"}, {"site=0", "site"},
 		{"groups=0:2 ", ""}, {"site=0", "pairs=0>1"}, {"site=0", "dim=1"}} {
 		text := strings.Replace(good, change[0], change[1], 1)
-		if _, err := ParseSpec(text); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%q: %v: %v, want INVALID_ARGUMENT", text, status.CodeOf(err), err)
-		}
+		statustest.Fails(t, strconv.Quote(text), statustest.Of(ParseSpec(text)), status.InvalidArgument)
 	}
 }
 

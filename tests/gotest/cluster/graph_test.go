@@ -213,10 +213,8 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 		}
 		statustest.Fails(t, "an argument that there is not", statustest.Of(p.RunDonating([]int{7}, x)),
 			status.InvalidArgument)
-		if _, err := p.RunDonating(nil,
-			vector(t, s, sharded.Layout{Devices: []int{0, 1}})); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("another layout: %v", err)
-		}
+		statustest.Fails(t, "another layout", statustest.Of(p.RunDonating(nil,
+			vector(t, s, sharded.Layout{Devices: []int{0, 1}}))), status.InvalidArgument)
 		x.Free()
 		s.Close()
 		r.free()
