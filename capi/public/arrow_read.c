@@ -1,4 +1,11 @@
 // The structure of Arrow data: its columns, their types, shapes and memory.
+//
+// It comes from another library, so every number is checked before it is used: lengths and offsets are below kLongest,
+// so a sum of two does not overflow, and a product is checked where it is made. No list is read beyond the elements
+// that its child says it has. How long a buffer is, the Arrow C data interface does not say; it follows from those
+// numbers, and there they are believed.
+//
+// A column points into the caller's buffers. Only booleans are copied, since they are bits there and bytes in arrays.
 #include <stdlib.h>
 
 #include "arrow.h"

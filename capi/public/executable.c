@@ -1,3 +1,9 @@
+// Programs of a session: compiling and running them.
+//
+// A run either gives its caller all results or an error and none. Whatever can be refused or needs memory comes before
+// the frontend is called: gather finds the arguments' shards, prepare allocates the results. Behind that only a handle
+// may be missing (give), and then what the run has made is freed. The arguments are referenced until the call returns,
+// so another thread may free their handles meanwhile.
 #include <stdio.h>
 #include <stdlib.h>
 
