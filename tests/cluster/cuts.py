@@ -16,23 +16,27 @@ import pytest
 
 
 def sockets(pid: int) -> dict[int, int]:
-    """The inodes of a process's sockets, with their numbers in the process."""
+    """The inodes of a process's sockets, with their numbers in the process. A process that has ended has none."""
     found = {}
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
-                found[int(match[1])] = int(entry.name)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
+                    found[int(match[1])] = int(entry.name)
     return found
 
 
 def reach(pid: int, number: int) -> socket.socket | None:
     """Returns a socket of another process as one of this process, too; None if it was closed meanwhile."""
-    process = os.pidfd_open(pid)
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
     try:
         own = ctypes.CDLL(None, use_errno=True).syscall(438, process, number, 0)  # pidfd_getfd
     finally:
         os.close(process)
-    if own < 0 and ctypes.get_errno() == errno.EBADF:
+    if own < 0 and ctypes.get_errno() in (errno.EBADF, errno.ESRCH):
         return None
     if own < 0:
         pytest.skip(f"this system lets no process reach another's sockets: {os.strerror(ctypes.get_errno())}")
