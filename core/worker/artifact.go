@@ -107,7 +107,7 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	}
 	a := &artifact{live: x}
 	if len(serialized.Data) > 0 {
-		a.serialized = spilled(serialized)
+		a.serialized = content.Own(serialized.Data, serialized.Release)
 		l.Bytes += int64(len(serialized.Data))
 	}
 	if a.serialized == nil || !w.loadsAnywhere(l.Form) { // others compile it again
@@ -125,16 +125,30 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	return true
 }
 
-// spilled returns the serialized form of an executable as it is kept: in a file, or where that fails as it came. It
+// toFile moves the serialized form of an executable that was compiled here to a file, as far as that is possible. It
 // stays for as long as a session may come that runs the program elsewhere, beside what the driver has made of it, and
 // mostly it is not asked for again. A driver cannot be asked for it again: see parts.
-func spilled(serialized device.Bytes) *content.Memory {
-	m, err := content.Spilled(content.SpillFolder(), serialized.Data)
-	if err != nil {
-		return content.Own(serialized.Data, serialized.Release)
+func (a *artifacts) toFile(number uint64) {
+	a.mu.Lock()
+	k := a.kept[number]
+	if k == nil || k.serialized == nil {
+		a.mu.Unlock()
+		return
 	}
-	serialized.Release()
-	return m
+	in := k.serialized
+	in.Hold()
+	a.mu.Unlock()
+	defer in.Release()
+	file, err := content.Spilled(content.SpillFolder(), in.Data)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	if a.kept[number] == k { // otherwise it was dropped meanwhile
+		k.serialized, file = file, in
+	}
+	a.mu.Unlock()
+	file.Release()
 }
 
 // spill moves what was received to files, as far as that is possible.
@@ -220,25 +234,34 @@ func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loa
 		w.artifacts.mu.Unlock()
 	}
 	close(e.done)
-	if e.parts != nil {
-		w.has(e, e.err == nil && w.loadsAnywhere(l.Form)) // otherwise it lacks the code that others need
-	}
 	return e
 }
 
-// has tells the controller that others can have an artifact from this worker, if they can, and releases the bytes
-// that it was loaded from if they cannot, or have them from what is kept here.
-func (w *Worker) has(e *loaded, they bool) {
+// offer tells the controller that others can have an artifact from this worker, if they can, and releases the bytes
+// that it was loaded from if they cannot, or have them from what is kept here. The caller uses e. Writing a long
+// executable to a file takes as long as loading it, so runs do not wait for this.
+func (w *Worker) offer(e *loaded, form wire.Loadable_Form) {
 	a := &w.artifacts
 	a.mu.Lock()
-	tell := they && a.kept[e.number] == nil && e.users > 0 && len(e.parts[0].Data) > 0
-	e.told = tell
+	if e.parts == nil || e.told {
+		a.mu.Unlock()
+		return
+	}
+	// Where it cannot be loaded anywhere, it lacks the code that others need.
+	e.told = e.err == nil && w.loadsAnywhere(form) && a.kept[e.number] == nil && len(e.parts[0].Data) > 0
+	parts := e.parts
+	if !e.told {
+		e.parts = nil
+	}
+	told := e.told
 	a.mu.Unlock()
-	if tell {
-		spill(e.parts...)
+	if told {
 		w.sendHave(e.number, false)
-	} else {
-		e.forgetParts()
+		spill(parts...)
+		return
+	}
+	for _, part := range parts {
+		part.Release()
 	}
 }
 

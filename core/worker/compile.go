@@ -53,6 +53,9 @@ func (w *Worker) compile(m *wire.Compile) {
 		if err == nil {
 			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
 		}
+		if !answer.Cached { // what the cache has is in files
+			w.artifacts.toFile(m.Op)
+		}
 		if keeps {
 			w.toCache(m, answer, parts)
 		}

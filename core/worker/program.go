@@ -124,13 +124,14 @@ func (w *Worker) load(m *wire.Load) {
 		e := w.share(m.Loadable, m.Places, local)
 		p.exe, p.err, p.unload = e.exe, e.err, func() { w.unload(e) }
 		p.settled.Store(true)
-		p.release()
 		for _, q := range w.queues {
 			q.look()
 		}
 		if m.Tells {
 			w.sendLoaded(key)
 		}
+		w.offer(e, p.form)
+		p.release()
 	})
 }
 
