@@ -262,7 +262,41 @@ func (f *Fair) line() (next int) {
 			next = k
 		}
 	}
+	if f.crowded > 0 {
+		f.lineBehind()
+		next = f.next()
+	}
 	return next
+}
+
+// lineBehind has a head come after one that wants one of its devices, too, for a session of the same party that is
+// further behind. The leads alone would not: a gang of many devices has the one of the device where its party leads
+// most, so those of a session that uses the others one by one would always come first there.
+func (f *Fair) lineBehind() {
+	for k := range f.asking {
+		if a := &f.asking[k]; a.of.heads > 1 {
+			for _, i := range a.groups {
+				if t := &a.of.on[i]; t.next == nil || a.among < t.next.among {
+					t.next = a
+				}
+			}
+		}
+	}
+	for k := range f.asking {
+		if a := &f.asking[k]; a.of.heads > 1 && a.lead >= 0 {
+			for _, i := range a.groups {
+				if next := a.of.on[i].next; next.among < a.among {
+					a.lead = max(a.lead, next.lead)
+				}
+			}
+		}
+	}
+	for k := range f.asking {
+		a := &f.asking[k]
+		for _, i := range a.groups {
+			a.of.on[i].next = nil
+		}
+	}
 }
 
 // ask lists the heads that may have a place now, and writes for each group of devices the lead of the one that is

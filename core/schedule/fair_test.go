@@ -43,6 +43,7 @@ type load struct {
 	length  func() int64
 	cost    int64 // measured before
 	depth   int   // gangs that are submitted and have not ended, at most; 0: the next is submitted when one has its place
+	apart   bool  // without a collective: a gang's devices begin and end by themselves
 	// Gangs after which the session ends, and another one of the tenant's goes on; 0: it does not end.
 	lives   int
 	runs    int    // gangs of the session that is there
@@ -56,12 +57,14 @@ type load struct {
 }
 
 type job struct {
-	id     uint64
-	l      *load
-	length int64
-	asked  int64 // when it was submitted
-	begun  bool
-	end    int64
+	id      uint64
+	l       *load
+	devices DeviceSet // the load's; of a gang that is apart one, in a job for each
+	jobs    *int      // of the gang, that have not ended
+	length  int64
+	asked   int64 // when it was submitted
+	begun   bool
+	end     int64
 }
 
 type endings []*job
@@ -96,7 +99,7 @@ func newBench(t interface{ Fatalf(string, ...any) }, p Policy, devices int) *ben
 // feed has a session ask for a gang, as a controller does: the next one when this one has its place.
 func (b *bench) feed(l *load) {
 	b.next++
-	j := &job{id: b.next, l: l, length: l.length(), asked: b.now}
+	j := &job{id: b.next, l: l, devices: l.devices, jobs: new(int), length: l.length(), asked: b.now}
 	l.longest = max(l.longest, j.length)
 	b.jobs[j.id] = j
 	if l.pending == 0 {
@@ -110,7 +113,7 @@ func (b *bench) feed(l *load) {
 	}
 	b.apply(Event{Kind: Submit, Gang: Gang{
 		ID: j.id, Session: cmp.Or(l.current, l.session), Tenant: l.tenant, Devices: l.devices, Cost: l.cost,
-		Collective: true}})
+		Collective: !l.apart}})
 }
 
 // step applies an event, and what follows from it.
@@ -131,10 +134,22 @@ func (b *bench) apply(ev Event) {
 		j.l.pending--
 		j.l.waited = max(j.l.waited, b.now-j.l.since)
 		j.l.since = b.now
-		for d := range j.l.devices.All() {
-			b.busy[d] = append(b.busy[d], j)
+		for d := range j.devices.All() {
+			of := j
+			if j.l.apart {
+				part := *j
+				of = &part
+				of.devices, of.length = Devices(d), j.l.length()
+			}
+			if b.busy[d] = append(b.busy[d], of); j.l.apart {
+				*j.jobs++
+				b.begin(of)
+			}
 		}
-		b.begin(j)
+		if !j.l.apart {
+			*j.jobs++
+			b.begin(j)
+		}
 		b.apply(Event{Kind: Launched, ID: a.ID})
 		if j.l.pending == 0 && j.l.depth == 0 && (j.l.until == 0 || b.now < j.l.until) {
 			b.feed(j.l)
@@ -144,7 +159,7 @@ func (b *bench) apply(ev Event) {
 
 // begin starts a gang that is at the head of all its devices.
 func (b *bench) begin(j *job) {
-	for d := range j.l.devices.All() {
+	for d := range j.devices.All() {
 		if b.busy[d][0] != j {
 			return
 		}
@@ -167,18 +182,22 @@ func (b *bench) until(end int64) {
 		}
 		j := heap.Pop(&b.ends).(*job)
 		b.now = j.end
-		delete(b.jobs, j.id)
-		b.got[j.l.session] += j.length * int64(j.l.devices.Len())
+		b.got[j.l.session] += j.length * int64(j.devices.Len())
 		b.log = append(b.log, stretch{j.l, j.end - j.length, j.end})
 		j.l.cost = (3*cmp.Or(j.l.cost, j.length) + j.length) / 4
-		for d := range j.l.devices.All() {
+		for d := range j.devices.All() {
 			b.busy[d] = b.busy[d][1:]
 		}
-		for d := range j.l.devices.All() {
+		for d := range j.devices.All() {
 			if len(b.busy[d]) > 0 && !b.busy[d][0].begun {
 				b.begin(b.busy[d][0])
 			}
 		}
+		if *j.jobs--; *j.jobs > 0 {
+			b.step(Event{Kind: Left, ID: j.id, Gang: Gang{Devices: j.devices}, Time: j.length})
+			continue
+		}
+		delete(b.jobs, j.id)
 		b.step(Event{Kind: Completed, ID: j.id, Time: j.length})
 		if j.l.depth > 0 {
 			b.feed(j.l)
@@ -450,6 +469,33 @@ func TestFairPlacesWideGangsBesideNarrowOnes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Sessions of a tenant have the same of its devices where one uses them all at once and the other one by one, also
+// beside another tenant, and where the devices differ in what they have left to do.
+func TestFairServesATenantsWideGangsBesideItsNarrowOnes(t *testing.T) {
+	choose := rand.New(rand.NewPCG(1, 1))
+	b := newBench(t, &Fair{Gangs: 512}, 2)
+	add := func(session uint32, of *Tenant, devices ...int) {
+		b.loads = append(b.loads, &load{session: session, tenant: of, devices: Devices(devices...), depth: 64, apart: true,
+			length: func() int64 { return 2e6 + choose.Int64N(4e6) }})
+	}
+	one, other := &Tenant{ID: 1, Weight: 3}, &Tenant{ID: 2, Weight: 1}
+	add(1, one, 0, 1)
+	add(2, one, 0)
+	add(2, one, 1)
+	add(3, other, 0, 1)
+	for _, l := range b.loads {
+		for range l.depth {
+			b.feed(l)
+		}
+	}
+	got := b.between(2*second, 12*second)
+	for session, want := range map[uint32]float64{1: 0.375, 2: 0.375, 3: 0.25} {
+		if part := float64(got[session]) / (2 * 10 * second); part < want-0.02 || part > want+0.02 {
+			t.Errorf("session %d got %.1f %% of the devices, expected %.1f %%", session, 100*part, 100*want)
+		}
+	}
 }
 
 // A gang behind one that leaves no room for it has its place shortly before that ends, by its estimate, and no other

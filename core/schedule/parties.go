@@ -37,6 +37,7 @@ type turns struct {
 	// these are right.
 	first, least   float64
 	lined, counted uint64
+	next           *asking // of its heads, that of the session that is furthest behind; nil outside of lineBehind
 }
 
 // charge charges the estimated cost of a gang that gets its place.
