@@ -79,16 +79,9 @@ func thereAndBack(t *testing.T, l *cluster.Local, one, other string) error {
 func TestPairApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 3, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
-		defer func() {
-			for _, d := range drivers {
-				d.Close()
-			}
-		}()
-		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,
+		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
-				Silence: silence}}.Start(t.Context())
-		statustest.OK(t, err)
-		defer l.Close()
+				Silence: silence}})
 		apart := func() (pairs []string) {
 			for _, is := range l.Report().Islands {
 				for _, w := range is.Workers {

@@ -41,10 +41,7 @@ func newStreamOf(b testing.TB, drivers []device.Driver, devices int, cost, delay
 }
 
 func newStreamIn(b testing.TB, c cluster.InProcess, devices int, cost time.Duration) *stream {
-	l, err := c.Start(b.Context())
-	statustest.OK(b, err)
-	b.Cleanup(l.Close)
-	s := connect(b, l, "client")
+	s := connect(b, start(b, c), "client")
 	all := clustertest.UpTo(devices)
 	return &stream{s: s, x: s.vector(all, ramp),
 		step: s.program(sim.Program{Name: "step", Gang: true, Cost: &cost, Params: vectorParam, Results: []sim.Result{
@@ -186,9 +183,7 @@ func BenchmarkPlay(b *testing.B) {
 	const nodes = 128
 	for _, size := range []struct{ workers, each int }{{1, 1}, {8, 1}, {4, 4}, {32, 4}, {128, 4}, {512, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/each=%d", size.workers, size.each), func(b *testing.B) {
-			l, err := cluster.InProcess{Drivers: simulated(b, size.workers, size.each)}.Start(b.Context())
-			statustest.OK(b, err)
-			b.Cleanup(l.Close)
+			l, _ := open(b, size.workers, size.each)
 			s := connect(b, l, "client")
 			devices, step := clustertest.UpTo(size.workers*size.each), addOne
 			step.Gang = true
@@ -255,11 +250,6 @@ func BenchmarkParity(b *testing.B) {
 			cost *= time.Microsecond
 			b.Run(fmt.Sprintf("workers=%d/cost=%v", size.workers, cost), func(b *testing.B) {
 				drivers := simulatedOn(b, size.workers, sim.Options{Devices: size.each, Island: sim.NewIsland(sim.Real, 1)})
-				b.Cleanup(func() {
-					for _, d := range drivers {
-						d.Close()
-					}
-				})
 				m := newStreamOf(b, drivers, size.workers*size.each, cost, 0, false)
 				m.run(b, 2, 64)
 				m.took = 0

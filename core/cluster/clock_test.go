@@ -56,13 +56,7 @@ func onTheClockOf(t *testing.T, c cluster.InProcess, workers int, o sim.Options,
 		c.Network.Delay = func(string, string) time.Duration { return hop }
 		o.Island = sim.NewIsland(sim.Real, 1)
 		c.Drivers = simulatedOn(t, workers, o)
-		l, err := c.Start(t.Context())
-		statustest.OK(t, err)
-		f(t, l)
-		l.Close()
-		for _, d := range c.Drivers {
-			d.Close()
-		}
+		f(t, start(t, c))
 	})
 }
 

@@ -96,10 +96,7 @@ func countedCluster(t *testing.T, workers int, change func(*counted)) (*cluster.
 		all = append(all, c)
 		drivers[i] = c
 	}
-	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	statustest.OK(t, err)
 	t.Cleanup(func() {
-		l.Close()
 		for i, c := range all {
 			if n := c.open.Load(); n != 0 {
 				t.Errorf("worker %d keeps %d executables", i, n)
@@ -112,7 +109,7 @@ func countedCluster(t *testing.T, workers int, change func(*counted)) (*cluster.
 			}
 		}
 	})
-	return l, all
+	return start(t, cluster.InProcess{Drivers: drivers}), all
 }
 
 // padded is addOne with a text of so many bytes.

@@ -59,7 +59,6 @@ func TestWebPage(t *testing.T) {
 		t.Errorf("without workers readyz answers %q", got)
 	}
 	driver := simulatedOn(t, 1, sim.Options{Devices: 2, Island: sim.NewIsland(sim.Real, 1)})[0]
-	defer driver.Close()
 	w := serve(t, func(ctx context.Context) error {
 		return cluster.ServeWorker(ctx, cluster.WorkerConfig{
 			Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")}, Name: "w", Driver: driver,

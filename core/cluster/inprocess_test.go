@@ -26,17 +26,10 @@ import (
 // simulated makes drivers of one epoch of simulated devices.
 func simulated(t testing.TB, workers, each int) []device.Driver {
 	t.Helper()
-	drivers := simulatedOn(t, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Instant, 1)})
-	t.Cleanup(func() {
-		for _, d := range drivers {
-			d.Close()
-		}
-	})
-	return drivers
+	return simulatedOn(t, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Instant, 1)})
 }
 
-// simulatedOn makes drivers of one epoch with the same options. The caller closes
-// them.
+// simulatedOn makes drivers of one epoch with the same options. They are closed when the test has ended.
 func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 	t.Helper()
 	kinds := make([]device.Kind, workers)
@@ -46,6 +39,11 @@ func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 	drivers, leave, err := cluster.Join(t.Context(), kinds)
 	statustest.OK(t, err)
 	leave()
+	t.Cleanup(func() {
+		for _, d := range drivers {
+			d.Close()
+		}
+	})
 	return drivers
 }
 
@@ -118,10 +116,19 @@ func ramp(d int) []float32 { f := float32(d); return []float32{f, f + 1, f + 2, 
 func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 	t.Helper()
 	drivers := simulated(t, workers, each)
-	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
+	return start(t, cluster.InProcess{Drivers: drivers}), drivers
+}
+
+// start starts a cluster, in which all has to fit together at the test's end.
+func start(t testing.TB, c cluster.InProcess) *cluster.Local {
+	t.Helper()
+	l, err := c.Start(t.Context())
 	statustest.OK(t, err)
-	t.Cleanup(l.Close)
-	return l, drivers
+	t.Cleanup(func() {
+		statustest.Check(t, l.Check())
+		l.Close()
+	})
+	return l
 }
 
 // Programs run on any number of workers and give the same.
@@ -143,9 +150,7 @@ func TestInProcess(t *testing.T) {
 				}
 			}
 			for _, d := range devices {
-				if got, err := s.read(z, d); err != nil || !slices.Equal(got, want) {
-					t.Errorf("device %d: %v, %v, want %v", d, got, err, want)
-				}
+				s.expect(z, d, want...)
 			}
 			s.Free([]uint64{x, y, z})
 			clustertest.Free(t, drivers)
@@ -191,16 +196,13 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 				}
 			}
 			for _, d := range devices {
-				if got, err := c.session.read(y, d); err != nil || !slices.Equal(got, want) {
-					t.Errorf("device %d of %d: %v, %v, want %v", d, len(devices), got, err, want)
-				}
+				c.session.expect(y, d, want...)
 			}
 			c.session.Free([]uint64{x, y})
 		}
 		_, err := l.ConnectTo(t.Context(), "greedy", 9, nil)
 		statustest.Fails(t, "a session of more devices than there are", err, status.ResourceExhausted,
 			"a session of 9 devices was asked for, and the cluster has 8 in 2 workers")
-		statustest.Check(t, l.Check())
 		clustertest.Free(t, drivers)
 	})
 }
@@ -249,9 +251,7 @@ func TestWorkerLost(t *testing.T) {
 	if err := s.Wait(token); err != nil {
 		t.Errorf("a run beside: %v", err)
 	}
-	if got, err := s.read(b, 1); err != nil || !slices.Equal(got, []float32{2, 3, 4, 5}) {
-		t.Errorf("a run beside: %v, %v", got, err)
-	}
+	s.expect(b, 1, 2, 3, 4, 5)
 }
 
 // The objects of a client that goes are freed.
@@ -281,9 +281,7 @@ func TestPartRefused(t *testing.T) {
 	if err := s.Wait(second); err != nil {
 		t.Errorf("the run behind it: %v", err)
 	}
-	if got, err := s.read(z, 1); err != nil || !slices.Equal(got, []float32{1, 3, 5, 7}) {
-		t.Errorf("the run behind it: %v, %v", got, err)
-	}
+	s.expect(z, 1, 1, 3, 5, 7)
 	var refused []string
 	for _, w := range l.Report().Islands[0].Workers {
 		last := w.LastRefused
@@ -301,9 +299,7 @@ func TestPartRefused(t *testing.T) {
 func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const heartbeat = time.Second
-		l, err := cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: heartbeat}.Start(t.Context())
-		statustest.OK(t, err)
-		t.Cleanup(l.Close)
+		l := start(t, cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: heartbeat})
 		slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
 		first, second := slow.program(addOne, 0), goes.program(addOne, 0)
 		y := goes.vector([]int{0}, ramp)
@@ -340,10 +336,7 @@ func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
 // A run whose argument fails while it waits for another fails with the argument's
 // error.
 func TestArgumentFailsMeanwhile(t *testing.T) {
-	drivers := simulated(t, 1, 2)
-	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	statustest.OK(t, err)
-	t.Cleanup(l.Close)
+	l, drivers := open(t, 1, 2)
 	s := connect(t, l, "client")
 	x := s.vector([]int{0}, ramp)
 	one, sum := s.program(addOne, 0), s.program(sumAll, 0, 1)
@@ -378,9 +371,8 @@ func TestWorkerCompilesForOneWhoseWelcomeIsOnItsWay(t *testing.T) {
 			}
 			return time.Millisecond
 		}
-		l, err := cluster.InProcess{Drivers: drivers[:1], Heartbeat: time.Second,
-			Network: &inproc.Conditions{Delay: slow}}.Start(t.Context())
-		statustest.OK(t, err)
+		l := start(t, cluster.InProcess{Drivers: drivers[:1], Heartbeat: time.Second,
+			Network: &inproc.Conditions{Delay: slow}})
 		var joining sync.WaitGroup
 		joining.Go(func() {
 			statustest.Check(t, l.Join(t.Context(), "late", drivers[1], ""))
@@ -389,11 +381,6 @@ func TestWorkerCompilesForOneWhoseWelcomeIsOnItsWay(t *testing.T) {
 		s := connect(t, l, "c")
 		statustest.Check(t, statustest.Of(s.Compile(t.Context(), client.CompileSpec{Format: sim.Format,
 			Code: computations[0].program.Source().Code, Options: sim.CompileOptions([]int{1, 0})})))
-		s.Close()
 		joining.Wait()
-		l.Close()
-		for _, d := range drivers {
-			d.Close()
-		}
 	})
 }

@@ -20,10 +20,9 @@ import (
 func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
-		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second,
+		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
-				Silence: silence}}.Start(t.Context())
-		statustest.OK(t, err)
+				Silence: silence}})
 		const rounds = 600
 		s, ended := connectCollecting(t, l, 2*rounds)
 		done := make(chan struct{})
@@ -51,10 +50,6 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 			t.Errorf("only %d connections were broken", n)
 		}
 		s.Close()
-		l.Close()
-		for _, d := range drivers {
-			d.Close()
-		}
 	})
 }
 
@@ -89,10 +84,9 @@ func checkEnds(t *testing.T, ended <-chan client.Ended, operations int) {
 func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
-		l, err := cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
+		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
 			Patience: 10 * time.Second, Network: &inproc.Conditions{Silence: silence * 5 / 4, // as stream looks now and then
-				Delay: func(string, string) time.Duration { return time.Millisecond }}}.Start(t.Context())
-		statustest.OK(t, err)
+				Delay: func(string, string) time.Duration { return time.Millisecond }}})
 		s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
 		statustest.OK(t, err)
 		object := carry(t, s, 0)
@@ -105,10 +99,6 @@ func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
 			checkCarried(t, s, 0, object)
 		}
 		s.Close()
-		l.Close()
-		for _, d := range drivers {
-			d.Close()
-		}
 	})
 }
 

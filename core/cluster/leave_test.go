@@ -41,7 +41,6 @@ func TestHowAWorkerEnds(t *testing.T) {
 	drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 	var running []*served
 	for i, d := range drivers {
-		defer d.Close()
 		name := []string{"stays", "stops"}[i]
 		running = append(running, serve(t, func(ctx context.Context) error {
 			return cluster.ServeWorker(ctx, cluster.WorkerConfig{

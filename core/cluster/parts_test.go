@@ -22,10 +22,7 @@ var section = usually(256, graph.MaxNodes)
 func inSections(t *testing.T, section, workers, each int) (*cluster.Local, []device.Driver) {
 	t.Helper()
 	drivers := simulated(t, workers, each)
-	l, err := cluster.InProcess{Drivers: drivers, Section: section}.Start(t.Context())
-	statustest.OK(t, err)
-	t.Cleanup(l.Close)
-	return l, drivers
+	return start(t, cluster.InProcess{Drivers: drivers, Section: section}), drivers
 }
 
 // fill adds runs of a program, each of what the one before made, until the graph has
@@ -71,7 +68,6 @@ func TestPlayParts(t *testing.T) {
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
 	s.ForgetGraph(id)
-	statustest.Check(t, l.Check())
 }
 
 // What a play is given for good goes with its last use where it is read, cannot be used
@@ -95,7 +91,6 @@ func TestPlayGiven(t *testing.T) {
 	g.Given = []uint64{2}
 	statustest.Fails(t, "a graph whose Given names what its nodes make", statustest.Of(s.Define(g)),
 		status.InvalidArgument, "to free array 2")
-	statustest.Check(t, l.Check())
 }
 
 // A node that fails in the first section fails what depends on it in others, and
@@ -132,7 +127,6 @@ func TestPlayPartsFail(t *testing.T) {
 	p.freeKept()
 	s.Free([]uint64{x})
 	clustertest.Free(t, drivers)
-	statustest.Check(t, l.Check())
 }
 
 // A play that is stopped between two sections ends: what was sent is done, what was not
@@ -170,5 +164,4 @@ func TestPlayPartsStop(t *testing.T) {
 	s.expect(p.First, 0, 1, 1, 1, 1)
 	s.Free([]uint64{x, p.First, p.First + uint64(section)})
 	clustertest.Free(t, drivers)
-	statustest.Check(t, l.Check())
 }

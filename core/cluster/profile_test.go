@@ -88,7 +88,6 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 	if p := stop(ctx); len(p.Spans) > 0 {
 		t.Error(p.Spans)
 	}
-	statustest.Check(t, l.Check())
 }
 
 // A worker that is lost during a profile is missing from it, by its name.
@@ -136,10 +135,7 @@ func TestAbandonedProfilesEnd(t *testing.T) {
 // What a device does from its launch to its end is as long as the computation.
 func TestSpansAreAsLongAsComputations(t *testing.T) {
 	drivers := simulatedOn(t, 1, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1), Cost: 20 * time.Millisecond})
-	l, err := cluster.InProcess{Drivers: drivers}.Start(t.Context())
-	statustest.OK(t, err)
-	t.Cleanup(func() { l.Close(); drivers[0].Close() })
-	s := connect(t, l, "client")
+	s := connect(t, start(t, cluster.InProcess{Drivers: drivers}), "client")
 	one := s.program(addOne, 0)
 	x := s.vector([]int{0}, ramp)
 	stop := s.profile()

@@ -36,15 +36,7 @@ const (
 // share starts a cluster that shares its devices by time.
 func share(b testing.TB, c cluster.InProcess, workers, each int) *cluster.Local {
 	c.Drivers = simulatedOn(b, workers, sim.Options{Devices: each, Island: sim.NewIsland(sim.Real, 1)})
-	b.Cleanup(func() {
-		for _, d := range c.Drivers {
-			d.Close()
-		}
-	})
-	l, err := c.Start(b.Context())
-	statustest.OK(b, err)
-	b.Cleanup(l.Close)
-	return l
+	return start(b, c)
 }
 
 // occupy makes a client whose computations take cost on so many devices.

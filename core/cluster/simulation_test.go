@@ -235,7 +235,7 @@ func (x *trial) run(many int) {
 	}
 	x.work(clients, logs)
 	x.probe()
-	x.check(workers, clients)
+	x.check(workers)
 	x.local.Close()
 	for _, server := range x.dead {
 		server.Close()
@@ -449,7 +449,7 @@ func (x *trial) probe() {
 }
 
 // check is after all clients have gone.
-func (x *trial) check(workers, clients int) {
+func (x *trial) check(workers int) {
 	t := x.t
 	x.until("the cluster to be empty", func() error {
 		if err := x.local.Check(); err != nil {

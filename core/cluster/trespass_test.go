@@ -46,10 +46,7 @@ func robbed(t *testing.T) (address string, v *victim) {
 			Address: address, Listen: []string{"unix:" + filepath.Join(t.TempDir(), "w")}, Name: "w", Driver: driver,
 			Heartbeat: 100 * time.Millisecond, Wait: 20 * time.Second, Log: slog.New(slog.DiscardHandler)})
 	})
-	t.Cleanup(func() {
-		statustest.Check(t, w.end())
-		driver.Close()
-	})
+	t.Cleanup(func() { statustest.Check(t, w.end()) })
 	workers(t, address, 1)
 	v = &victim{session: begin(t, func(n client.Notify) (client.Cluster, error) {
 		return cluster.Connect(t.Context(), cluster.ClientConfig{
