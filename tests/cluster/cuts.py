@@ -27,7 +27,10 @@ def sockets(pid: int) -> dict[int, int]:
 
 
 def reach(pid: int, number: int) -> socket.socket | None:
-    """Returns a socket of another process as one of this process, too; None if it was closed meanwhile."""
+    """Returns a socket of another process as one of this process, too; None if it was closed meanwhile.
+
+    Its number may be another file's by then.
+    """
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -40,7 +43,13 @@ def reach(pid: int, number: int) -> socket.socket | None:
         return None
     if own < 0:
         pytest.skip(f"this system lets no process reach another's sockets: {os.strerror(ctypes.get_errno())}")
-    return socket.socket(fileno=own)
+    try:
+        return socket.socket(fileno=own)
+    except OSError as error:
+        os.close(own)
+        if error.errno == errno.ENOTSOCK:
+            return None
+        raise
 
 
 def shut(pid: int, number: int) -> None:
