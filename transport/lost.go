@@ -34,6 +34,10 @@ func ByName(err error) error {
 // ended, or it lives and has given the connection up, or something between them has cut it.
 const Ended = "closed the connection without a goodbye: it has died, was cut off, or had heard nothing for too long"
 
+// Anew is what Lost says of a connection whose peer came over another one before this side knew that it had given the
+// first one up.
+const Anew = "connected anew: it had heard nothing for too long, or was cut off"
+
 // Gone is the error of what is under way with a process that has gone: UNAVAILABLE, or NOT_FOUND if it was never there.
 // why names it, if it is known.
 func Gone(name string, why error) error {

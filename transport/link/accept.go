@@ -238,6 +238,7 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 func (c *Conn) displace() {
 	c.mu.Lock()
 	l := c.line
+	c.displaced = l
 	c.mu.Unlock()
 	if l != nil {
 		drop(l)

@@ -106,7 +106,7 @@ type Conn struct {
 	ctx    context.Context // ends with the Conn
 	cancel context.CancelFunc
 
-	mu    sync.Mutex // guards the rest, up to since
+	mu    sync.Mutex // guards the rest, up to displaced
 	room  sync.Cond  // sent has room again, or the Conn has ended
 	line  line       // nil while there is none
 	batch batcher    // line, or nil
@@ -117,6 +117,8 @@ type Conn struct {
 	parting bool  // a Goodbye was sent or received
 	ended   error // why it has ended
 	since   time.Time
+	// displaced is the line that ended because the peer came over another one, until the goroutine in Recv knows.
+	displaced line
 
 	// Read and written without mu, so that Recv seldom takes it: a caller of Send may hold it for a system call.
 	over      atomic.Bool  // ended is there
@@ -376,7 +378,10 @@ func (c *Conn) broke(l line, why error) error {
 		defer c.mu.Unlock()
 		return cmp.Or(c.ended, why)
 	}
-	c.line, c.batch = nil, nil
+	if c.displaced == l {
+		why = transport.LostPeer(c.peer, transport.Anew)
+	}
+	c.line, c.batch, c.displaced = nil, nil, nil
 	c.since = time.Now()
 	c.mu.Unlock()
 	drop(l)

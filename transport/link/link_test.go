@@ -293,6 +293,27 @@ func TestSendDoesNotWaitForWhoIsToldOfABreak(t *testing.T) {
 	})
 }
 
+// A peer may have given a connection up that this side still has: its next one says why that ended.
+func TestPeerThatConnectsAnewIsNotSaidToBeClosedHere(t *testing.T) {
+	inWorld(t, Config{Lease: lease}, func(w *world) {
+		near, far, welcome := w.dial()
+		told := make(chan error, 9)
+		far.(transport.Watched).Watch(func(why error) { told <- why })
+		ended := make(chan error, 2)
+		go func() { ended <- drain(near) }()
+		go func() { ended <- drain(far) }()
+		time.Sleep(time.Second) // both have heard of the other
+		anew, _, err := w.network.Dial(context.Background(), "inproc:controller", &wire.Hello{Role: wire.Role_ROLE_CLIENT,
+			Resume: &wire.Resume{Link: welcome.Link.Id, Secret: welcome.Link.Secret, Term: term, Attempt: 1}})
+		statustest.OK(t, err)
+		statustest.Fails(t, "the reason", <-told, status.Unavailable, transport.Anew)
+		anew.Close()
+		end(near, far)
+		<-ended
+		<-ended
+	})
+}
+
 // What the line does not accept is refused, and the link goes on.
 func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {

@@ -152,7 +152,7 @@ func (s *Listener) run() {
 		n := &newcomer{socket: socket, source: sourceOf(socket), peer: socket.RemoteAddr().Network() + ":" +
 			socket.RemoteAddr().String()}
 		if socket.RemoteAddr().Network() == "unix" {
-			n.peer = "a process at " + s.address
+			n.peer = "a process that connected at " + s.address // its own socket has no name
 		}
 		if out := s.new.add(n); out != nil {
 			out.socket.Close()
