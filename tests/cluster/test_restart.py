@@ -8,16 +8,25 @@ from processes import Cluster, command, until
 from test_faults import lines
 
 # A training loop over both workers: each step reads what the one before has made, donates it, and counts itself, so a
-# step that is lost or done twice shows in the result. Asked by a line, it says how long the longest round took since
+# step that is lost or done twice shows in the result. Each round calls a function of this process, which mostly runs
+# when the controller is killed. Asked by a line, it says how long the longest round took since
 # the last line, once another one has begun and ended.
 LOOP = """
 import sys, threading, time
 import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 devices = jax.devices()
 mesh = Mesh(np.array(devices), ("d",))
 rows = NamedSharding(mesh, P("d"))
+called = []
+
+def hear(count):
+    time.sleep(0.02)
+    called.append(int(count))
+
+call = jax.jit(lambda count: io_callback(hear, None, count, ordered=True))
 step = jax.jit(jax.shard_map(lambda a: a + jax.lax.psum(a, "d") * 0 + 1, mesh=mesh, in_specs=P("d"), out_specs=P("d")),
                donate_argnums=0)
 kept = jax.device_put(np.arange(len(devices) * 8, dtype=np.float32), rows)
@@ -40,6 +49,7 @@ while not over.is_set():
     for _ in range(20):
         x = step(x)
     count += 20
+    call(jax.device_put(np.int32(count), devices[0]))
     y = jax.device_put(np.full(len(devices), count, np.float32), rows)
     assert np.array_equal(np.asarray(x[::8] - y), np.zeros(len(devices))), (count, np.asarray(x))
     now = time.monotonic()
@@ -49,6 +59,8 @@ while not over.is_set():
         rounds.append((begun, now))
     begun = now
 assert np.array_equal(np.asarray(kept), np.arange(len(devices) * 8))
+jax.effects_barrier()
+assert called == list(range(20, count + 1, 20)), (count, called)
 print(count, flush=True)
 """
 
@@ -61,7 +73,7 @@ def kill_controller(cluster: Cluster) -> None:
 
 
 def test_script_goes_on_while_its_controller_is_killed():
-    """Nothing fails, each step is done once, and the script pauses for at most five seconds."""
+    """Nothing fails, steps and callbacks are done once, and the script pauses for at most five seconds."""
     with Cluster(2, 2, "--lease", "30s", restart=True) as cluster:
         client = cluster.start(LOOP)
         assert lines(client, 1) == ["ready"]
