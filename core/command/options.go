@@ -52,7 +52,8 @@ var options = []option{
 		"ones, sim:KIND for a platform sim_KIND of them; pathways up takes several, such as cuda=1x8,cpu=2: one worker " +
 		"with 8 devices, and two, each driver but the first in an island of its name"},
 	{"platform", "", "`platform` of a script's devices, such as cpu, cuda or tpu, where a cluster has several; or some " +
-		"of these, separated by commas; default: that of the first island with accelerators, or else cpu"},
+		"of these, separated by commas; default: the accelerators' (of several, that of the worker whose name is first), " +
+		"or else cpu"},
 	{"island", placement.DefaultIsland, "`name` of the island that a worker's devices belong to"},
 	{"import", "", "Python `modules` that a worker imports at its start, separated by commas, such as those that " +
 		"register FFI handlers"},

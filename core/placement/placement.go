@@ -303,14 +303,18 @@ func (m *Map) Platforms() (all []string) {
 // host is the platform of devices that every machine has.
 const host = "cpu"
 
-// DefaultPlatform returns the platform of sessions that name none: that of the first island with accelerators, or else
-// the host's; "" if there are no workers.
-func (m *Map) DefaultPlatform() string {
-	all := m.Platforms()
-	for _, p := range all {
-		if p != host {
-			return p
+// DefaultPlatform returns the platform of sessions that name none: of the workers with accelerators that of the first
+// by name, whichever joined first, or else the host's; "" if there are no workers.
+func (m *Map) DefaultPlatform() (platform string) {
+	first := ""
+	for _, is := range m.islands {
+		p := is.Platform()
+		if p == "" || p == host && platform != "" {
+			continue
+		}
+		if name := is.members[0].Name; platform == "" || platform == host || CompareNames(name, first) < 0 {
+			platform, first = p, name
 		}
 	}
-	return strings.Join(all, "") // the host's, or none
+	return platform
 }

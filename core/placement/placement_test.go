@@ -98,7 +98,8 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	statustest.Fails(t, "a view of an empty map", statustest.Of(new(Map).ViewOf(1)), status.ResourceExhausted)
 }
 
-// Each platform has its own devices, numbered from 0; the default is that of the first accelerators that are there.
+// Each platform has its own devices, numbered from 0; the default is that of the accelerators of the worker that is the
+// first by name, whichever joined first.
 func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 	var m Map
 	is := func(want string) {
@@ -118,6 +119,12 @@ func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 	add(2, "a", "cuda")
 	add(3, "b", "tpu")
 	add(4, "c", "cuda")
+	is("cuda")
+	before := offer(5, "d", 2)
+	before.Name, before.Platform = "w01", "tpu"
+	join(t, &m, before)
+	is("tpu")
+	m.Leave(5)
 	is("cuda")
 	for platform, want := range map[string]string{
 		"cpu": "1.0/0 1.1/0", "cuda": "2.0/1 2.1/1 4.0/3 4.1/3", "tpu": "3.0/2 3.1/2", "sim": ""} {

@@ -113,8 +113,8 @@ def init(
       platform: which of a cluster's devices, by the name of their platform as `pathways status` shows it: "cpu",
         "cuda", "tpu". With several, such as "cuda,cpu", the script has devices of all of these: `jax.devices()` are
         those of the first, `pathways.devices("cpu")` the others, and `devices` is how many it gets of each. None means
-        PATHWAYS_PLATFORM or, if that is not set, the platform of the cluster's first island with accelerators, and
-        "cpu" where none has any.
+        PATHWAYS_PLATFORM or, if that is not set, the platform of the cluster's accelerators (of several, that of the
+        worker whose name comes first), and "cpu" where it has none.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for an unknown option, an invalid address, a number out of range, or memory_limit
