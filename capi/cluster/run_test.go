@@ -33,9 +33,10 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 	return rows
 }
 
-func compile(t testing.TB, c *pjrt.Client, p devicetest.Program, devices ...int) device.Executable {
+// compile compiles a program that adds one.
+func compile(t testing.TB, c *pjrt.Client, devices ...int) device.Executable {
 	t.Helper()
-	x, err := c.Compile(context.Background(), devicetest.Simulated(p, vector).Source(),
+	x, err := c.Compile(context.Background(), devicetest.Simulated(devicetest.AddOne, vector).Source(),
 		compileoptions.New(len(devices), 1, devices, false))
 	statustest.OK(t, err)
 	return x
@@ -54,7 +55,7 @@ func release(rows ...[]device.Buffer) {
 func TestExecuteReturnsAtOnce(t *testing.T) {
 	island := sim.NewIsland(sim.Manual, 1)
 	c, _ := newFrontend(t, sim.Options{Devices: 2, Island: island, Cost: time.Second})
-	x := compile(t, c, devicetest.AddOne, 0, 1)
+	x := compile(t, c, 0, 1)
 	rows := inputs(t, c, 2)
 	var made [][]device.Buffer
 	for range 5 {
@@ -80,7 +81,7 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 // A run enters Go once, whatever the number of devices, and so does a batch of freed objects.
 func TestEntriesIntoGo(t *testing.T) {
 	c, inner := newFrontend(t, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
-	x := compile(t, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
+	x := compile(t, c, 0, 1, 2, 3, 4, 5, 6, 7)
 	rows := inputs(t, c, 8)
 	before := cluster.ReadStats()
 	const runs = 1000
@@ -155,7 +156,7 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 func TestCloseUnderWay(t *testing.T) {
 	island := sim.NewIsland(sim.Manual, 1)
 	c, _ := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
-	x := compile(t, c, devicetest.AddOne, 0)
+	x := compile(t, c, 0)
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
 	statustest.OK(t, err)
@@ -171,7 +172,7 @@ func TestCloseUnderWay(t *testing.T) {
 func TestShutdownOfALostSession(t *testing.T) {
 	island := sim.NewIsland(sim.Manual, 1)
 	c, inner := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
-	x := compile(t, c, devicetest.AddOne, 0)
+	x := compile(t, c, 0)
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
 	statustest.OK(t, err)
@@ -191,7 +192,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 // BenchmarkExecute is the frontend's part of a run, over a cluster of function calls.
 func BenchmarkExecute(b *testing.B) {
 	c, _ := newFrontend(b, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
-	x := compile(b, c, devicetest.AddOne, 0, 1, 2, 3, 4, 5, 6, 7)
+	x := compile(b, c, 0, 1, 2, 3, 4, 5, 6, 7)
 	rows := inputs(b, c, 8)
 	for b.Loop() {
 		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})

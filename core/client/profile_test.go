@@ -31,20 +31,19 @@ func profiles(t *testing.T) *near {
 	return n
 }
 
-// answer has a worker answer to the question that was asked last, with a clock that is
-// ahead.
-func (n *near) answer(worker uint64, ahead time.Duration, bytes int64) {
+// answer has a worker answer to the question that was asked last.
+func (n *near) answer(worker uint64, bytes int64) {
 	synctest.Wait()
 	asked := n.came(wire.KindProfile)
 	m := new(wire.Profile)
 	statustest.OK(n.t, proto.Unmarshal(asked[len(asked)-1], m))
 	n.says(wire.KindProfiled, &wire.Profiled{
-		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().Add(ahead).UnixNano(), Bytes: bytes})
+		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().UnixNano(), Bytes: bytes})
 	synctest.Wait()
 }
 
 // begin starts a profile that both workers answer to after a while.
-func (n *near) begin(ahead time.Duration) StopProfile {
+func (n *near) begin() StopProfile {
 	started := make(chan StopProfile, 1)
 	go func() {
 		stop, err := n.cluster.StartProfile(context.Background())
@@ -53,8 +52,8 @@ func (n *near) begin(ahead time.Duration) StopProfile {
 	}()
 	synctest.Wait()
 	time.Sleep(time.Millisecond)
-	n.answer(1, 0, 0)
-	n.answer(2, ahead, 0)
+	n.answer(1, 0)
+	n.answer(2, 0)
 	return <-started
 }
 
@@ -73,8 +72,8 @@ func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := profiles(t)
 		defer n.cluster.Close()
-		ended := n.stop(n.begin(0))
-		n.answer(1, 0, 0)
+		ended := n.stop(n.begin())
+		n.answer(1, 0)
 		begun := time.Now()
 		p := <-ended
 		if time.Since(begun) > 5*time.Second || len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "worker b: ") {
@@ -87,10 +86,10 @@ func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
 		}
 		// A late answer is dropped, and does not count for the next profile.
 		n.says(wire.KindProfiled, &wire.Profiled{Id: 1, Stop: true, Session: 3, Worker: 2, Bytes: 5})
-		stop := n.begin(0)
+		stop := n.begin()
 		ended = n.stop(stop)
-		n.answer(1, 0, 0)
-		n.answer(2, 0, 0)
+		n.answer(1, 0)
+		n.answer(2, 0)
 		if p := <-ended; len(p.Missing) != 0 {
 			t.Error(p.Missing)
 		}
@@ -101,8 +100,8 @@ func TestProfileDoesNotWaitForWorkersThatAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := profiles(t)
 		defer n.cluster.Close()
-		ended := n.stop(n.begin(0))
-		n.answer(1, 0, 7) // and its bytes do not come
+		ended := n.stop(n.begin())
+		n.answer(1, 7) // and its bytes do not come
 		n.says(wire.KindPeers, &wire.Peers{Gone: []uint64{2}, Why: wire.Of(errLost)})
 		synctest.Wait()
 		n.exchange.end(func(k transport.Key) bool { return k.ID == wire.ProfileKey(1) && k.Part == 1 }, errLost)
@@ -118,7 +117,7 @@ func TestProfileDoesNotWaitForWorkersThatAreLost(t *testing.T) {
 func TestProfileEndsWithItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := profiles(t)
-		ended := n.stop(n.begin(0))
+		ended := n.stop(n.begin())
 		n.cluster.Close()
 		if p := <-ended; len(p.Missing) != 1 || !strings.Contains(p.Missing[0], "closed") {
 			t.Error(p.Missing)

@@ -11,17 +11,17 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// dispatched returns the operations of a kind that workers are sent, by connection.
-func (b *bed) dispatched(actions []Action, kind wire.Kind) map[uint64][][]byte {
+// free has the client free arrays, and returns what workers are sent to free, by connection.
+func (b *bed) free(m *wire.Free) map[uint64][][]byte {
 	b.t.Helper()
 	by := map[uint64][][]byte{}
-	for _, a := range actions {
+	for _, a := range b.say(b.client, wire.KindFree, m) {
 		if a.Kind != Send || a.Wire != wire.KindDispatch {
 			continue
 		}
 		m := new(wire.Dispatch)
 		statustest.OK(b.t, proto.Unmarshal(a.Payload, m))
-		if wire.Kind(m.Kind) == kind {
+		if wire.Kind(m.Kind) == wire.KindFree {
 			for _, to := range a.To {
 				by[to] = append(by[to], m.Operation)
 			}
@@ -60,24 +60,24 @@ func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 		Array: &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{10}}})
 	b.reportAll() // until then its bytes stay counted
 	free := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{2, 9}}, {Object: 8, Devices: []uint32{0}}, {}}}
-	got := b.dispatched(b.say(b.client, wire.KindFree, free), wire.KindFree)
+	got := b.free(free)
 	m := new(wire.Free)
 	if len(got) != 1 || len(got[b.workers[1]]) != 1 || proto.Unmarshal(got[b.workers[1]][0], m) != nil ||
 		len(m.Objects) != 0 || len(m.Rows) != 1 || m.Rows[0].Object != 7 || !slices.Equal(m.Rows[0].Devices, []uint32{2}) {
 		t.Errorf("the workers are sent %v: %v", got, m)
 	}
-	if again := b.dispatched(b.say(b.client, wire.KindFree, free), wire.KindFree); len(again) != 0 {
+	if again := b.free(free); len(again) != 0 {
 		t.Errorf("a shard that is freed twice is told again: %v", again)
 	}
 	if bytes := b.st.Report().Sessions[0].Bytes; !slices.Equal(bytes, []int64{40, 40, 0, 40}) {
 		t.Errorf("the devices have %v bytes", bytes)
 	}
 	rest := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{0, 1, 3}}}}
-	if got = b.dispatched(b.say(b.client, wire.KindFree, rest), wire.KindFree); len(got) != 2 {
+	if got = b.free(rest); len(got) != 2 {
 		t.Errorf("the other shards are told to %d workers, want both", len(got))
 	}
 	statustest.Check(t, b.st.Check())
-	got = b.dispatched(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{7}}), wire.KindFree)
+	got = b.free(&wire.Free{Objects: []uint64{7}})
 	if len(got) != 2 {
 		t.Errorf("the end of the object is told to %d workers, want both", len(got))
 	}

@@ -20,13 +20,12 @@ type machine struct {
 	out []Action
 }
 
-func (m *machine) step(ev Event) []Action {
+func (m *machine) step(ev Event) {
 	m.t.Helper()
 	m.out = m.Step(ev, nil)
 	if err := m.Check(); err != nil {
 		m.t.Fatalf("after %+v: %v", ev, err)
 	}
-	return m.out
 }
 
 // want compares what the last step did, as text.

@@ -16,10 +16,11 @@ import (
 
 // limited is a world whose devices have room for so many vectors of 16 bytes. Its
 // drivers have no more either, so that what is admitted too early fails.
-func limited(t *testing.T, workers, each, vectors int, o sim.Options, programs ...sim.Program) *world {
+func limited(t *testing.T, workers, each, vectors int, programs ...sim.Program) *world {
 	t.Helper()
-	o.Memory = int64(16 * vectors)
-	w := &world{script: start(t, simDrivers(t, workers, each, o), func(c *worker.Config) { c.MemoryLimit = o.Memory })}
+	memory := int64(16 * vectors)
+	w := &world{script: start(t, simDrivers(t, workers, each, sim.Options{Memory: memory}),
+		func(c *worker.Config) { c.MemoryLimit = memory })}
 	for d := range workers * each {
 		w.devices = append(w.devices, d)
 	}
@@ -48,7 +49,7 @@ func (w *world) full(gang uint64, parts ...string) {
 }
 
 func TestHoldersOfMemoryAreNamedByUserAndHost(t *testing.T) {
-	w := limited(t, 1, 1, 2, sim.Options{}, addOne(), sum())
+	w := limited(t, 1, 1, 2, addOne(), sum())
 	w.tell(wire.KindSession, &wire.Session{
 		Session: 2, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
 		Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
@@ -61,7 +62,7 @@ func TestHoldersOfMemoryAreNamedByUserAndHost(t *testing.T) {
 // What does not fit and never will is refused, with what is needed, what there is
 // and who has it; what was there before stays good.
 func TestArraysAboveTheLimitAreRefused(t *testing.T) {
-	w := limited(t, 2, 2, 2, sim.Options{}, addOne(), sum())
+	w := limited(t, 2, 2, 2, addOne(), sum())
 	w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
 	for _, program := range []uint64{1, 2} { // by itself, and with its devices together
 		w.full(w.run(1, 2+program, program, 3, 1), "makes 16 bytes", "may have 32 bytes", "32 bytes are in use",
@@ -88,7 +89,7 @@ var vector4 = &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 func TestDonationTakesNoRoom(t *testing.T) {
 	step := addOne()
 	step.Params = []sim.Param{{DType: "f32", Dims: []int64{4}, Donated: true}}
-	w := limited(t, 1, 2, 1, sim.Options{}, step)
+	w := limited(t, 1, 2, 1, step)
 	gangs := []uint64{w.put(1, 1, 1, w.devices, ramp)}
 	for i := uint64(2); i < 20; i++ {
 		gangs = append(gangs, w.run(1, i, 1, i, i-1))

@@ -68,7 +68,7 @@ func TestTransferOfOwnMoves(t *testing.T) {
 		w.tellOne(i, wire.KindGraph, &wire.Graph{Session: 1, Graph: 1, Inputs: 1, Outputs: []uint64{2},
 			Nodes: []*wire.Node{{Transfer: w.ownMoves(moves(1), i), Makes: 1}}})
 	}
-	w.must(w.play(1, 20, 3, 1, 0, 1)...)
+	w.must(w.play(1, 20, 3, 0, 1)...)
 	check(3, 30)
 	w.free(1, 2, 3)
 	w.empty()

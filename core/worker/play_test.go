@@ -7,7 +7,6 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device/sim"
 )
 
 // define sends a graph: a chain of so many runs of program 1, the last of which is
@@ -21,11 +20,10 @@ func (w *world) define(graph uint64, nodes int) {
 	w.tell(wire.KindGraph, m)
 }
 
-// play sends nodes of a play of one input and returns their gangs.
-func (w *world) play(graph, op, first, input uint64, from, count int) (gangs []uint64) {
+// play sends nodes of a play of array 1 and returns their gangs.
+func (w *world) play(graph, op, first uint64, from, count int) (gangs []uint64) {
 	w.tell(wire.KindPlayed, &wire.Played{Gang: w.gang + 1, Session: 1, Graph: graph, Op: op, From: uint32(from),
-		Count: uint32(count), First: first,
-		Inputs: []uint64{input}, Client: clientProcess})
+		Count: uint32(count), First: first, Inputs: []uint64{1}, Client: clientProcess})
 	for range count {
 		w.gang++
 		gangs = append(gangs, w.gang)
@@ -37,13 +35,13 @@ func (w *world) play(graph, op, first, input uint64, from, count int) (gangs []u
 // them end, as a controller without more memory sends them, with other operations between.
 func TestPlayWithinMemory(t *testing.T) {
 	const nodes, vectors = 40, 4
-	w := limited(t, 2, 2, vectors, sim.Options{}, addOne())
+	w := limited(t, 2, 2, vectors, addOne())
 	w.define(1, nodes)
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	for i := range uint64(3) {
 		op, first := 10+100*i, 100+100*i
 		for node := range nodes {
-			w.must(w.play(1, op, first, 1, node, 1)...)
+			w.must(w.play(1, op, first, node, 1)...)
 			if node == 7 {
 				w.must(w.run(1, op+90, 1, first+90, 1))
 				w.free(first + 90)
@@ -62,7 +60,7 @@ func TestPlayWithinMemory(t *testing.T) {
 // the free that comes behind the play.
 func TestPlayGivenWithinMemory(t *testing.T) {
 	const vectors = 40
-	w := limited(t, 2, 2, vectors+2, sim.Options{}, addOne())
+	w := limited(t, 2, 2, vectors+2, addOne())
 	m := &wire.Graph{Session: 1, Graph: 1, Inputs: vectors}
 	var given, made []uint64
 	for i := range uint64(vectors) {
@@ -96,12 +94,12 @@ func TestPlayUnknown(t *testing.T) {
 			statustest.Fails(t, what, w.wait(g, w.all...), status.Internal, "graph")
 		}
 	}
-	fails("a graph that was not sent", w.play(7, 10, 10, 1, 0, 3))
+	fails("a graph that was not sent", w.play(7, 10, 10, 0, 3))
 	w.define(1, 3)
-	fails("more nodes than there are", w.play(1, 20, 20, 1, 2, 2))
-	w.must(w.play(1, 30, 30, 1, 0, 3)...)
+	fails("more nodes than there are", w.play(1, 20, 20, 2, 2))
+	w.must(w.play(1, 30, 30, 0, 3)...)
 	w.tell(wire.KindForget, &wire.Forget{Session: 1, Graphs: []uint64{1}})
-	fails("a graph that was forgotten", w.play(1, 40, 40, 1, 0, 3))
+	fails("a graph that was forgotten", w.play(1, 40, 40, 0, 3))
 	w.free(1, 32)
 	w.empty()
 }

@@ -22,7 +22,7 @@ func BenchmarkTiny(b *testing.B) {
 			p.replicas = 1
 		}
 		step := s.compile(p)
-		x := s.Array(input, clustertest.UpTo(c.workers), values(length))
+		x := s.Array(input, clustertest.UpTo(c.workers), values)
 		token, y := s.Start(step, x)
 		statustest.OK(b, s.Wait(token))
 		s.Free([]uint64{y})

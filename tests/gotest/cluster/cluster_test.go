@@ -111,15 +111,12 @@ func (s *session) compile(p program) *client.Remote {
 }
 
 // values are floats of many magnitudes, whose sums depend on the order.
-func values(n int) func(d int) []byte {
-	return func(d int) []byte {
-		var b []byte
-		for i := range n {
-			x := math.Sin(float64(1+i)*1.7+float64(d)*0.3) * math.Pow(10, float64((i*7+d*5)%9-4))
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
-		}
-		return b
+func values(d int) (b []byte) {
+	for i := range length {
+		x := math.Sin(float64(1+i)*1.7+float64(d)*0.3) * math.Pow(10, float64((i*7+d*5)%9-4))
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
 	}
+	return b
 }
 
 const length = 96
@@ -206,7 +203,7 @@ func natively(t *testing.T, p program) [][]byte {
 	defer x.Close()
 	rows := make([][]device.Buffer, p.replicas)
 	for i := range rows {
-		b, err := d.FromHost(device.Host{Shape: input, Data: values(length)(i), Device: i})
+		b, err := d.FromHost(device.Host{Shape: input, Data: values(i), Device: i})
 		statustest.OK(t, err)
 		defer b.Close()
 		rows[i] = []device.Buffer{b}
@@ -244,7 +241,7 @@ func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			r := open(t, workers, devices/workers)
 			s := r.connect(t, "client")
-			x := s.Array(input, clustertest.UpTo(devices), values(length))
+			x := s.Array(input, clustertest.UpTo(devices), values)
 			for _, p := range programs(devices) {
 				remote := s.compile(p)
 				if form := remote.Info.Collective; form != (p.name != "alone") {
@@ -280,7 +277,7 @@ func TestOppositeOrder(t *testing.T) {
 		for k := range 2 {
 			s := r.connect(t, fmt.Sprint("client ", k))
 			remotes := []*client.Remote{s.compile(all[1]), s.compile(all[7])}
-			x := s.Array(input, clustertest.UpTo(4), values(length))
+			x := s.Array(input, clustertest.UpTo(4), values)
 			clients.Go(func() {
 				var tokens []uint64
 				for i := range 60 {
@@ -305,7 +302,7 @@ func TestChainIsUnderWayAsAWhole(t *testing.T) {
 		r := open(t, workers, 2/workers)
 		s := r.connect(t, "client")
 		step := s.compile(programs(2)[5])
-		x := s.Array(input, clustertest.UpTo(2), values(length))
+		x := s.Array(input, clustertest.UpTo(2), values)
 		var last uint64
 		for range 200 {
 			token, y := s.Start(step, x)
@@ -324,7 +321,7 @@ func TestWorkerLost(t *testing.T) {
 	r := open(t, 2, 2)
 	s := r.connect(t, "client")
 	all := s.compile(programs(4)[7])
-	x := s.Array(input, clustertest.UpTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values)
 	var tokens []uint64
 	for range 40 {
 		token, y := s.Start(all, x)
@@ -347,7 +344,7 @@ func TestWorkerLost(t *testing.T) {
 	token, _ := s.Start(all, x)
 	statustest.Fails(t, "a run after the loss", s.Wait(token), status.DataLoss, "worker-1")
 	t.Logf("%d of %d runs were lost", lost, len(tokens))
-	a := s.Array(input, []int{0, 1}, values(length))
+	a := s.Array(input, []int{0, 1}, values)
 	beside := s.compile(programs(2)[1])
 	token, y := s.Start(beside, a)
 	if err := s.Wait(token); err != nil {
@@ -362,7 +359,7 @@ func TestWorkerLost(t *testing.T) {
 func TestShardsAndBoxesMoveBetweenWorkers(t *testing.T) {
 	r := open(t, 2, 2)
 	s := r.connect(t, "client")
-	x := s.Array(input, clustertest.UpTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values)
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: input.Dims}
 	const quarter = length / 4
 	m := &wire.Transfer{Object: s.Objects(1), Array: array}
@@ -388,7 +385,7 @@ func TestShardsAndBoxesMoveBetweenWorkers(t *testing.T) {
 		var want []byte
 		from := (d + 3) % 4
 		for k := range 4 {
-			want = append(want, values(length)(k)[4*quarter*from:4*quarter*(from+1)]...)
+			want = append(want, values(k)[4*quarter*from:4*quarter*(from+1)]...)
 		}
 		if got, err := s.Read(z, d, 4*length); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("device %d: %v, the bytes are right: %v", d, err, bytes.Equal(got, want))
@@ -404,7 +401,7 @@ func TestPartFails(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
 	sum := s.compile(calling(2))
-	x := s.Array(input, clustertest.UpTo(2), values(length))
+	x := s.Array(input, clustertest.UpTo(2), values)
 	token, warm := s.startCalling(sum, negate, x)
 	statustest.OK(t, s.Wait(token))
 	fail := make(chan func(error), 1)
@@ -414,7 +411,7 @@ func TestPartFails(t *testing.T) {
 			fail <- written
 			return
 		}
-		copy(dst, values(length)(0))
+		copy(dst, values(0))
 		written(nil)
 	}
 	statustest.OK(t, s.Put(p))

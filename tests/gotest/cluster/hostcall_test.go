@@ -52,7 +52,7 @@ func TestHostCalls(t *testing.T) {
 		r := open(t, workers, 4/workers)
 		s := r.connect(t, "client")
 		p, plain := s.compile(calling(4)), s.compile(programs(4)[1])
-		x := s.Array(input, clustertest.UpTo(4), values(length))
+		x := s.Array(input, clustertest.UpTo(4), values)
 		var calls atomic.Int64
 		for range 10 {
 			token, y := s.startCalling(p, func(h *client.HostCall) {
@@ -99,7 +99,7 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
 	p, plain := s.compile(calling(2)), s.compile(programs(2)[1])
-	x := s.Array(input, clustertest.UpTo(2), values(length))
+	x := s.Array(input, clustertest.UpTo(2), values)
 	held := make(chan *client.HostCall, 2)
 	token, _ := s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	one, two := <-held, <-held
@@ -121,7 +121,7 @@ func TestCallsOfDepartedClientEnd(t *testing.T) {
 	r := open(t, 2, 2)
 	s, other := r.connect(t, "client"), r.connect(t, "other")
 	p := s.compile(calling(4))
-	x := s.Array(input, clustertest.UpTo(4), values(length))
+	x := s.Array(input, clustertest.UpTo(4), values)
 	held := make(chan *client.HostCall, 4)
 	s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
 	calls := []*client.HostCall{<-held, <-held, <-held, <-held}
@@ -130,7 +130,7 @@ func TestCallsOfDepartedClientEnd(t *testing.T) {
 		negate(h)
 	}
 	q := other.compile(programs(4)[1])
-	y := other.Array(input, clustertest.UpTo(4), values(length))
+	y := other.Array(input, clustertest.UpTo(4), values)
 	token, z := other.Start(q, y)
 	statustest.Check(t, other.Wait(token))
 	other.Free([]uint64{y, z})

@@ -34,7 +34,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 			s := r.connect(t, "client")
 			sine, sum, calls := s.compile(programs(4)[0]), s.compile(programs(4)[1]), s.compile(calling(4))
 			steps := []*client.Remote{sine, sum, sine, calls, sum, sine, sum}
-			x := s.Array(input, clustertest.UpTo(4), values(length))
+			x := s.Array(input, clustertest.UpTo(4), values)
 			y := x
 			for _, p := range steps {
 				token, z := s.startCalling(p, negate, y)
