@@ -87,7 +87,7 @@ var rooms = []room{
 		"device/pjrt", "device/sim", "device/devicetest", "capi/base/shortage", "core/epoch", "core/worker", "core/cluster",
 		"core/cluster/clustertest",
 		"core/command", "capi/drivers", "capi/python", "capi/cluster", "capi/cmd/pathways"}},
-	{"device/host", []string{"device/pjrt", "core/worker", "capi/embedded"}},
+	{"device/host", []string{"device/pjrt", "core/worker", "capi/embedded", "capi/cluster"}},
 	{"device/pjrt/abi", []string{"device/pjrt", "capi/python"}},
 	{"device/pjrt/ffi", []string{"device/pjrt", "capi/ffi"}},
 	{"device/pjrt", []string{"capi/drivers", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},

@@ -23,6 +23,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/host"
 	driver "github.com/openpathways/pathways/device/pjrt"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -114,13 +115,21 @@ func connect(ctx context.Context, address string, want Want, versions map[string
 		return nil, err
 	}
 	name, _ := os.Hostname()
-	return core.Connect(ctx, core.ClientConfig{
+	// Callbacks of events wait in C for Python's GIL. If Go has one processor, all else waits until its monitor takes it
+	// from them (capi/lib/monitor.c): 1 to 5 ms of a call that takes 0.1 ms otherwise.
+	giveBack := host.Second()
+	c, err := core.Connect(ctx, core.ClientConfig{
 		Address: address, Secret: secret, Name: fmt.Sprintf("%s:%d", name, os.Getpid()), Devices: want.Devices,
 		Elastic: want.Elastic, Platforms: want.Platforms,
 		Heartbeat: heartbeat, Silence: silence, Versions: versions, Software: "pathways " + base.Version, Alone: alone,
 		Hurry: interrupted, Held: tellHeld, Moment: happened,
 		Waits: func(why string) { heldLines.add(fmt.Sprintf("waits for the cluster at %s: %s", address, why)) },
 	}, notify)
+	if err != nil {
+		giveBack()
+		return nil, err
+	}
+	return inner{c, giveBack}, nil
 }
 
 // variable returns a variable of the process as it is now. A notebook sets some before it connects, such as whose token

@@ -6,9 +6,9 @@
 // Linux ends a sleep late by up to the thread's timer slack, which a thread inherits from the one that makes it. So the
 // monitor is made by a thread that temporarily has more than the usual 50 microseconds. The monitor's purpose, taking a
 // processor (GOMAXPROCS) from a thread that blocks in C, is then delayed by as much. Clients of devices, whose threads
-// block in plugins, have spare processors for that (device/host). A client of a cluster has none: only callbacks of
-// events block there, for Python's GIL, and whenever operations end Go would wake a thread to look for work on the idle
-// processor, which takes a third of a client's time in calls that it waits for.
+// block in plugins, have spare processors for that (device/host). A client of a cluster has one only where Go has but
+// one by itself: only callbacks of events block there, for Python's GIL, and whenever operations end Go would wake a
+// thread to look for work on the idle processor, which takes a third of a client's time in calls that it waits for.
 //
 // As a library, the runtime makes two threads in this order: one to start on, and that one makes the monitor. In
 // another order some other thread of the runtime would have the slack, and nothing else would change.

@@ -57,6 +57,17 @@ func Spare(processors int) (giveBack func()) {
 	})
 }
 
+// Second is Spare(1) where the process's share of the machine is one processor, and else does nothing.
+func Second() (giveBack func()) {
+	spare.mu.Lock()
+	share := runtime.GOMAXPROCS(0) - largest()
+	spare.mu.Unlock()
+	if share > 1 {
+		return func() {}
+	}
+	return Spare(1)
+}
+
 // largest returns the largest number in held. The caller holds spare.mu.
 func largest() int {
 	if len(spare.held) == 0 {

@@ -46,16 +46,9 @@ func TestSpareProcessorsLeaveTheUsersChoiceAlone(t *testing.T) {
 	processors(t, "where the environment says how many", before)
 }
 
-// A share of the machine that changes meanwhile counts, as it does without spare processors.
-func TestSpareProcessorsFollowTheShareOfTheMachine(t *testing.T) {
-	t.Setenv("GOMAXPROCS", "")
-	usual := share()
-	defer share()
-	giveBack := Spare(3)
-	defer giveBack()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var all, one unix.CPUSet
+// bound returns the processors that this thread may run on, and one of them.
+func bound(t *testing.T) (all, one unix.CPUSet) {
+	t.Helper()
 	if err := unix.SchedGetaffinity(0, &all); err != nil || all.Count() < 2 {
 		t.Skipf("this thread may run on %d processors (%v); the test takes one away", all.Count(), err)
 	}
@@ -65,6 +58,40 @@ func TestSpareProcessorsFollowTheShareOfTheMachine(t *testing.T) {
 			break
 		}
 	}
+	return all, one
+}
+
+func TestSecondProcessorIsSpareWhereThereIsOne(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	usual := share()
+	defer share()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	all, one := bound(t)
+	none := Second()
+	processors(t, "there are several", usual)
+	none()
+	statustest.OK(t, unix.SchedSetaffinity(0, &one))
+	defer func() { statustest.OK(t, unix.SchedSetaffinity(0, &all)) }()
+	share()
+	first, second := Second(), Second()
+	processors(t, "there is one", 2)
+	first()
+	processors(t, "another one needs it", 2)
+	second()
+	processors(t, "none needs it", 1)
+}
+
+// A share of the machine that changes meanwhile counts, as it does without spare processors.
+func TestSpareProcessorsFollowTheShareOfTheMachine(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	usual := share()
+	defer share()
+	giveBack := Spare(3)
+	defer giveBack()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	all, one := bound(t)
 	set := func(to *unix.CPUSet, want int) {
 		t.Helper()
 		statustest.OK(t, unix.SchedSetaffinity(0, to))

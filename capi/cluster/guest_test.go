@@ -1,0 +1,78 @@
+package cluster_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openpathways/pathways/capi/cluster"
+	"github.com/openpathways/pathways/core/client"
+	core "github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/device"
+	"github.com/openpathways/pathways/device/sim"
+)
+
+// Go's monitor is slow to take a processor from a callback that waits for Python's GIL (capi/lib/monitor.c), so a
+// client of a cluster elsewhere that has one processor gets another one.
+func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATHWAYS_CONFIG", config)
+	address, log := "unix:"+filepath.Join(dir, "c"), slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancel(t.Context())
+	var served sync.WaitGroup
+	defer served.Wait()
+	defer cancel()
+	served.Go(func() {
+		if err := core.ServeController(ctx, core.ControllerConfig{Listen: []string{address}, Log: log}); err != nil {
+			t.Error(err)
+		}
+	})
+	devices, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(ctx,
+		device.Membership{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer devices.Close()
+	served.Go(func() {
+		err := core.ServeWorker(ctx, core.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")},
+			Name:   "w",
+			Driver: devices, Wait: time.Minute, Log: log})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	defer cancel()
+
+	runtime.SetDefaultGOMAXPROCS()
+	usual := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(1)
+	defer runtime.SetDefaultGOMAXPROCS()
+	var c client.Cluster
+	for c == nil { // until the controller is there, and then its worker
+		c, err = cluster.Connect(ctx, address, cluster.Want{Devices: 1}, nil, func([]client.Ended) {})
+		code := status.CodeOf(err)
+		if err != nil && (ctx.Err() != nil || code != status.Unavailable && code != status.ResourceExhausted) {
+			t.Fatal(err)
+		}
+	}
+	if got := runtime.GOMAXPROCS(0); got != usual+1 {
+		t.Errorf("%d processors with a client, want %d", got, usual+1)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := runtime.GOMAXPROCS(0); got != usual {
+		t.Errorf("%d processors behind the client's end, want %d", got, usual)
+	}
+}
