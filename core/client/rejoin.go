@@ -92,98 +92,45 @@ func (r *remote) settles(ended int) {
 // maxFrames is how many bytes of frames one Rejoin has, but for one that is longer.
 const maxFrames = 8 << 20
 
+// retold is what a controller that has started again is told of this session.
+type retold struct {
+	frames [][]byte
+	last   *wire.Rejoin // the end of them
+}
+
+func (a *retold) add(kind wire.Kind, payload []byte) {
+	a.frames = append(a.frames, wire.AppendFrame(nil, kind, payload))
+}
+
+func (a *retold) say(kind wire.Kind, m proto.Message) {
+	if payload, err := proto.Marshal(m); err == nil {
+		a.add(kind, payload)
+	}
+}
+
 // rejoin tells a controller that has started again what this session has. The reader calls it: nothing is received
 // meanwhile, so a submission that holds order does not wait for this.
 func (r *remote) rejoin() error {
 	r.order.Lock()
 	defer r.order.Unlock()
 	r.sendPut(false) // so that all numbers that were given have messages
-	var frames [][]byte
-	add := func(kind wire.Kind, payload []byte) { frames = append(frames, wire.AppendFrame(nil, kind, payload)) }
-	last, sent := &wire.Rejoin{Epoch: r.epoch}, map[uint64]bool{} // graphs
 	r.mu.Lock()
-	last.Last = r.op
-	last.Programs = slices.Sorted(maps.Keys(r.devices))
-	for _, id := range slices.Sorted(maps.Keys(r.graphs)) {
-		for _, s := range r.graphs[id].sections {
-			sent[s.graph] = true
-			add(wire.KindGraph, s.message)
-		}
-	}
-	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
-		if p := r.pending[op].play; p != nil && !sent[p.of.graph] { // it was forgotten behind its play
-			sent[p.of.graph] = true
-			add(wire.KindGraph, p.of.message)
-		}
-	}
-	for _, a := range r.assemblies.by {
-		if a.object != 0 {
-			add(wire.KindAssemble, a.message)
+	a := &retold{last: &wire.Rejoin{Epoch: r.epoch, Last: r.op, Programs: slices.Sorted(maps.Keys(r.devices))}}
+	r.retellGraphs(a)
+	for _, as := range r.assemblies.by {
+		if as.object != 0 {
+			a.add(wire.KindAssemble, as.message)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
-		add(wire.KindCompile, r.compiles[id].message)
+		a.add(wire.KindCompile, r.compiles[id].message)
 	}
+	r.retellOperations(a)
+	r.retellProfiles(a)
+	r.retellSlices(a)
 	giving := slices.Collect(maps.Keys(r.giving))
-	var aborts []*wire.Abort
-	var play *playing // whose message was added last
-	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
-		p := r.pending[op]
-		if p.play != nil {
-			last.Pending = append(last.Pending, op)
-			if p.play != play {
-				play = p.play
-				frames = append(frames, play.message)
-			}
-			continue
-		}
-		if p.put == nil {
-			frames = append(frames, p.message)
-			continue
-		}
-		frame, err := r.delivered(op, p.message)
-		frames = append(frames, frame)
-		if err = cmp.Or(p.put.err, err); err != nil {
-			aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(err)})
-		}
-	}
-	var requests []*wire.SliceRequest
-	for _, number := range slices.Sorted(maps.Keys(r.asked)) {
-		requests = append(requests, r.asked[number].again())
-	}
-	for slice, list := range r.remapping {
-		for range list {
-			requests = append(requests, &wire.SliceRequest{Slice: slice})
-		}
-	}
-	last.Slices = slices.AppendSeq(slices.Collect(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
-	var profiles []*wire.Profile
-	for _, id := range slices.Sorted(maps.Keys(r.profiles)) { // which workers go on with, or begin now
-		profiles = append(profiles, &wire.Profile{Id: id})
-	}
-	if p := r.round; p != nil {
-		p.sent, p.again = time.Now(), true
-		if p.stop {
-			profiles = append(profiles, &wire.Profile{Id: p.id, Stop: true})
-		}
-	}
 	r.mu.Unlock()
-	for _, m := range profiles {
-		if payload, err := proto.Marshal(m); err == nil {
-			add(wire.KindProfile, payload)
-		}
-	}
-	for _, m := range requests {
-		if payload, err := proto.Marshal(m); err == nil {
-			add(wire.KindSliceRequest, payload)
-		}
-	}
-	for _, m := range aborts {
-		if payload, err := proto.Marshal(m); err == nil {
-			add(wire.KindAbort, payload)
-		}
-	}
-	if err := r.sendRejoin(append(frames, r.kept.frees...), last); err != nil {
+	if err := r.sendRejoin(append(a.frames, r.kept.frees...), a.last); err != nil {
 		return err
 	}
 	for _, transfer := range giving { // who was to receive it may not know; it is asked for anew
@@ -191,6 +138,79 @@ func (r *remote) rejoin() error {
 	}
 	r.moment(MomentRestarted, "", nil, nil)
 	return nil
+}
+
+// retellGraphs adds all graphs, and the sections that plays under way are of. The caller holds mu.
+func (r *remote) retellGraphs(a *retold) {
+	sent := map[uint64]bool{}
+	for _, id := range slices.Sorted(maps.Keys(r.graphs)) {
+		for _, s := range r.graphs[id].sections {
+			sent[s.graph] = true
+			a.add(wire.KindGraph, s.message)
+		}
+	}
+	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
+		if p := r.pending[op].play; p != nil && !sent[p.of.graph] { // it was forgotten behind its play
+			sent[p.of.graph] = true
+			a.add(wire.KindGraph, p.of.message)
+		}
+	}
+}
+
+// retellOperations adds the messages of operations under way, and behind them the ends of puts that cannot go on. The
+// caller holds order and mu.
+func (r *remote) retellOperations(a *retold) {
+	var aborts []*wire.Abort
+	var play *playing // whose message was added last
+	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
+		p := r.pending[op]
+		switch {
+		case p.play != nil:
+			a.last.Pending = append(a.last.Pending, op)
+			if p.play != play {
+				play = p.play
+				a.frames = append(a.frames, play.message)
+			}
+		case p.put == nil:
+			a.frames = append(a.frames, p.message)
+		default:
+			frame, err := r.delivered(op, p.message)
+			a.frames = append(a.frames, frame)
+			if err = cmp.Or(p.put.err, err); err != nil {
+				aborts = append(aborts, &wire.Abort{Gang: op, Status: wire.Of(err)})
+			}
+		}
+	}
+	for _, m := range aborts {
+		a.say(wire.KindAbort, m)
+	}
+}
+
+// retellProfiles adds profiles, which workers go on with, or begin now. The caller holds mu.
+func (r *remote) retellProfiles(a *retold) {
+	for _, id := range slices.Sorted(maps.Keys(r.profiles)) {
+		a.say(wire.KindProfile, &wire.Profile{Id: id})
+	}
+	if p := r.round; p != nil {
+		p.sent, p.again = time.Now(), true
+		if p.stop {
+			a.say(wire.KindProfile, &wire.Profile{Id: p.id, Stop: true})
+		}
+	}
+}
+
+// retellSlices adds the requests for slices that wait for an answer, and names them and the slices that the session
+// has. The caller holds mu.
+func (r *remote) retellSlices(a *retold) {
+	for _, number := range slices.Sorted(maps.Keys(r.asked)) {
+		a.say(wire.KindSliceRequest, r.asked[number].again())
+	}
+	for slice, list := range r.remapping {
+		for range list {
+			a.say(wire.KindSliceRequest, &wire.SliceRequest{Slice: slice})
+		}
+	}
+	a.last.Slices = slices.AppendSeq(slices.Collect(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
 }
 
 var errRowLost = status.New(status.Unavailable, "the worker that it was sent to is gone")
