@@ -11,7 +11,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   its sharding. Without it, moves take the stock way.
 - `jax._src.interpreters.pxla`: `shard_arg_handlers` and `batched_device_put`, by which JAX brings arrays to other
   devices, and `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call. They are replaced
-  where a script has devices of several platforms.
+  where a script has devices of several platforms. Without the last one, C++ moves arrays that were never placed, by
+  reading them on the host.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
@@ -176,7 +177,8 @@ def replace_puts(
     if not hasattr(stock, "__wrapped__"):
         pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(shard_args(stock))
         pxla.batched_device_put = functools.wraps(pxla.batched_device_put)(batched_put(pxla.batched_device_put))
-        pjit._get_fastpath_data = functools.wraps(pjit._get_fastpath_data)(fastpath_data(pjit._get_fastpath_data))
+        if data := getattr(pjit, "_get_fastpath_data", None):
+            pjit._get_fastpath_data = functools.wraps(data)(fastpath_data(data))
 
 
 class DevicePut(NamedTuple):
