@@ -418,6 +418,9 @@ func (m *top) details(of row) []string {
 	showApart(w, about)
 	showWaits(w, about)
 	w.Flush()
+	if of.session != nil && strings.Count(b.String(), "\n") == 1 {
+		fmt.Fprintln(&b, "\nNone of its computations is the oldest on a device, nothing of it is held, and it has no slice.")
+	}
 	lines := strings.Split(b.String(), "\n")
 	for i := range lines {
 		lines[i] = wire.Clean(lines[i])

@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,10 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	shows("a session", "session 1, ann", "jit_step, called at train.py:7", "Esc back")
 	press(escape, down, enter)
 	shows("the other session", "session 2, bob", "w1/0-1")
+	idle := m.details(row{session: &wire.Report_SessionReport{Session: 3}})
+	if !strings.Contains(fmt.Sprint(idle), "None of") {
+		t.Errorf("of a session that has nothing it shows %q", idle)
+	}
 	press(tab)
 	shows("workers", "GANGS▾", "w1", "w0", "default")
 	press(down, enter)
