@@ -216,8 +216,9 @@ func advise(address string, err error) error {
 	all, name := filepath.Dir(dir), filepath.Base(dir)
 	switch {
 	case isUnix && filepath.Base(path) == Socket && all != "/" && clusterName.MatchString(name):
-		err = status.New(status.Unavailable, "%w; no controller runs there: "+
-			"start the cluster again with `pathways up --dir %s --cluster %s` and the options it had", err, all, name)
+		err = status.New(status.Unavailable, "%w; no controller runs there now: "+
+			"unless its supervisor is about to start it again, start the cluster with `pathways up --dir %s --cluster %s` "+
+			"and the options it had", err, all, name)
 	case isUnix, errors.Is(err, syscall.ECONNREFUSED):
 		err = status.New(status.Unavailable, "%w; no controller listens there: "+
 			"start it with `pathways controller` if it has ended, or compare the address with its --listen", err)

@@ -83,8 +83,8 @@ var options = []option{
 		"time that an operation waits for device memory that other sessions hold; after that, it fails"},
 	{"http", "", "`address` of a web page that shows the cluster, and of metrics for Prometheus, such as " +
 		"127.0.0.1:8080; default: none"},
-	{"no-restart", false, "do not restart workers that die; otherwise pathways up leaves a supervisor process behind, " +
-		"which restarts them"},
+	{"no-restart", false, "do not restart processes that die; otherwise pathways up leaves a supervisor process " +
+		"behind, which restarts workers and the controller"},
 	{"dispatch", "parallel",
 		"`order` of gangs: parallel sends a gang before those that it reads from have ended, sequential after that"},
 	{"batch", true, "whether calls that queue up are sent together; false is slower"},
