@@ -161,6 +161,7 @@ FAULTS = [
     Fault("connection of the script to the controller is cut", up(*LEASE), broken("script", "controller"), True),
     Fault("connection of a worker to the controller is cut", up(*LEASE), broken("worker-0", "controller"), True),
     Fault("connection between two workers is cut", up(*LEASE), broken("worker-0", "worker-1"), True),
+    Fault("connection of the script to a worker is cut", up(*LEASE), broken("script", "worker-0"), True),
     Fault("controller stopped for 5 s, counted from its end", up(*LEASE), stop_controller(5), True),
     Fault("controller stopped for 14 s, counted from its end", up(*LEASE), stop_controller(14), True),
     Fault("controller killed, restarted by the supervisor", up(*LEASE), kill("controller")),
