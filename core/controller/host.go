@@ -179,7 +179,7 @@ func (st *State) hostProspect(g *gang) prospect {
 	case slot < 0:
 		return hopeful
 	case need > g.s.tenant.terms.HostMemory:
-		st.giveUp(g, st.noRoom(g, "which is more than the tenant may have"))
+		st.giveUp(g, st.noRoom(g, "that is more than the tenant may have"))
 		return changed
 	case len(st.onHost(g, slot)) == 0: // its own client's operations are in the way
 		return hopeful

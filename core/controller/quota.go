@@ -97,7 +97,7 @@ func (st *State) quotaProspect(g *gang) ([]*session, prospect) {
 	case on < 0: // what leaves is enough
 		return nil, hopeful
 	case need > g.s.tenant.terms.DeviceMemory:
-		st.giveUp(g, st.noRoom(g, "which is more than the tenant may have"))
+		st.giveUp(g, st.noRoom(g, "that is more than the tenant may have"))
 		return nil, changed
 	}
 	return st.prospectWith(g, st.inTheWay(g, on))

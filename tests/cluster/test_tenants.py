@@ -99,7 +99,7 @@ def test_tenants_share_devices_by_their_weights(tmp_path):
             assert moved["research"] == ["120.0", "(1024, 512)"]
             assert moved["students"][0] == "120.0"
             assert "operations of tenant students may take 1 MiB there at a time" in moved["students"][1]
-            assert "which is more than the tenant may have" in moved["students"][1]
+            assert "that is more than the tenant may have" in moved["students"][1]
             file.write_text(FILE)
             os.kill(cluster.processes["controller"], signal.SIGHUP)
             until("the controller has read the file", lambda: tenants()["students"]["max_sessions"] == 1)
