@@ -7,70 +7,52 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// messages makes a message of each kind that a controller may be sent.
+var messages = [1 << 8]func() proto.Message{
+	wire.KindRun:          empty[wire.Run],
+	wire.KindCompleted:    empty[wire.Completed],
+	wire.KindFree:         empty[wire.Free],
+	wire.KindAssemble:     empty[wire.Assemble],
+	wire.KindPut:          empty[wire.Put],
+	wire.KindFetch:        empty[wire.Fetch],
+	wire.KindGraph:        empty[wire.Graph],
+	wire.KindPlay:         empty[wire.Play],
+	wire.KindTransfer:     empty[wire.Transfer],
+	wire.KindCompile:      empty[wire.Compile],
+	wire.KindCompiled:     empty[wire.Compiled],
+	wire.KindWant:         empty[wire.Want],
+	wire.KindHave:         empty[wire.Have],
+	wire.KindLoaded:       empty[wire.Loaded],
+	wire.KindForget:       empty[wire.Forget],
+	wire.KindAbort:        empty[wire.Abort],
+	wire.KindRebind:       empty[wire.Rebind],
+	wire.KindRejoin:       empty[wire.Rejoin],
+	wire.KindSettled:      empty[wire.Settled],
+	wire.KindHostCall:     empty[wire.HostCall],
+	wire.KindProfile:      empty[wire.Profile],
+	wire.KindProfiled:     empty[wire.Profiled],
+	wire.KindDoing:        empty[wire.Doing],
+	wire.KindTrace:        empty[wire.Trace],
+	wire.KindSliceRequest: empty[wire.SliceRequest],
+	wire.KindSliceRelease: empty[wire.SliceRelease],
+	wire.KindHeartbeat:    empty[wire.Heartbeat],
+	wire.KindGoodbye:      empty[wire.Goodbye],
+	wire.KindAsk:          empty[wire.Ask],
+}
+
+func empty[M any, P interface {
+	*M
+	proto.Message
+}]() proto.Message {
+	return P(new(M))
+}
+
 // decode reads a message that a controller may be sent.
 func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
-	var m proto.Message
-	switch kind {
-	case wire.KindRun:
-		m = new(wire.Run)
-	case wire.KindCompleted:
-		m = new(wire.Completed)
-	case wire.KindFree:
-		m = new(wire.Free)
-	case wire.KindAssemble:
-		m = new(wire.Assemble)
-	case wire.KindPut:
-		m = new(wire.Put)
-	case wire.KindFetch:
-		m = new(wire.Fetch)
-	case wire.KindGraph:
-		m = new(wire.Graph)
-	case wire.KindPlay:
-		m = new(wire.Play)
-	case wire.KindTransfer:
-		m = new(wire.Transfer)
-	case wire.KindCompile:
-		m = new(wire.Compile)
-	case wire.KindCompiled:
-		m = new(wire.Compiled)
-	case wire.KindWant:
-		m = new(wire.Want)
-	case wire.KindHave:
-		m = new(wire.Have)
-	case wire.KindLoaded:
-		m = new(wire.Loaded)
-	case wire.KindForget:
-		m = new(wire.Forget)
-	case wire.KindAbort:
-		m = new(wire.Abort)
-	case wire.KindRebind:
-		m = new(wire.Rebind)
-	case wire.KindRejoin:
-		m = new(wire.Rejoin)
-	case wire.KindSettled:
-		m = new(wire.Settled)
-	case wire.KindHostCall:
-		m = new(wire.HostCall)
-	case wire.KindProfile:
-		m = new(wire.Profile)
-	case wire.KindProfiled:
-		m = new(wire.Profiled)
-	case wire.KindDoing:
-		m = new(wire.Doing)
-	case wire.KindTrace:
-		m = new(wire.Trace)
-	case wire.KindSliceRequest:
-		m = new(wire.SliceRequest)
-	case wire.KindSliceRelease:
-		m = new(wire.SliceRelease)
-	case wire.KindHeartbeat:
-		m = new(wire.Heartbeat)
-	case wire.KindGoodbye:
-		m = new(wire.Goodbye)
-	case wire.KindAsk:
-		m = new(wire.Ask)
-	default:
+	message := messages[kind]
+	if message == nil {
 		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)
 	}
+	m := message()
 	return m, wire.Decode(kind, payload, m)
 }
