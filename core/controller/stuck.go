@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/chain"
+	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -114,6 +115,28 @@ func (st *State) endStuck() {
 	}
 	for _, g := range stuck {
 		st.abortStuck(g)
+	}
+	if st.muted.any {
+		st.endDependents()
+	}
+}
+
+// endDependents fails the runs that wait for their places on workers that were silent for so long, and read what has
+// failed: their turn does not come before the worker is back.
+func (st *State) endDependents() {
+	for _, is := range st.islands {
+		for _, t := range slices.Sorted(maps.Keys(is.held)) {
+			g := is.held[t]
+			if g == nil || g.run == nil || !g.place.workers.meets(st.muted.slots) {
+				continue
+			}
+			for _, id := range g.run.Inputs {
+				if o := g.s.objects[id]; o != nil && o.err != nil {
+					st.feed(is, schedule.Event{Kind: schedule.Cancel, ID: t, Err: o.err})
+					break
+				}
+			}
+		}
 	}
 }
 
