@@ -291,13 +291,36 @@ func (b *Board) ring(from, to int) (written, read *atomic.Uint64, bytes []byte) 
 // post sends a letter. It does not wait: where the ring is full, the letter stays
 // in this process until there is room.
 func (b *Board) post(process uint64, k mail, form form, data []byte) {
+	if to, ok := b.write(process, k, form, data); ok {
+		b.ringBell(to)
+	}
+}
+
+// postAll is post of a letter to several of the peers. All of them have it before any is
+// woken: a woken process may take this one's processor, and the others would have to wait.
+func (b *Board) postAll(peers []uint64, to []int, k mail, form form, data []byte) {
+	var written [placesMax]int
+	n := 0
+	for _, i := range to {
+		if place, ok := b.write(peers[i], k, form, data); ok {
+			written[n] = place
+			n++
+		}
+	}
+	for _, place := range written[:n] {
+		b.ringBell(place)
+	}
+}
+
+// write is post without the bell: it returns the receiver's place, and whether its bell is to be rung.
+func (b *Board) write(process uint64, k mail, form form, data []byte) (to int, written bool) {
 	k.from = b.self
-	to := b.met.Load().index[process]
+	to = b.met.Load().index[process]
 	o := &b.out[to]
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.dead {
-		o.mu.Unlock()
-		return
+		return to, false
 	}
 	if o.busy || !b.put(to, k, form, data) {
 		o.queue = append(o.queue, queued{k, form, slices.Clone(data)})
@@ -305,20 +328,18 @@ func (b *Board) post(process uint64, k mail, form form, data []byte) {
 			o.busy = true
 			go b.drainQueue(to)
 		}
-		o.mu.Unlock()
-		return
+		return to, false
 	}
-	o.mu.Unlock()
-	b.ringBell(to)
+	return to, true
 }
 
-// refer sends a letter that says where a block lies.
-func (b *Board) refer(process uint64, k mail, at spot, size int64) {
+// refer has several of the peers told where a block lies.
+func (b *Board) refer(peers []uint64, to []int, k mail, at spot, size int64) {
 	var m [referBytes]byte
 	binary.LittleEndian.PutUint64(m[:], uint64(size))
 	binary.LittleEndian.PutUint64(m[8:], uint64(at.at))
 	binary.LittleEndian.PutUint64(m[16:], uint64(at.slot))
-	b.post(process, k, lies, m[:])
+	b.postAll(peers, to, k, lies, m[:])
 }
 
 // readers returns the bits of processes, for take.

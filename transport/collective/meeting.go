@@ -172,9 +172,7 @@ func (m *meeting) publish(board *Board, key transport.Key) {
 		return
 	}
 	packed := m.pack(nil, &r.out)
-	for _, i := range r.to {
-		board.post(m.table.peers[i], mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:r.out.bytes])
-	}
+	board.postAll(m.table.peers, r.to, mail{id: m.gang.id, part: key.Part}, isHere, (*packed)[:r.out.bytes])
 	scratch.Put(packed)
 }
 
@@ -184,9 +182,7 @@ func (m *meeting) show(board *Board, key transport.Key, s *pack, peers []int, re
 	k := mail{id: m.gang.id, part: key.Part}
 	if at, data := board.area.take(s.bytes, readers); data != nil {
 		m.fill(data, s)
-		for _, i := range peers {
-			board.refer(m.table.peers[i], k, at, s.bytes)
-		}
+		board.refer(m.table.peers, peers, k, at, s.bytes)
 		return
 	}
 	var size [8]byte
