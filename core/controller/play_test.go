@@ -128,6 +128,24 @@ func TestInnerEnds(t *testing.T) {
 	}
 }
 
+// While a worker says nothing, nodes that wait for their place fail with one before them that stood still, as runs do.
+func TestNodesFailWithOneThatStoodStill(t *testing.T) {
+	b := newBed(t, Config{Heartbeat: 1e9, StuckAfter: 10e9, FirstCome: true, Limits: Limits{Window: 1}}, 2, 1)
+	b.program(2)
+	b.chain(3)
+	b.say(b.client, wire.KindPlay, &wire.Play{Op: 2, Graph: 1, Nodes: 3, First: 2, Inputs: []uint64{1}})
+	b.told()
+	for second := range int64(12) {
+		b.now += 1e9
+		b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{Standing: []*wire.Standing{{Gang: b.st.gang, Session: 1,
+			Devices: []uint32{0}, At: "all-reduce 0", SinceMs: 1000 * second, StillMs: 1000 * second}}})
+		b.step(Event{Kind: Tick})
+	}
+	if ends := b.told(); !slices.Equal(ends, []int{-2, -3, -4}) {
+		t.Errorf("the client heard of %v, want the failures of nodes 2, 3 and 4", ends)
+	}
+}
+
 // A play of 128 nodes through State, from the client's frame to its end, with one
 // report of each worker: processor time a node, beside that of 128 runs, in turns.
 func BenchmarkPlay(b *testing.B) {

@@ -127,14 +127,11 @@ func (st *State) endDependents() {
 	for _, is := range st.islands {
 		for _, t := range slices.Sorted(maps.Keys(is.held)) {
 			g := is.held[t]
-			if g == nil || g.run == nil || !g.place.workers.meets(st.muted.slots) {
+			if g == nil || !g.place.workers.meets(st.muted.slots) {
 				continue
 			}
-			for _, id := range g.run.Inputs {
-				if o := g.s.objects[id]; o != nil && o.err != nil {
-					st.feed(is, schedule.Event{Kind: schedule.Cancel, ID: t, Err: o.err})
-					break
-				}
+			if err := st.usable(g); err != nil {
+				st.feed(is, schedule.Event{Kind: schedule.Cancel, ID: t, Err: err})
 			}
 		}
 	}
