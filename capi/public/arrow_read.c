@@ -11,7 +11,7 @@
 #include "arrow.h"
 
 enum { kMost = 1 << 20 };  // fields, or bytes of metadata: more than that is not a schema
-static const int64_t kLongest = (int64_t)1 << 60;  // so that sums and products of a few do not overflow
+static const int64_t kLongest = (int64_t)1 << 60;  // so that sums of a few do not overflow
 
 // ---- the metadata of a tensor ----
 
