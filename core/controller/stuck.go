@@ -35,7 +35,8 @@ import (
 // another part elsewhere.
 //
 // The decision is made at a Tick from the reports alone. While a worker is silent for so long, the gangs with parts
-// there and elsewhere are kept, so that a Tick looks at no others; runs pay nothing for it as long as none is.
+// there and elsewhere are kept, so that a Tick looks at no others but those that are held; runs pay nothing for it as
+// long as none is.
 
 // muted is what waits for workers that were silent for Config.StuckAfter.
 type muted struct {
