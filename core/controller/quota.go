@@ -63,7 +63,7 @@ func (st *State) maySlice(t *tenancy, more int) error {
 	if len(holders) > 0 {
 		text = ", in those of " + namesOf(holders)
 	}
-	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d%s; %d more are wanted: "+
+	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d%s; this one needs %d more: "+
 		"release a slice, or ask the cluster's operator for more", t.terms.Name, status.Count(most, "device"), has, text,
 		more)
 }
