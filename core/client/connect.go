@@ -208,31 +208,6 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	return r, nil
 }
 
-// checkDevices returns an error if a controller describes devices that a session with so many devices and platforms
-// cannot have: who uses the session relies on their numbers. All devices come in their order, as in a Welcome.
-func checkDevices(devices []*wire.Device, all, platforms int) error {
-	for i, d := range devices {
-		number := d.GetNumber()
-		switch {
-		case int(number) >= all, len(devices) == all && int(number) != i:
-			return status.New(status.Internal, "the controller describes device %d in the place of device %d of %d; install "+
-				"the same version of openpathways on both sides", number, i, all)
-		case int(d.GetPlatform()) >= platforms:
-			return status.New(status.Internal, "the controller says that device %d is of platform %d, and names %s; install "+
-				"the same version of openpathways on both sides", number, d.GetPlatform(), status.Count(platforms, "platform"))
-		}
-	}
-	return nil
-}
-
-// Platforms implements Cluster.
-func (r *remote) Platforms() []*wire.Platform { return r.platforms }
-
-// platformOf returns the name of a device's platform.
-func (r *remote) platformOf(d *wire.Device) string {
-	return r.platforms[d.Platform].GetName()
-}
-
 // Objects implements Cluster.
 func (r *remote) Objects(n int) uint64 { return r.objects.Add(uint64(n)) - uint64(n) + 1 }
 
@@ -432,16 +407,7 @@ func (r *remote) hear(kind wire.Kind, payload []byte) error {
 	case wire.KindProfiled:
 		return wire.Decoded(kind, payload, new(wire.Profiled), func(m *wire.Profiled) { r.profiled(m, time.Now()) })
 	case wire.KindRebind:
-		m := new(wire.Rebind)
-		if err := wire.Decode(kind, payload, m); err != nil {
-			return err
-		}
-		if err := checkDevices(m.Devices, len(r.Devices()), len(r.platforms)); err != nil {
-			return err
-		}
-		r.exchange.Peers(m.Workers, nil, nil)
-		r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, nil)
-		r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
+		return r.offered(payload)
 	case wire.KindPeers:
 		return wire.Decoded(kind, payload, new(wire.Peers), func(m *wire.Peers) {
 			r.lostWorkers(m.Gone, m.Why.Err())

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -23,6 +24,31 @@ type view struct {
 
 // Devices implements Cluster.
 func (r *remote) Devices() []*wire.Device { return r.view.Load().devices }
+
+// checkDevices returns an error if a controller describes devices that a session with so many devices and platforms
+// cannot have: who uses the session relies on their numbers. All devices come in their order, as in a Welcome.
+func checkDevices(devices []*wire.Device, all, platforms int) error {
+	for i, d := range devices {
+		number := d.GetNumber()
+		switch {
+		case int(number) >= all, len(devices) == all && int(number) != i:
+			return status.New(status.Internal, "the controller describes device %d in the place of device %d of %d; install "+
+				"the same version of openpathways on both sides", number, i, all)
+		case int(d.GetPlatform()) >= platforms:
+			return status.New(status.Internal, "the controller says that device %d is of platform %d, and names %s; install "+
+				"the same version of openpathways on both sides", number, d.GetPlatform(), status.Count(platforms, "platform"))
+		}
+	}
+	return nil
+}
+
+// Platforms implements Cluster.
+func (r *remote) Platforms() []*wire.Platform { return r.platforms }
+
+// platformOf returns the name of a device's platform.
+func (r *remote) platformOf(d *wire.Device) string {
+	return r.platforms[d.Platform].GetName()
+}
 
 // worker returns the process of the worker that a device is of.
 func (r *remote) worker(device uint32) uint64 { return r.view.Load().worker(device) }
@@ -71,6 +97,21 @@ func (r *remote) isLost(process uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.gone[process]
+}
+
+// offered takes in that other workers can take the place of lost ones.
+func (r *remote) offered(payload []byte) error {
+	m := new(wire.Rebind)
+	if err := wire.Decode(wire.KindRebind, payload, m); err != nil {
+		return err
+	}
+	if err := checkDevices(m.Devices, len(r.Devices()), len(r.platforms)); err != nil {
+		return err
+	}
+	r.exchange.Peers(m.Workers, nil, nil)
+	r.momentsOf(MomentCame, &view{devices: m.Devices, workers: m.Workers}, nil)
+	r.running.Go(func() { r.rebind(m) }) // which may wait for a submission, and the reader must not
+	return nil
 }
 
 // rebind accepts an offer of the controller.
