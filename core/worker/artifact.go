@@ -75,9 +75,7 @@ func (w *Worker) text(ctx context.Context, t *wire.Content) (*content.Memory, er
 	if err != nil {
 		return nil, status.Wrap(err, "the program's text of %d bytes did not come", t.Size)
 	}
-	for _, m := range parts[1:] {
-		m.Release()
-	}
+	release(parts[1:]...)
 	if sum := sha256.Sum256(parts[0].Data); !bytes.Equal(sum[:], t.Sha256) {
 		parts[0].Release()
 		return nil, status.New(status.DataLoss, "the program's text is not the one that was announced: it has %d bytes with "+
@@ -248,29 +246,30 @@ func (w *Worker) offer(e *loaded, form wire.Loadable_Form) {
 		return
 	}
 	// Where it cannot be loaded anywhere, it lacks the code that others need.
-	e.told = e.err == nil && w.loadsAnywhere(form) && a.kept[e.number] == nil && len(e.parts[0].Data) > 0
+	tell := e.err == nil && w.loadsAnywhere(form) && a.kept[e.number] == nil && len(e.parts[0].Data) > 0
 	parts := e.parts
-	if !e.told {
+	if e.told = tell; !tell {
 		e.parts = nil
 	}
-	told := e.told
 	a.mu.Unlock()
-	if told {
+	if tell {
 		w.sendHave(e.number, false)
 		spill(parts...)
-		return
-	}
-	for _, part := range parts {
-		part.Release()
+	} else {
+		release(parts...)
 	}
 }
 
 // forgetParts releases the bytes that an executable was loaded from.
 func (e *loaded) forgetParts() {
-	for _, part := range e.parts {
+	release(e.parts...)
+	e.parts = nil
+}
+
+func release(parts ...*content.Memory) {
+	for _, part := range parts {
 		part.Release()
 	}
-	e.parts = nil
 }
 
 func (w *Worker) sendHave(number uint64, no bool) {
@@ -486,9 +485,7 @@ func (w *Worker) give(m *wire.Give) {
 		}
 		content.Send(w.config.Exchange, m.To, m.Transfer, data, func(error) { // who receives it asks another
 			a.given(m.Transfer)
-			for _, part := range parts {
-				part.Release()
-			}
+			release(parts...)
 		})
 	})
 }

@@ -93,9 +93,7 @@ func readCached(path string) (m *wire.Compiled, parts []*content.Memory, err err
 	defer f.Close()
 	defer func() {
 		if err != nil {
-			for _, part := range parts {
-				part.Release()
-			}
+			release(parts...)
 			m, parts, err = nil, nil, system.Error(err, "cannot read a compiled program")
 		}
 	}()
@@ -166,11 +164,7 @@ func damaged(err error) error { return status.New(status.DataLoss, "the file is 
 // toCache keeps what a worker answers with, and the parts of the artifact, which it releases. It runs when the answer
 // has gone.
 func (w *Worker) toCache(m *wire.Compile, answer *wire.Compiled, parts []*content.Memory) {
-	defer func() {
-		for _, part := range parts {
-			part.Release()
-		}
-	}()
+	defer release(parts...)
 	if len(answer.Loadable.Serialized) == 0 && (len(parts) == 0 || len(parts[0].Data) == 0) {
 		return // the driver has no serialized form
 	}
