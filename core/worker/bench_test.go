@@ -70,7 +70,7 @@ func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) 
 	b.StopTimer()
 }
 
-// "x-watched" is the time of a run while somebody looks at what the device does, by that of one on a worker that nobody
+// "x-watched" is the time of a run while someone looks at what the device does, by that of one on a worker that no one
 // looks at: the median of turns, which are short, so that other work of the machine meets both.
 func BenchmarkRunWatched(b *testing.B) {
 	const turn = 200

@@ -312,7 +312,7 @@ func (b *Board) postAll(peers []uint64, to []int, k mail, form form, data []byte
 	}
 }
 
-// write is post without the bell: it returns the receiver's place, and whether its bell is to be rung.
+// write is post without the bell: it returns the receiver's place, and whether to ring its bell.
 func (b *Board) write(process uint64, k mail, form form, data []byte) (to int, written bool) {
 	k.from = b.self
 	to = b.met.Load().index[process]
