@@ -56,10 +56,10 @@ func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T)
 
 	runtime.SetDefaultGOMAXPROCS()
 	usual := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(1)
 	defer runtime.SetDefaultGOMAXPROCS()
 	var c client.Cluster
 	for c == nil { // until the controller is there, and then its worker
+		runtime.GOMAXPROCS(1) // what was given for a session that did not begin is given back as the machine's share
 		c, err = cluster.Connect(ctx, address, cluster.Want{Devices: 1}, nil, func([]client.Ended) {})
 		code := status.CodeOf(err)
 		if err != nil && (ctx.Err() != nil || code != status.Unavailable && code != status.ResourceExhausted) {
