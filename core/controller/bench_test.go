@@ -51,7 +51,7 @@ func (b *bed) step(ev Event) []Action {
 	if b.around != nil {
 		return b.measured(ev)
 	}
-	b.actions = b.st.Step(ev, b.actions[:0])
+	b.actions = b.st.Step(&ev, b.actions[:0])
 	return b.actions
 }
 
@@ -61,9 +61,9 @@ func (b *bed) measured(ev Event) []Action {
 	if b.around(func() { work = b.st.Survey(&ev) }); work != nil {
 		work()
 	}
-	b.around(func() { b.actions = b.st.Step(ev, b.actions[:0]) })
+	b.around(func() { b.actions = b.st.Step(&ev, b.actions[:0]) })
 	for b.st.More() {
-		b.around(func() { b.actions = b.st.Step(Event{Kind: Continue, Now: b.now}, b.actions[:0]) })
+		b.around(func() { b.actions = b.st.Step(&Event{Kind: Continue, Now: b.now}, b.actions[:0]) })
 	}
 	return b.actions
 }

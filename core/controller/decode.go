@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"bytes"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/status"
@@ -54,5 +56,10 @@ func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)
 	}
 	m := message()
+	if run, ok := m.(*wire.Run); ok { // what every computation costs
+		err := run.Parse(payload)
+		run.Trace = bytes.Clone(run.Trace) // the payload does not last
+		return m, err
+	}
 	return m, wire.Decode(kind, payload, m)
 }

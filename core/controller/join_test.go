@@ -15,7 +15,7 @@ import (
 func (st *State) tryJoin(conn uint64, name string, addresses ...string) (refused error) {
 	offer := &wire.WorkerOffer{Addresses: addresses, Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{
 		{Kind: "sim"}}}
-	for _, a := range st.Step(Event{
+	for _, a := range st.Step(&Event{
 		Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer}}, nil) {
 		if a.Kind == Refuse {
 			refused = a.Err
@@ -52,7 +52,7 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 			h.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}},
 				Addresses: strings.Fields(p.address)}
 		}
-		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil) {
+		for _, a := range st.Step(&Event{Kind: Join, Conn: conn, Message: h}, nil) {
 			if a.Kind == Refuse {
 				refused = a.Err
 			}
@@ -90,7 +90,7 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 			Worker: &wire.WorkerOffer{
 				Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}},
 				Addresses: strings.Fields(c.there.address)}}
-		st.Step(Event{Kind: Join, Conn: 1, Message: there}, nil)
+		st.Step(&Event{Kind: Join, Conn: 1, Message: there}, nil)
 		err := join(st, 2, c.role, c.comes)
 		statustest.Fails(t, c.what, err, c.want)
 		for _, part := range []string{c.says, c.does, "--listen"} {
@@ -99,7 +99,7 @@ func TestWorkersOfOtherMachines(t *testing.T) {
 			}
 		}
 		// What is there is not in the way of others once it has gone.
-		st.Step(Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
+		st.Step(&Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
 		if err := join(st, 3, worker, process{"c", "c", "tcp:node3:1"}); err != nil && c.want != status.OK {
 			t.Errorf("%s: after it has gone: %v", c.what, err)
 		}
@@ -123,7 +123,7 @@ func TestWorkersOfOneName(t *testing.T) {
 	if got := strings.Join(names(), " "); got != "w0 w0-2 w0-3" {
 		t.Errorf("they are called %s", got)
 	}
-	st.Step(Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
+	st.Step(&Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
 	statustest.OK(t, st.tryJoin(4, "w0"))
 	if got := strings.Join(names(), " "); !strings.Contains(got+" ", "w0 ") {
 		t.Errorf("one that came again is called otherwise: %s", got)
@@ -140,7 +140,7 @@ func TestClientsLearnOfMemory(t *testing.T) {
 		}
 		hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w", Host: host,
 			Worker: &wire.WorkerOffer{Host: host, Platform: &wire.Platform{Name: "sim"}, Devices: devices}}
-		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: hello}, nil) {
+		for _, a := range st.Step(&Event{Kind: Join, Conn: conn, Message: hello}, nil) {
 			if a.Kind == Refuse {
 				t.Fatal(a.Err)
 			}
@@ -152,7 +152,7 @@ func TestClientsLearnOfMemory(t *testing.T) {
 	join(3, "b", &wire.LocalDevice{HostMemory: whole, MemoryLimit: 900}, &wire.LocalDevice{})
 
 	var got [][3]int64
-	for _, a := range st.Step(Event{Kind: Join, Conn: 4, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}, nil) {
+	for _, a := range st.Step(&Event{Kind: Join, Conn: 4, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}, nil) {
 		if a.Kind != Welcome {
 			continue
 		}
@@ -178,7 +178,7 @@ func TestClientThatWaitsIsLoggedOnce(t *testing.T) {
 	ask := func(name string, devices uint32) (logs []Action) {
 		conn, now = conn+1, now+second
 		hello := &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: name, Devices: devices}
-		for _, a := range st.Step(Event{Kind: Join, Now: now, Conn: conn, Message: hello}, nil) {
+		for _, a := range st.Step(&Event{Kind: Join, Now: now, Conn: conn, Message: hello}, nil) {
 			if a.Kind == Log {
 				logs = append(logs, a)
 			}

@@ -36,6 +36,7 @@ type outbox struct {
 	running *sync.WaitGroup
 
 	mu     sync.Mutex
+	room   int // bytes that the connection takes before it is asked again, see hasRoom
 	frames []frame
 	bytes  int
 	busy   bool // a goroutine sends, or start has yet to be called
@@ -91,7 +92,7 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 			defer o.finish()
 		}
 	}
-	if l == nil && !o.busy && o.pending != nil && o.pending() < o.direct {
+	if l == nil && !o.busy && o.hasRoom(size) {
 		if o.later != nil {
 			_ = o.later.Later(kind, payload)
 			return true
@@ -110,6 +111,20 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 		o.running.Go(o.drain)
 	}
 	return false
+}
+
+// hasRoom reports whether Send does not wait, and counts a frame of that size as sent. What waits in the connection
+// grows only by what is sent here. So the connection, which takes its lock to answer, is asked only when as much was
+// sent as it had room for.
+func (o *outbox) hasRoom(size int) bool {
+	if o.room <= 0 && o.pending != nil {
+		o.room = o.direct - o.pending()
+	}
+	if o.room <= 0 {
+		return false
+	}
+	o.room -= wire.Header + size
+	return true
 }
 
 func (o *outbox) drain() {

@@ -18,7 +18,7 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 	join := func(h *wire.Hello) (welcome *wire.Welcome, refused error) {
 		conn++
 		h.ProtocolMax = wire.ProtocolMax
-		for _, a := range st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil) {
+		for _, a := range st.Step(&Event{Kind: Join, Conn: conn, Message: h}, nil) {
 			switch a.Kind {
 			case Refuse:
 				refused = a.Err
@@ -90,7 +90,7 @@ func TestPortableProgramStaysOnItsPlatform(t *testing.T) {
 	join := func(h *wire.Hello) {
 		conn++
 		h.ProtocolMax = wire.ProtocolMax
-		st.Step(Event{Kind: Join, Conn: conn, Message: h}, nil)
+		st.Step(&Event{Kind: Join, Conn: conn, Message: h}, nil)
 	}
 	for _, platform := range []string{"cpu", "tpu"} {
 		join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: platform, Worker: &wire.WorkerOffer{Island: platform,
@@ -99,7 +99,7 @@ func TestPortableProgramStaysOnItsPlatform(t *testing.T) {
 	join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "c", Platforms: []string{"tpu", "cpu"}})
 	for _, lost := range []bool{false, true} {
 		if lost {
-			st.Step(Event{Kind: Lost, Conn: 2, Err: errStopped}, nil)
+			st.Step(&Event{Kind: Lost, Conn: 2, Err: errStopped}, nil)
 		}
 		for first, want := range []uint32{0, 1} {
 			rows, err := st.rows(st.sessions[1], &wire.Compile{First: uint32(first)},

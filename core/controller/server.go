@@ -69,7 +69,6 @@ type Server struct {
 	conns   map[uint64]*link
 	last    uint64 // connection
 	actions []Action
-	later   []Event // what actions led to at once
 	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
@@ -160,9 +159,9 @@ func (s *Server) tick(every time.Duration) {
 		case <-s.done:
 			return
 		case <-t.C:
-			s.step(nil, Event{Kind: Tick}, true)
+			s.step(nil, &Event{Kind: Tick}, true)
 		case <-s.due.C:
-			s.step(nil, Event{Kind: Tick}, true)
+			s.step(nil, &Event{Kind: Tick}, true)
 		}
 	}
 }
@@ -224,7 +223,7 @@ func (s *Server) read(c *link) {
 			if why == nil {
 				kind = Mended
 			}
-			s.step(c, Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
+			s.step(c, &Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
 		})
 	}
 	if c.restored {
@@ -257,7 +256,7 @@ func (s *Server) read(c *link) {
 
 // lose is the end of a connection.
 func (s *Server) lose(c *link, err error) {
-	s.step(c, Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
+	s.step(c, &Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
 	s.hangUp(c)
 }
 
@@ -267,14 +266,14 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 		s.supersede(c)
 		s.awaitOthers(c)
 	}
-	s.step(c, Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
+	s.step(c, &Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
 		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
 	if !c.let {
 		return false // it was refused
 	}
 	s.keepLink(c, c.welcome)
 	if err := c.sendWelcome(); err != nil {
-		s.step(c, Event{Kind: Lost, Conn: c.number, Err: err}, true)
+		s.step(c, &Event{Kind: Lost, Conn: c.number, Err: err}, true)
 		s.hangUp(c)
 		return false
 	}
@@ -342,15 +341,15 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 		ev = s.prepare(c, ev)
 	case wire.KindFree:
 		for first := takeFrees(m.(*wire.Free)); first != nil; first = takeFrees(m.(*wire.Free)) {
-			s.step(c, Event{Kind: Message, Conn: c.number, Wire: kind, Message: first}, false)
+			s.step(c, &Event{Kind: Message, Conn: c.number, Wire: kind, Message: first}, false)
 		}
 	case wire.KindCompleted:
 		for len(c.ends.Ok) > endsAtOnce { // others come in between
-			first := Event{Kind: Message, Conn: c.number, Wire: kind, Message: takeEnds(&c.ends)}
+			first := &Event{Kind: Message, Conn: c.number, Wire: kind, Message: takeEnds(&c.ends)}
 			s.step(c, first, false)
 		}
 	}
-	s.step(c, ev, flush)
+	s.step(c, &ev, flush)
 	return nil
 }
 
@@ -410,19 +409,19 @@ func (s *Server) prepare(c *link, ev Event) Event {
 // step tells State of an event, for a link's reader or for none, and carries the
 // actions out. With flush, where there is no more at hand, clients hear what has
 // ended and frames leave.
-func (s *Server) step(by *link, ev Event, flush bool) {
+func (s *Server) step(by *link, ev *Event, flush bool) {
 	s.mu.Lock()
 	ev.Now = int64(time.Since(s.begun))
-	s.runAll(ev)
+	s.run(ev)
 	for s.state.More() && !s.closed { // others come in between, and what was decided so far leaves
 		if s.state.Dirty() {
-			s.run(Event{Kind: Flush, Now: ev.Now})
+			s.run(&Event{Kind: Flush, Now: ev.Now})
 		}
 		full := s.takeFull(nil)
 		s.mu.Unlock()
 		leave(full)
 		s.mu.Lock()
-		s.runAll(Event{Kind: Continue, Now: int64(time.Since(s.begun))})
+		s.run(&Event{Kind: Continue, Now: int64(time.Since(s.begun))})
 	}
 	if s.away != nil {
 		s.cameBack()
@@ -430,7 +429,7 @@ func (s *Server) step(by *link, ev Event, flush bool) {
 	var full []*link
 	if flush {
 		if s.state.Dirty() {
-			s.run(Event{Kind: Flush, Now: ev.Now})
+			s.run(&Event{Kind: Flush, Now: ev.Now})
 		}
 		if by != nil {
 			full = by.flush[:0]
@@ -479,7 +478,7 @@ func (s *Server) Close() {
 	if !s.closed {
 		s.closed = true
 		close(s.done)
-		s.run(Event{Kind: Closing, Now: int64(time.Since(s.begun))})
+		s.run(&Event{Kind: Closing, Now: int64(time.Since(s.begun))})
 		for _, c := range s.conns { // those that State has yet to hear of
 			s.letLink(c)
 			c.outbox.end()
@@ -499,18 +498,7 @@ func (s *Server) hangUp(c *link) {
 	c.outbox.end()
 }
 
-// runAll is run, and what follows from it at once.
-func (s *Server) runAll(ev Event) {
-	s.run(ev)
-	for len(s.later) > 0 {
-		next := s.later[0]
-		s.later = s.later[1:]
-		next.Now = ev.Now
-		s.run(next)
-	}
-}
-
-func (s *Server) run(ev Event) {
+func (s *Server) run(ev *Event) {
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
 		s.do(&s.actions[i])
@@ -564,7 +552,7 @@ func (s *Server) readTenants(asked uint64) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	table, err := s.reload()
-	s.step(nil, Event{Kind: Tenants, Conn: asked, Table: table, Err: err}, true)
+	s.step(nil, &Event{Kind: Tenants, Conn: asked, Table: table, Err: err}, true)
 }
 
 // say logs an event.

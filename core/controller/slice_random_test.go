@@ -316,7 +316,7 @@ func (w *slicing) say(conn uint64, kind wire.Kind, m proto.Message) {
 // step has the controller do an event, and its clients hear what it says.
 func (w *slicing) step(ev Event) {
 	ev.Now = w.now - w.begun
-	w.take(w.st.Step(ev, nil))
+	w.take(w.st.Step(&ev, nil))
 	switch ev.Kind {
 	case Join: // its link is on disk when it is let in
 		w.flush(len(w.disk.late))

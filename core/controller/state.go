@@ -321,7 +321,7 @@ func (st *State) Survey(ev *Event) (work func()) {
 }
 
 // Step takes one event and appends what is to be done, in order.
-func (st *State) Step(ev Event, out []Action) []Action {
+func (st *State) Step(ev *Event, out []Action) []Action {
 	st.now = max(st.now, ev.Now)
 	if st.begun == 0 {
 		st.begun = st.now
@@ -332,17 +332,17 @@ func (st *State) Step(ev Event, out []Action) []Action {
 	}
 	switch ev.Kind {
 	case Join:
-		st.join(&ev)
+		st.join(ev)
 	case Message:
 		if c := st.conns[ev.Conn]; c != nil { // otherwise it was dropped
-			st.message(c, &ev)
+			st.message(c, ev)
 		}
 	case Lost:
 		if c := st.conns[ev.Conn]; c != nil {
 			st.lost(c, ev.Err)
 		}
 	case Cut, Mended:
-		st.breaks(&ev)
+		st.breaks(ev)
 	case Tick:
 		st.tick()
 	case Flush:

@@ -177,7 +177,7 @@ func (s *Server) Timeline(look *wire.Look) *wire.Timeline {
 	all := s.state.workersHere()
 	s.mu.Unlock()
 	rows, devices := choose(look, all)
-	s.step(nil, Event{Kind: Look, Rows: rows}, true)
+	s.step(nil, &Event{Kind: Look, Rows: rows}, true)
 	s.mu.Lock()
 	t := s.state.timeline(rows, look.After)
 	s.mu.Unlock()

@@ -76,7 +76,7 @@ func (tr *tracer) Event(w *strings.Builder, line string) error {
 	}
 	fmt.Fprintln(w, line)
 	ev.Now = tr.now
-	for _, a := range tr.st.Step(ev, nil) {
+	for _, a := range tr.st.Step(&ev, nil) {
 		tr.print(w, a)
 	}
 	return nil

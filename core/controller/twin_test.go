@@ -69,7 +69,7 @@ type twinClient struct {
 func (w *twin) step(ev Event) {
 	w.now += 1e6
 	ev.Now = w.now
-	for _, a := range w.st.Step(ev, nil) {
+	for _, a := range w.st.Step(&ev, nil) {
 		w.see(a)
 	}
 	if err := w.st.Check(); err != nil {
