@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 )
 
 var _ device.Partitioner = (*Client)(nil)
 
 // Partition compiles a program for CPU devices that need not exist: those of a client that is made for this, and on
-// which nothing runs. Such a client has a thread for each device; a few are kept for the next programs with the same
-// number of devices.
+// which nothing runs, so that LLVM need not optimize. Such a client has a thread for each device; a few are kept for
+// the next programs with the same number of devices.
 func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) (module device.Bytes,
 	err error) {
 	if ctx.Err() != nil {
@@ -41,7 +42,7 @@ func (c *Client) Partition(ctx context.Context, p device.Program, options []byte
 		return module, err
 	}
 	defer c.stages.put(s)
-	loaded, err := s.client.compile(p, options)
+	loaded, err := s.client.compile(p, compileoptions.ModuleOnly(options))
 	if err != nil {
 		return module, err
 	}

@@ -42,6 +42,8 @@ const (
 	mapValue = 2
 
 	overrideString = 1
+	overrideBool   = 2
+	overrideInt    = 3
 
 	assignmentReplicas     = 1
 	assignmentComputations = 2
@@ -308,9 +310,7 @@ func Manual(options []byte, arguments [][]byte, result []byte) ([]byte, error) {
 	for _, shape := range arguments {
 		outer = protowalk.AppendBytes(outer, compileArgumentLayouts, shape)
 	}
-	skip := protowalk.AppendBytes(nil, mapKey, "xla_disable_hlo_passes")
-	skip = protowalk.AppendBytes(skip, mapValue, protowalk.AppendBytes(nil, overrideString, unneeded))
-	outer = protowalk.AppendBytes(outer, compileOverrides, skip)
+	outer = override(outer, "xla_disable_hlo_passes", protowalk.AppendBytes(nil, overrideString, unneeded))
 	return protowalk.AppendBytes(outer, compileBuildOptions, build), nil
 }
 
@@ -335,6 +335,19 @@ func ManualAgain(stored, given []byte) ([]byte, error) {
 		}
 	}
 	return Manual(given, arguments, result)
+}
+
+// ModuleOnly returns options for compiling a program of which only the optimized module is wanted: LLVM, which comes
+// after the passes that make it, need not optimize. All else stays.
+func ModuleOnly(options []byte) []byte {
+	options = override(slices.Clip(options), "xla_backend_optimization_level", protowalk.AppendInt(nil, overrideInt, 0))
+	return override(options, "xla_llvm_disable_expensive_passes", protowalk.AppendInt(nil, overrideBool, 1))
+}
+
+// override appends a debug option of XLA to compile options. Of several values of an option, the last one counts.
+func override(options []byte, name string, value []byte) []byte {
+	entry := protowalk.AppendBytes(nil, mapKey, name)
+	return protowalk.AppendBytes(options, compileOverrides, protowalk.AppendBytes(entry, mapValue, value))
 }
 
 // take returns the build options and the other fields, without drop. The options were
