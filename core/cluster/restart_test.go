@@ -262,3 +262,21 @@ func TestWorkerWhoseWelcomeWasLostJoinsAgainAtOnce(t *testing.T) {
 		l.end()
 	})
 }
+
+// A controller that has started again gives no gang a number that its workers have had before, though they have
+// forgotten what ended: blocks of collectives that came for it would be taken for late ones of the earlier gang.
+func TestGangNumbersRiseOverStartsOfTheController(t *testing.T) {
+	inLasting(t, 10*time.Second, time.Millisecond, func(t *testing.T, l *lasting) {
+		s, _ := connectCollecting(t, l.Local, 2)
+		checkCarried(t, s, 0, carry(t, s, 0))
+		statustest.Check(t, s.Close())
+		time.Sleep(time.Second) // the workers have dropped the session
+		given := l.Report().Gangs
+		l.restart()
+		time.Sleep(5 * time.Second) // all are back
+		if got := l.Report().Gangs; given == 0 || got < given {
+			t.Errorf("%d gangs were given numbers, and the next one gets %d", given, got+1)
+		}
+		l.end()
+	})
+}

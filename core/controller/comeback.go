@@ -34,9 +34,11 @@ import (
 //
 // Each worker was sent gangs by rising numbers, over a link that keeps their order. So what a worker lacks of the
 // gangs that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new.
-// New gangs get numbers above all that any worker has. So all workers have the gangs that they share in one order, as
-// if the controller had not ended. An operation of a session that was not dispatched shares no device with later ones
-// that were (line.go), and so it may come behind them; one whose messages were lost comes before those that do.
+// New gangs get numbers above all that any worker has had, also above those of gangs that all have forgotten: a worker
+// drops what comes for a collective under such a number, since that gang has ended. So all workers have the gangs that
+// they share in one order, as if the controller had not ended. An operation of a session that was not dispatched shares
+// no device with later ones that were (line.go), and so it may come behind them; one whose messages were lost comes
+// before those that do.
 //
 // # What is not made again
 //
@@ -192,6 +194,7 @@ type reminder struct {
 func (r *rebuilding) worker(w *worker) {
 	st := r.st
 	for _, m := range r.of[w.to[0]] {
+		st.gang = max(st.gang, m.Last)
 		for _, number := range m.Artifacts {
 			if c := st.artifacts[number]; c == nil {
 				st.send(w.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{number}})
@@ -222,7 +225,7 @@ func (r *rebuilding) takesOffer(s *session) {
 func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
 	for _, g := range h.Gangs {
-		st.gang = max(st.gang, g.Gang)
+		st.gang = max(st.gang, g.Gang) // older workers do not say more
 		r.numbers[g.Gang] = true
 	}
 	s := st.sessions[h.Session]

@@ -167,6 +167,7 @@ func (w *Worker) through(g *gang) {
 // An operation that makes no sense fails; an error means that the controller
 // cannot be understood.
 func (w *Worker) begin(d *wire.Dispatch) error {
+	w.newest = max(w.newest, d.Gang)
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
 		g, r := newRun(w, d.Gang, 0, d.Session, d.Client)

@@ -186,6 +186,7 @@ const postAfter = 16
 
 // play makes gangs of those nodes of a play in which this worker takes part, and posts their parts.
 func (w *Worker) play(d *wire.Played) {
+	w.newest = max(w.newest, d.Gang+uint64(d.Count)-1)
 	gr := w.graphs[programKey{d.Session, d.Graph}]
 	var err error
 	switch {

@@ -17,7 +17,8 @@ import (
 // A controller that has started again asks its workers what they have: see core/controller/comeback.go. So a worker
 // remembers each operation that it was sent, until its client has heard the end: those under way are in Worker.gangs,
 // those that ended in report.ended. Between the two nothing is missed, since through adds a gang to the second before
-// it takes it out of the first.
+// it takes it out of the first. Of those whose end their clients have heard it remembers the highest number, so that no
+// later gang gets one of theirs.
 //
 // The message that says so is the first that a worker sends over the new line which counts: ends of gangs that were
 // sent before it are in it, and none leaves beside it (report.sending).
@@ -195,7 +196,7 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 			all = append(all, &wire.Rejoin{More: true, Holdings: []*wire.Holding{one}})
 		}
 	}
-	all = append(all, &wire.Rejoin{Artifacts: w.artifacts.offered()})
+	all = append(all, &wire.Rejoin{Artifacts: w.artifacts.offered(), Last: w.newest})
 	for _, m := range all {
 		payload, err := proto.Marshal(m)
 		if err != nil {

@@ -179,6 +179,7 @@ type Worker struct {
 	run        wire.Run
 	played     wire.Played
 	posts      posts
+	newest     uint64 // the highest number of a gang that it was sent
 
 	mu      sync.Mutex // guards the rest
 	gangs   map[uint64]*gang
