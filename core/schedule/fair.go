@@ -143,8 +143,8 @@ func (f *Fair) Push(g *Gang) {
 	if g.Calls {
 		f.free++
 	}
-	if behind, all := s.isBehind(g); behind {
-		s.queue = append(s.queue, follower{g, all})
+	if s.isBehind(g) {
+		s.queue = append(s.queue, follower{g, slices.Clone(g.After)})
 	} else {
 		f.newHead(s, g)
 	}

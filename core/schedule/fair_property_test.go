@@ -148,14 +148,13 @@ func TestFairServesATenantBelowItsShareWithinAWindow(t *testing.T) {
 	})
 }
 
-// A session's gangs get their places in the order of submission on each device. One that comes after another that has
-// none yet gets its place behind all before it. Nothing else keeps one waiting while its devices are free.
+// A session's gangs get their places in the order of submission on each device, and behind those that they come after.
+// Nothing else keeps one waiting while its devices are free.
 func TestFairPlacesGangsOfASessionSideBySide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const devices = 4
 		s := New(Config{Policy: new(Fair)})
 		var waiting []Gang
-		last := map[uint64]bool{}    // gangs that wait for all before them
 		running := map[uint64]Gang{} // not measured, so a device has one
 		act := func(actions []Action) {
 			for len(actions) > 0 {
@@ -182,7 +181,6 @@ func TestFairPlacesGangsOfASessionSideBySide(t *testing.T) {
 					"devices")...)}
 				if id > 0 && rapid.IntRange(0, 3).Draw(t, "comes after") == 0 {
 					g.After = []uint64{rapid.Uint64Range(1, id).Draw(t, "after")}
-					last[g.ID] = slices.ContainsFunc(waiting, func(o Gang) bool { return o.ID == g.After[0] })
 				}
 				waiting = append(waiting, g)
 				act(s.Step(Event{Kind: Submit, Gang: g}, nil))
@@ -197,7 +195,7 @@ func TestFairPlacesGangsOfASessionSideBySide(t *testing.T) {
 					}
 				}
 				for _, before := range waiting[:i] {
-					kept = kept || before.Devices.overlaps(&g.Devices.mask) || last[g.ID]
+					kept = kept || before.Devices.overlaps(&g.Devices.mask) || slices.Contains(g.After, before.ID)
 				}
 				if !kept {
 					t.Fatalf("gang %d on %v waits, though its devices are free and nothing is before it: %v", g.ID, g.Devices,

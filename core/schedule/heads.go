@@ -17,35 +17,25 @@ type head struct {
 	weighed int // Fair.divides for which the party's weights there are right
 }
 
-// follower is a gang that waits behind heads of its session.
+// follower is a gang that waits for others of its session to get their places.
 type follower struct {
-	gang *Gang
-	all  bool // it waits for all that came before it
+	gang  *Gang
+	after []uint64 // the gangs that it comes after
 }
 
 // lookAhead bounds how many of a session's gangs behind its heads are looked at for one that could be a head.
 const lookAhead = 64
 
-// isBehind reports whether a gang has to wait for others of its session to get their places, and whether for all of
-// them: it comes after one that need not have a device in common with it.
-func (s *share) isBehind(g *Gang) (behind, all bool) {
+// isBehind reports whether a gang has to wait for others of its session to get their places: for those that have a
+// device in common with it, and for those that it comes after. No gang of the controller's comes after another: the
+// lines of its sessions keep readers behind makers, and how far those keep others back is for them to say.
+func (s *share) isBehind(g *Gang) bool {
 	if len(s.heads) == 0 {
-		return false, false // nothing of the session waits
+		return false // nothing of the session waits
 	}
-	if behind = len(s.queue) >= lookAhead; behind {
-		return true, len(g.After) > 0
-	}
-	check := func(o *Gang) {
-		behind = behind || o.Devices.overlaps(&g.Devices.mask)
-		all = all || slices.Contains(g.After, o.ID)
-	}
-	for _, h := range s.heads {
-		check(h.gang)
-	}
-	for _, q := range s.queue {
-		check(q.gang)
-	}
-	return behind || all, all
+	isFirst := func(o *Gang) bool { return o.Devices.overlaps(&g.Devices.mask) || slices.Contains(g.After, o.ID) }
+	return len(s.queue) >= lookAhead || slices.ContainsFunc(s.heads, func(h *head) bool { return isFirst(h.gang) }) ||
+		slices.ContainsFunc(s.queue, func(q follower) bool { return isFirst(q.gang) })
 }
 
 // advance makes those of a session's followers heads that need not wait for others any more.
@@ -60,7 +50,7 @@ func (f *Fair) advance(s *share) {
 	}
 	for i := 0; i < min(len(s.queue), lookAhead); {
 		q := s.queue[i]
-		waits := before.overlaps(&q.gang.Devices.mask) || q.all && (i > 0 || s.hasBefore(q.gang))
+		waits := before.overlaps(&q.gang.Devices.mask) || s.isAfter(q, s.queue[:i])
 		before.add(&q.gang.Devices.mask)
 		if waits {
 			i++
@@ -71,9 +61,11 @@ func (f *Fair) advance(s *share) {
 	}
 }
 
-// hasBefore reports whether one of the session's heads was submitted before a gang.
-func (s *share) hasBefore(g *Gang) bool {
-	return slices.ContainsFunc(s.heads, func(h *head) bool { return h.gang.of.order < g.of.order })
+// isAfter reports whether a follower comes after one of the session's heads, or of the followers before it.
+func (s *share) isAfter(q follower, before []follower) bool {
+	return len(q.after) > 0 &&
+		(slices.ContainsFunc(s.heads, func(h *head) bool { return slices.Contains(q.after, h.gang.ID) }) ||
+			slices.ContainsFunc(before, func(o follower) bool { return slices.Contains(q.after, o.gang.ID) }))
 }
 
 // newHead has a gang wait for its place, and begins its turn: at the virtual time of a device where nothing of its
