@@ -249,6 +249,18 @@ def test_a_donated_array_used_again_is_named():
     assert float(y[3]) == 6
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.versions
+def test_an_array_that_is_donated_and_given_again_is_refused(n):
+    everywhere = NamedSharding(Mesh(np.array(jax.devices()[:n]), ("x",)), P())
+    for donated in (0, (0, 1)):
+        f = jax.jit(lambda a, b: (a + b, a * 2), donate_argnums=donated)
+        x = jax.device_put(np.ones(16, "f"), everywhere)
+        for call in (f, pathways.program(f, donate_argnums=donated)):
+            with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="donate.*give a copy"):
+                jax.block_until_ready(call(x, x))
+
+
 @pytest.mark.versions
 def test_wrong_shapes_and_dtypes_are_refused_by_a_compiled_program():
     compiled = jax.jit(lambda a, b: a + b).lower(jnp.ones(3), jnp.ones(3)).compile()

@@ -16,6 +16,13 @@ PJRT_Error* pw_foreign(size_t arg, const char* program) {
                   "argument %zu of %s is a buffer of another client; copy it through the host", arg, program);
 }
 
+PJRT_Error* pw_twice(size_t row, size_t arg, const char* program) {
+  return pw_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                  "argument %zu of %s on device row %zu is an array that the same call donates as another argument; "
+                  "give a copy of it, or do not donate it",
+                  arg, program, row);
+}
+
 PJRT_Error* pw_misfit(size_t row, size_t arg, const char* program, const pw_shape* shape, const pw_shape* takes) {
   char want[256], got[256];
   pw_shape_text(takes, want, sizeof want);

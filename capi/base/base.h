@@ -147,6 +147,7 @@ static inline bool pw_row_by_row(const PJRT_Buffer_MemoryLayout* layout, size_t 
 // used for nothing else.
 PJRT_Error* pw_gone(size_t row, size_t arg, const char* program, const void* buffer);
 PJRT_Error* pw_foreign(size_t arg, const char* program);
+PJRT_Error* pw_twice(size_t row, size_t arg, const char* program);  // of one that another argument donates
 // pw_buffer_gone is the error of a slot that is called with a buffer that was destroyed.
 PJRT_Error* pw_buffer_gone(const char* slot);  // it was destroyed
 PJRT_Error* pw_deleted(const char* slot);

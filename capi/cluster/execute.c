@@ -142,12 +142,7 @@ static PJRT_Error* twice(const call* c) {
     if (!c->donated[i / c->n] && is_on_row(c, i % c->n, c->shards[i]) &&
         atomic_load_explicit(&c->shards[i]->donor, memory_order_relaxed) == number)
       bad = true, at = i;
-  if (!bad) return NULL;
-  return pw_error(
-      PJRT_Error_Code_INVALID_ARGUMENT,
-      "argument %zu of %s on device row %zu is an array that the same call donates as another argument; give "
-      "a copy of it, or do not donate it",
-      at / c->n, c->x->name, at % c->n);
+  return bad ? pw_twice(at % c->n, at / c->n, c->x->name) : NULL;
 }
 
 static void keep(call* c, size_t i) {

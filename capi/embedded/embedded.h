@@ -45,6 +45,7 @@ typedef struct pw_buffer {
   _Atomic int32_t refs;         // the handle, and every run that waits with it
   _Atomic int32_t pins;         // runs that wait with it, and PW_DELETED
   _Atomic int32_t exports;      // how many exported arrays have it: while there is one it is not donated
+  _Atomic uint64_t donor;       // the last argument that donated it, see twice in execute.c
   _Atomic bool released;        // its bytes are no longer counted: deleted, donated or destroyed
   _Atomic bool comes;           // no computation on its device makes it, and it has not been seen to be there
   bool promise;                 // handed out before its run was launched

@@ -234,6 +234,33 @@ static PJRT_Error* find_reads(const pw_call* c, gangs* reads) {
   return err;
 }
 
+// owner returns the buffer whose bytes an argument is; NULL for one that was copied to its device.
+static pw_buffer* owner(const pw_call* c, size_t row, size_t i) {
+  pw_buffer* b = c->inputs[row * c->m + i];
+  if (c->flat[row * c->m + i] != b->under) return NULL;
+  return b->of ? b->of : b;
+}
+
+// twice finds an array that is donated and given as another argument, too: XLA's CPU client crashes in such a run of
+// several devices. Each donated argument writes a number of its own into what it donates; no other finds it there.
+static PJRT_Error* twice(const pw_call* c) {
+  static _Atomic uint64_t donors = 1;
+  uint64_t first = atomic_fetch_add_explicit(&donors, c->m, memory_order_relaxed);
+  for (size_t k = 0; k < c->e->num_donated; k++) {
+    size_t i = (size_t)c->e->donated[k];
+    if (i >= c->m || pw_is_fixed(&c->options, c->e->donated[k])) continue;
+    for (size_t d = 0; d < c->n; d++)
+      if (owner(c, d, i)) atomic_store_explicit(&owner(c, d, i)->donor, first + i, memory_order_relaxed);
+  }
+  for (size_t d = 0; d < c->n; d++)
+    for (size_t i = 0; i < c->m; i++) {
+      pw_buffer* b = owner(c, d, i);
+      uint64_t by = b ? atomic_load_explicit(&b->donor, memory_order_relaxed) - first : i;
+      if (by < c->m && by != i) return pw_twice(d, i, c->e->name);
+    }
+  return NULL;
+}
+
 // order has the core give a run its place among all, and makes the slots of c->arrays the results' arrays.
 static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uint64_t* objects, pw_turn* turn) {
   const PJRT_LoadedExecutable* e = c->e;
@@ -372,6 +399,7 @@ static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_
   pw_turn turn;
   PJRT_Error* err = find_reads(c, &reads);
   if (err == NULL && c->e->donates) err = pw_keep_exported(c->inputs, c->n, c->m, &c->options, &kept);
+  if (err == NULL && c->e->donates) err = twice(c);
   if (err == NULL &&
       !((arrays = pw_arrays_new(c->arrays, c->outs)) && (results = pw_buffers_new(c->results, c->n * c->outs))))
     err = pw_short("the results of a run", c->outs * (sizeof(pw_array) + c->n * sizeof(pw_buffer)));

@@ -15,6 +15,7 @@ bool pw_buffers_new(pw_buffer** out, size_t n) {
     atomic_init(&b->refs, 1);  // no other thread knows the slot yet
     atomic_init(&b->pins, 0);
     atomic_init(&b->exports, 0);
+    atomic_init(&b->donor, 0);
     atomic_init(&b->released, false);
     atomic_init(&b->counted, 0);
     atomic_init(&b->comes, false);
