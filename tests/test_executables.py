@@ -38,6 +38,24 @@ def test_ahead_of_time():
         compiled(np.ones((4, 9), np.float32), b)
 
 
+def test_arrays_that_were_never_placed_go_where_a_compiled_program_runs():
+    devices = jax.devices()
+    there = NamedSharding(Mesh(np.array(devices[2:4]), ("x",)), P("x"))
+    shape = jax.ShapeDtypeStruct((1 << 16,), jnp.float32, sharding=there)  # so large that a plugin may use it in place
+    compiled = jax.jit(lambda v: v * 2 + 1, donate_argnums=0, out_shardings=there).lower(shape).compile()
+    x = np.arange(1 << 16, dtype=np.float32)
+    with jax.default_device(devices[5]):
+        elsewhere = jnp.arange(1 << 16, dtype=jnp.float32)
+    for given in (x, jnp.array(x), elsewhere, x.astype(np.float64)):
+        for _ in range(2):  # what is donated is the copy there
+            y = compiled(given)
+            assert y.sharding == there
+            np.testing.assert_array_equal(y, x * 2 + 1)
+        np.testing.assert_array_equal(given, x)
+    with pytest.raises(ValueError, match="Required sharding: NamedSharding"):
+        compiled(jax.device_put(x, devices[0]))
+
+
 def test_layouts_and_shardings_of_a_compiled_program():
     x = sharded(8, 4)
     compiled = jax.jit(lambda v: (v + 1, v.sum())).lower(x).compile()

@@ -475,6 +475,22 @@ def test_a_fragment_that_fails_names_its_stage_and_line(devices):
     assert re.search(rf"\[jit_\w*stage1\w*, called at {re.escape(__file__)}:{line}", text), text
 
 
+def test_arrays_that_were_never_placed(devices):
+    """What is donated of them is the copy on their mesh."""
+    args = numbers(2, 2)
+    compiled = mpmd.jit(train, config(devices, 2), donate_argnums=0).lower(*args).compile()
+    want = bits(compiled(*placed(compiled, args)))
+    with jax.default_device(devices[5]):
+        elsewhere = jax.tree.map(lambda x: jnp.array(x) + 0, args)
+    for given in (args, elsewhere, jax.tree.map(np.float64, args)):
+        for call in (compiled, compiled, compiled.one_by_one):
+            assert bits(call(*given)) == want
+        near(given, args)
+    ws, xs = placed(compiled, args)
+    compiled(ws, xs)
+    assert [x.is_deleted() for x in (*ws, *xs)] == [True, True, False, False]
+
+
 @EMBEDDED
 def test_calls_that_are_refused(devices):
     args = numbers(2, 2)
@@ -483,10 +499,14 @@ def test_calls_that_are_refused(devices):
     for given, text in [
         ((ws, xs[:1]), "was lowered for arguments"),
         ((ws, [np.ones((2, 2), "f"), xs[1]]), "argument [1][0] of train is float32[2, 2]; expected float32[4, 8]"),
-        (([ws[1], ws[0]], xs), "argument [0][0] of train has the sharding"),
+        (([ws[1], ws[0]], xs), f") on devices [{devices[2].id}]; expected NamedSharding("),
+        ((["w", ws[1]], xs), "argument [0][0] of train is 'w'; expected an array, float32[8, 8]"),
+        ((ws, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs]), "argument [1][0] of train is ShapeDtypeStruct"),
     ]:
         with pytest.raises(pathways.PathwaysError, match=re.escape(text)):
             compiled(*given)
+    with pytest.raises(pathways.PathwaysError, match="cannot be called inside a function that JAX traces"):
+        jax.jit(compiled)(ws, xs)
 
 
 @EMBEDDED

@@ -581,6 +581,9 @@ def test_a_program_can_be_looked_at(devices, tmp_path):
     here = pathways.program(lambda x: jnp.sin(x) * 2)
     described = here.lower(jax.ShapeDtypeStruct((3,), jnp.float32))
     assert described.graph == here.lower(jnp.zeros(3)).graph and here.cost().captures == 1
+    for given in (np.ones(3, np.float32), jnp.ones(3), np.ones(3)):  # which were never placed either
+        np.testing.assert_array_equal(here(given), here(jnp.ones(3)))
+    assert here.cost().captures == 1
     with pytest.raises(TypeError, match="ShapeDtypeStruct"):
         here(jax.ShapeDtypeStruct((3,), jnp.float32))
     cost = g.cost()

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 
-from pathways import _graph, _program, _reshard
+from pathways import _capture, _graph, _program, _reshard
 from pathways._errors import PathwaysError
 from pathways.mpmd import _fragments, _timetable
 from pathways.mpmd._fragments import Array, Fragment
@@ -140,6 +140,11 @@ def _line(text: str, lines: Mapping[str, str]) -> str:
     return next((f"{file}:{number}" for file, number in found), "")
 
 
+def _placed(sharding: Sharding, shape: tuple[int, ...]) -> str:
+    """Returns a sharding's text, and its devices, which that does not name."""
+    return f"{sharding} on devices {[d.id for d in sharding.devices_indices_map(shape)]}"
+
+
 class Compiled:
     """A compiled function. A call plays it as one program: on a cluster, one message a call.
 
@@ -191,6 +196,7 @@ class Compiled:
         for i, (x, array, known) in enumerate(zip(leaves, self._arrays, self._known, strict=True)):
             if (
                 not isinstance(x, jax.Array)
+                or isinstance(x, jax.core.Tracer)
                 or x.sharding not in known
                 or (x.shape, x.dtype) != (array.shape, array.dtype)
             ):
@@ -200,6 +206,17 @@ class Compiled:
 
     def _moved(self, i: int, x: Any, array: Array) -> jax.Array:
         """Returns an argument as it is expected, or refuses it."""
+        if isinstance(x, jax.core.Tracer):
+            raise PathwaysError(
+                "FAILED_PRECONDITION",
+                f"{self._name}, a function of pathways.mpmd, cannot be called inside a function that JAX traces",
+            )
+        if not isinstance(x, (jax.Array, *_capture.NUMBERS)):
+            raise PathwaysError(
+                "INVALID_ARGUMENT",
+                f"argument {self._path(i)} of {self._name} is {x!r}; expected an array, "
+                f"{array.dtype}{list(array.shape)}",
+            )
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
         shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else np.result_type(x))
@@ -214,8 +231,9 @@ class Compiled:
         if not x.sharding.is_equivalent_to(array.sharding, x.ndim):
             raise PathwaysError(
                 "INVALID_ARGUMENT",
-                f"argument {self._path(i)} of {self._name} has the sharding {x.sharding}; expected {array.sharding}: "
-                "move it there once, by jax.device_put(args, compiled.input_shardings)",
+                f"argument {self._path(i)} of {self._name} has the sharding {_placed(x.sharding, x.shape)}; expected "
+                f"{_placed(array.sharding, array.shape)}: move it there once, by jax.device_put(args, "
+                "compiled.input_shardings)",
             )
         return x
 

@@ -291,7 +291,8 @@ def jit(
       mpmd_config: which of them runs where, of `make_config`.
       in_shardings, out_shardings: as in `jax.jit`: pytrees of NamedSharding or prefixes of them, on any mesh with the
         config's axes. Only their specs are used, unless the config reads meshes from them.
-      donate_argnums: the arguments whose memory may be reused; a call deletes them.
+      donate_argnums: the arguments whose memory may be reused; a call deletes them, or, of arrays that were never
+        placed, the copies on their mesh.
 
     Raises:
       PathwaysError: INVALID_ARGUMENT for shardings with other axes.
