@@ -430,7 +430,7 @@ func TestUpAndDown(t *testing.T) {
 		t.Errorf("status says:\n%s", out)
 	}
 	code, out, errs = run("events")
-	if code != ExitSuccess || !strings.Contains(out, " joined   worker worker-1 came to island \"default\"\n") {
+	if code != ExitSuccess || !strings.Contains(out, " joined   worker-1 came to island \"default\"\n") {
 		t.Errorf("events: exit code %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = run("events", "--json", "--last", "1")

@@ -91,7 +91,7 @@ func (c *conn) named(kind string) (who string, what about) {
 	case c.s != nil:
 		return c.s.owner(), c.s.about(kind)
 	case c.w != nil:
-		return "worker " + c.w.name, c.w.about(kind)
+		return workerNamed(c.w.name), c.w.about(kind)
 	}
 	return "an operator", about{kind: kind}
 }

@@ -336,7 +336,7 @@ func listed(names []string) string {
 	case n == 0:
 		return "no worker"
 	case n == 1:
-		return "worker " + names[0]
+		return workerNamed(names[0])
 	case n <= 3:
 		return "workers " + strings.Join(names, ", ")
 	default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -95,7 +96,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.devices += len(w.offer.Devices)
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, w: w}
-	st.note(w.about(wire.EventJoined), "worker "+w.name+" came to island "+quoted(w.island.name), nil)
+	st.note(w.about(wire.EventJoined), workerNamed(w.name)+" came to island "+quoted(w.island.name), nil)
 	if w.name != h.Name {
 		st.warn(w.about(wire.EventJoined), "two workers are named "+h.Name+": the second is called "+w.name, nil)
 	}
@@ -250,17 +251,26 @@ func (w *worker) saysAll() bool {
 	return code == status.DataLoss || code == status.NotFound
 }
 
+// workerNamed returns what events call a worker: the word and its name, or the name alone if it begins with the word,
+// as those that `pathways up` gives do.
+func workerNamed(name string) string {
+	if strings.HasPrefix(name, "worker") {
+		return name
+	}
+	return "worker " + name
+}
+
 // noteLoss records why a worker has gone, as its operations and the events say it.
 func (st *State) noteLoss(w *worker, err error) {
 	w.goes(err)
 	if errors.Is(err, errStopped) {
-		st.note(w.about(wire.EventLeft), "worker "+w.name+" left", nil)
+		st.note(w.about(wire.EventLeft), workerNamed(w.name)+" left", nil)
 	} else {
 		tell := st.warn
 		if st.stopping {
 			tell = st.note
 		}
-		tell(w.about(wire.EventLost), "lost worker "+w.name, err)
+		tell(w.about(wire.EventLost), "lost "+workerNamed(w.name), err)
 	}
 }
 
@@ -391,7 +401,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)
 					st.warn(about{kind: wire.EventFault, session: g.s.id, worker: w.process.Number},
-						"worker "+w.name+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
+						workerNamed(w.name)+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
 				}
 				st.through(g, w, f.GetBusy(), err)
 			} else {
@@ -435,14 +445,14 @@ func (st *State) compareApart(w *worker, m *wire.Heartbeat) {
 	}
 	for _, a := range m.Apart {
 		if !has(w.last, a.GetProcess()) {
-			st.warn(w.about(wire.EventApart), "worker "+w.name+" cannot reach "+describe(a.GetName(), "a client"),
+			st.warn(w.about(wire.EventApart), workerNamed(w.name)+" cannot reach "+describe(a.GetName(), "a client"),
 				status.New(status.Unavailable, "%s", a.GetWhy()))
 		}
 	}
 	for _, a := range w.last.GetApart() {
 		if !has(m, a.GetProcess()) {
 			st.note(w.about(wire.EventReached),
-				"worker "+w.name+" reaches "+describe(a.GetName(), "a client")+" again, or has no need to", nil)
+				workerNamed(w.name)+" reaches "+describe(a.GetName(), "a client")+" again, or has no need to", nil)
 		}
 	}
 }
