@@ -35,8 +35,8 @@ type Cluster interface {
 	Devices() []*wire.Device
 	// Platforms returns those of the devices, the first one's first; wire.Device.Platform is an index of it.
 	Platforms() []*wire.Platform
-	// WorkerName returns the name of the worker with this process number, or the number
-	// as text if it is not known.
+	// WorkerName returns the name of the worker with this process number, or the number as text if it is not known; ""
+	// if the session began before there was one.
 	WorkerName(process uint64) string
 	// Losses returns, for each device, the last object that may have had a shard there when
 	// its worker was lost, or when another one took its place; 0 if neither has happened.

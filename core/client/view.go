@@ -57,6 +57,9 @@ func (v *view) worker(device uint32) uint64 { return v.devices[device].Worker }
 
 // WorkerName implements Cluster.
 func (r *remote) WorkerName(process uint64) string {
+	if slices.Contains(r.welcome.Vacant, process) {
+		return ""
+	}
 	for _, w := range r.view.Load().workers {
 		if w.Number == process && w.Name != "" {
 			return w.Name

@@ -70,18 +70,15 @@ func (a *actor) notify(batch []client.Ended) {
 	a.told.Broadcast()
 }
 
-// missing is the name of what is behind the devices of an elastic session that no worker has come for.
-const missing = "a worker that has yet to come"
-
-// risk says that something may be wrong with these devices, for the client at
-// least.
+// risk says that something may be wrong with these devices, for the client at least. The worker of a device of an
+// elastic session has no name if none has come for it.
 func (a *actor) risk(devices ...int) bool {
 	if a.x.doomed[a.name] {
 		return true
 	}
 	for i, d := range devices {
 		w := a.worker(d)
-		if w == missing || a.x.doomed[w] || a.x.flaky[a.local(d)] || a.x.areApart(w, a.name) {
+		if w == "" || a.x.doomed[w] || a.x.flaky[a.local(d)] || a.x.areApart(w, a.name) {
 			return true
 		}
 		for _, other := range devices[:i] {

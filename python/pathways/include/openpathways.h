@@ -142,7 +142,7 @@ typedef struct {
   int32_t id;         // its number in lists of devices
   int32_t on_host;    // 1 if its memory is in this process and can be viewed, else 0
   char kind[64];      // such as "cpu" or the accelerator's model
-  char worker[64];    // the process that had it when the session began; "" for this one
+  char worker[64];    // the worker that had it when the session began; "" for none, or this process
   int64_t bytes_in_use;  // -1 if unknown
 } pathways_device_info_t;
 
