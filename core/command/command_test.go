@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
@@ -239,6 +240,24 @@ func TestSizesAreReadWithUnits(t *testing.T) {
 		flags.String("memory-limit", text, "")
 		if got, err := (settings{flags}).size("memory-limit"); err == nil {
 			t.Errorf("%q is %d bytes, want an error", text, got)
+		}
+	}
+}
+
+// Sessions survive breaks without an option, of a cluster that up starts. Who starts a controller chooses.
+func TestUpHasALeaseByDefault(t *testing.T) {
+	for _, c := range []struct {
+		command *cobra.Command
+		said    string
+		want    time.Duration
+	}{
+		{new(program).up(), "", 10 * time.Second}, {new(program).up(), "0", 0}, {new(program).controller(), "", 0},
+	} {
+		statustest.OK(t, settle(c.command.Flags(), func(name string) (string, bool) {
+			return map[string]string{"PATHWAYS_LEASE": c.said}[name], c.said != ""
+		}))
+		if got := (settings{c.command.Flags()}).time("lease"); got != c.want {
+			t.Errorf("%s with PATHWAYS_LEASE=%q: a lease of %v, want %v", c.command.Name(), c.said, got, c.want)
 		}
 	}
 }

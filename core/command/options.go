@@ -66,7 +66,7 @@ var options = []option{
 	{"silence", 10 * time.Second, "time without a heartbeat after which a process counts as lost"},
 	{"lease", time.Duration(0),
 		"time that a client or a worker keeps its place in the cluster while it has no connection to the controller; 0 " +
-			"means that it loses its place with its connection"},
+			"means that it loses its place with its connection; the default of pathways up is " + upLease.String()},
 	{"state", "", "`directory` in which the controller keeps what it needs to have its cluster back when it starts " +
 		"again: with --lease, sessions and arrays survive it; default: nothing is kept"},
 	{"evict-after", time.Minute,

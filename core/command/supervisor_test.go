@@ -107,7 +107,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 
 // A controller that dies under up is started again, and workers are in its cluster. Who follows its events goes on.
 func TestControllerIsStartedAgain(t *testing.T) {
-	s := newSupervised(t, "--lease", "20s")
+	s := newSupervised(t)
 	before := s.list()
 	shown, err := os.Create(filepath.Join(s.dir, "shown"))
 	statustest.OK(t, err)

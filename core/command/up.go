@@ -27,14 +27,22 @@ type childExit int
 
 func (c childExit) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
+// upLease is the lease of a cluster that up starts, unless --lease says another: several times the two seconds or so
+// that the supervisor takes to start a controller again. Nobody waits that long for what a dead process held: all
+// processes are of this machine, where the controller sees them die. One that is started by hand may have clients on
+// other machines, of which it cannot tell, so it has no lease unless it is given one.
+const upLease = 10 * time.Second
+
 func (p *program) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [-- COMMAND [ARGUMENT…]]",
 		Short: "start a cluster on this machine",
 		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. Unless --no-restart is
-given, it leaves a supervisor process behind, which restarts processes that die; with --lease, sessions survive the
-restart of the controller. ` + "`pathways status`" + ` shows it, and
-` + "`pathways down`" + ` ends it with the other processes.
+given, it leaves a supervisor process behind, which restarts processes that die. ` + "`pathways status`" + ` shows it,
+and ` + "`pathways down`" + ` ends it with the other processes.
+
+A script survives a broken connection to the controller, and a restart of the controller, if there is a connection
+again within the ten seconds of --lease: its calls wait, and nothing is lost. With --lease 0 its session ends.
 
 With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes the cluster down when the command ends.`,
 		Example: `  pathways up --workers 4 --devices 2
@@ -50,6 +58,9 @@ With a command after --, runs the command with PATHWAYS_ADDRESS set, and takes t
 	take(cmd, "cluster", "dir", "workers", "devices", "memory-limit", "driver", "island", "import", "cache",
 		"cache-bytes", "heartbeat", "silence", "lease", "stuck-after", "memory-wait", "order", "tenants", "evict-after",
 		"no-restart", "dispatch", "wait", "http")
+	lease := cmd.Flags().Lookup("lease")
+	_ = lease.Value.Set(upLease.String()) // not what FlagSet.Set does, after which variables would no longer count
+	lease.DefValue = upLease.String()
 	return cmd
 }
 

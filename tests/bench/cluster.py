@@ -307,7 +307,8 @@ def leases(quick, chosen):
     out = {}
     for workers in sorted({row.workers for row in LEASES if chosen(row.name)}):
         with contextlib.ExitStack() as stack:
-            running = {"lease": ours(stack, workers, ("--lease", "10s")), "none": ours(stack, workers)}
+            made = {"lease": "10s", "none": "0"}.items()
+            running = {name: ours(stack, workers, ("--lease", lease)) for name, lease in made}
             for side in running.values():
                 side.hear()
             for row in (row for row in LEASES if row.workers == workers and chosen(row.name)):

@@ -54,7 +54,7 @@ while True:
     x = step(x).block_until_ready()
 """
 
-LEASE = ("--lease", "30s")
+LEASE, NO_LEASE = ("--lease", "30s"), ("--lease", "0")
 
 
 class ByHand:
@@ -175,13 +175,20 @@ FAULTS = [
     Fault("worker killed, restarted with --import jax", up(*LEASE, "--import", "jax"), kill("worker-1"), fails=True),
     Fault("worker hangs (SIGSTOP), with a spare", up(*LEASE, workers=3), kill("worker-1", signal.SIGSTOP), fails=True),
     Fault(
-        "no lease: connection of the script to the controller is cut", up(), broken("script", "controller"), True, True
+        "no lease: connection of the script to the controller is cut",
+        up(*NO_LEASE),
+        broken("script", "controller"),
+        again=True,
+        fails=True,
     ),
-    Fault("no lease: worker killed, restarted by the supervisor", up(), kill("worker-1"), fails=True),
+    Fault("no lease: worker killed, restarted by the supervisor", up(*NO_LEASE), kill("worker-1"), fails=True),
     Fault(
-        "no lease: worker hangs (SIGSTOP), with a spare", up(workers=3), kill("worker-1", signal.SIGSTOP), fails=True
+        "no lease: worker hangs (SIGSTOP), with a spare",
+        up(*NO_LEASE, workers=3),
+        kill("worker-1", signal.SIGSTOP),
+        fails=True,
     ),
-    Fault("no lease: controller killed, restarted by the supervisor", up(), kill("controller"), fails=True),
+    Fault("no lease: controller killed, restarted by the supervisor", up(*NO_LEASE), kill("controller"), fails=True),
 ]
 CLIENT_KILLED = "script killed: until another one has its exclusive slice, and a result there"
 

@@ -17,9 +17,10 @@ from kept import opened
 from waiting import HANG_SECONDS, comes
 
 COMMAND = [sys.executable, "-m", "pathways_command"]
-# For tests that freeze a process: so long it may be silent before it is lost. The others leave it ten seconds, since a
-# busy machine may keep a process from running for a while. The bounds of what is waited for are far above either.
-FREEZES = ("--silence", "4s")
+# For tests that freeze a process: so long it may be silent before it is lost. The others leave it ten seconds, and ten
+# more as the lease, since a busy machine may keep a process from running for a while. The bounds of what is waited for
+# are far above either.
+FREEZES = ("--silence", "4s", "--lease", "0")
 
 
 def command(*arguments: str, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:

@@ -57,7 +57,7 @@ print("done")
 
 def test_workers_that_join_serve_devices_of_a_running_script():
     """Also where the controller was killed and started again before they joined, and another kind of worker came."""
-    with Cluster(1, 2, "--lease", "30s", restart=True) as cluster:
+    with Cluster(1, 2, restart=True) as cluster:
         client = cluster.start(SCRIPT)
         assert lines(client, 1) == ["ready"]
 

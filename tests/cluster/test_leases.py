@@ -78,7 +78,7 @@ def test_scripts_go_on_through_random_faults():
     end = time.monotonic() + SOAK_SECONDS
     pauses = collections.defaultdict(list)
     while not pauses or time.monotonic() < end:
-        with Cluster(3, 2, "--lease", "60s", *FREEZES, restart=True) as cluster:
+        with Cluster(3, 2, *FREEZES, "--lease", "60s", restart=True) as cluster:
             with ExitStack() as running:
                 scripts = [running.enter_context(Counting(cluster.start)) for _ in range(2)]
                 pids = {f"script-{i}": script.pid for i, script in enumerate(scripts)}

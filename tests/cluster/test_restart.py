@@ -74,7 +74,7 @@ def kill_controller(cluster: Cluster) -> None:
 
 def test_script_goes_on_while_its_controller_is_killed():
     """Nothing fails, steps and callbacks are done once, and the script pauses for at most five seconds."""
-    with Cluster(2, 2, "--lease", "30s", restart=True) as cluster:
+    with Cluster(2, 2, restart=True) as cluster:
         client = cluster.start(LOOP)
         assert lines(client, 1) == ["ready"]
         pauses = []
@@ -132,7 +132,7 @@ print(float(np.asarray(jax.device_put(np.float32(41), mine.devices[0]) + 1)), fl
 
 def test_slices_outlive_their_controller():
     """An exclusive slice stays its session's when the controller is killed, and a request for one goes on waiting."""
-    with Cluster(1, 2, "--lease", "30s", restart=True) as cluster:
+    with Cluster(1, 2, restart=True) as cluster:
         owner = cluster.start(OWNER)
         assert lines(owner, 1) == ["mine"]
         waiting = cluster.start(WAITING)
