@@ -11,12 +11,12 @@ type chunks[T any] struct {
 	len  int
 }
 
-// inChunk is how many elements a chunk has: some 40 KiB of them.
+// inChunk is how many elements a chunk has: some 30 KiB of them.
 const inChunk = 512
 
 var (
-	freeSpans  = &sync.Pool{New: func() any { c := make([]Span, 0, inChunk); return &c }}
-	freeEvents = &sync.Pool{New: func() any { c := make([]Event, 0, inChunk); return &c }}
+	freeSpans  = &sync.Pool{New: func() any { c := make([]keptSpan, 0, inChunk); return &c }}
+	freeEvents = &sync.Pool{New: func() any { c := make([]keptEvent, 0, inChunk); return &c }}
 )
 
 // append appends an element. Where it lies does not change until all is taken.
@@ -32,16 +32,16 @@ func (l *chunks[T]) append(v T) *T {
 	return &l.last[len(l.last)-1]
 }
 
-// take returns all elements, and leaves none.
-func (l *chunks[T]) take() []T {
-	all := make([]T, 0, l.len)
+// take calls f with each element, and leaves none.
+func (l *chunks[T]) take(f func(*T)) {
 	for _, c := range append(l.full, l.last) {
-		all = append(all, c...)
-		if clear(c); cap(c) > 0 {
+		for i := range c {
+			f(&c[i])
+		}
+		if cap(c) > 0 {
 			c = c[:0]
 			l.free.Put(&c)
 		}
 	}
 	l.full, l.last, l.len = nil, nil, 0
-	return all
 }

@@ -47,6 +47,6 @@ func (rec *Recording) note(e Event) {
 	case rec.events.len >= rec.limit:
 		rec.dropped++
 	default:
-		rec.events.append(e)
+		rec.keepEvent(&e)
 	}
 }

@@ -51,14 +51,15 @@ type Recording struct {
 
 	mu      sync.Mutex // guards the rest
 	settled sync.Cond  // signalled when running becomes 0 or Stop's patience ends
-	spans   chunks[Span]
-	events  chunks[Event]
+	names   struct{ spans, events Names }
+	spans   chunks[keptSpan]
+	events  chunks[keptEvent]
 	running int // spans that have not ended
 	dropped uint64
 	stopped bool
 }
 
-// MaxSpans is the number of spans that a recording keeps by default, about 70 MB; further
+// MaxSpans is the number of spans that a recording keeps by default, about 50 MB; further
 // spans are only counted. It keeps as many events.
 const MaxSpans = 1 << 20
 
@@ -74,13 +75,10 @@ func (r *Recorder) Clock() int64 {
 	return time.Now().UnixNano()
 }
 
-// ClockOf is Clock of what only recordings of a session want.
-func (r *Recorder) ClockOf(session uint32) int64 {
-	if list := r.recordings.Load(); list == nil ||
-		!slices.ContainsFunc(*list, func(rec *Recording) bool { return rec.session == session }) {
-		return 0
-	}
-	return time.Now().UnixNano()
+// Records reports whether there is any recording of a session.
+func (r *Recorder) Records(session uint32) bool {
+	list := r.recordings.Load()
+	return list != nil && slices.ContainsFunc(*list, func(rec *Recording) bool { return rec.session == session })
 }
 
 // Start begins to record the computations of a session, and keeps at most limit spans and
@@ -123,7 +121,7 @@ type Running []place
 
 type place struct {
 	recording *Recording
-	span      *Span // the recording's until it has stopped
+	span      *keptSpan // the recording's until it has stopped
 }
 
 // Begin records that a computation of a session was launched.
@@ -142,7 +140,7 @@ func (r *Recorder) Begin(session uint32, s Span) (running Running) {
 		case rec.spans.len >= rec.limit:
 			rec.dropped++
 		default:
-			running = append(running, place{rec, rec.spans.append(s)})
+			running = append(running, place{rec, rec.keep(&s)})
 			rec.running++
 		}
 		rec.mu.Unlock()
@@ -156,7 +154,7 @@ func (running Running) End(at int64) {
 		rec := p.recording
 		rec.mu.Lock()
 		if !rec.stopped {
-			p.span.End = max(at, p.span.Submitted)
+			p.span.end = max(at, p.span.submitted)
 			if rec.running--; rec.running == 0 {
 				rec.settled.Broadcast()
 			}
@@ -186,7 +184,7 @@ func (rec *Recording) ended(s Span) {
 	case rec.spans.len >= rec.limit:
 		rec.dropped++
 	default:
-		rec.spans.append(s)
+		rec.keep(&s)
 	}
 }
 
@@ -210,6 +208,6 @@ func (rec *Recording) Stop(patience time.Duration) Recorded {
 		rec.settled.Wait()
 	}
 	rec.stopped = true
-	spans := slices.DeleteFunc(rec.spans.take(), func(s Span) bool { return s.End == 0 })
-	return Recorded{Began: rec.began, Spans: spans, Events: rec.events.take(), Dropped: rec.dropped + uint64(rec.running)}
+	spans, events := rec.take()
+	return Recorded{Began: rec.began, Spans: spans, Events: events, Dropped: rec.dropped + uint64(rec.running)}
 }

@@ -36,13 +36,25 @@ func (g *gang) hasCalls() bool {
 	return g.seen != nil && ok && g.collective && r.program.collective
 }
 
-// see begins to record a gang that came at a time, as Recorder.ClockOf its session says, and has waited in the
-// controller for some nanoseconds. Where the time is 0 its session records nothing.
-func (g *gang) see(came int64, waited uint64) {
-	if came != 0 {
-		g.seen = &seen{came: came, waited: int64(waited)}
+// sees begins to record an operation of a session that has waited in the controller for some nanoseconds; nil where the
+// session is not recorded.
+func (w *Worker) sees(session uint32, waited uint64) *seen {
+	if !w.recorder.Records(session) {
+		return nil
 	}
+	return &seen{came: w.unix(w.elapsed()), waited: int64(waited)}
 }
+
+// own returns the same for one gang, of which bytes move.
+func (s *seen) own() *seen {
+	if s == nil {
+		return nil
+	}
+	return &seen{came: s.came, waited: s.waited}
+}
+
+// unix returns elapsed's time as nanoseconds since the Unix epoch, as far as there are recordings.
+func (w *Worker) unix(elapsed time.Duration) int64 { return w.epoch.Load() + int64(elapsed) }
 
 // begins records that a part of the gang begins, and the bytes that it moves. Computations have spans, see record.
 func (g *gang) begins(f *devicequeue.Flight) {
@@ -60,7 +72,7 @@ func (g *gang) begins(f *devicequeue.Flight) {
 	case *fetch:
 		s.bytes.Add(bufferOf(f.Inputs[0].Shard).Shape().HostBytes())
 	}
-	s.begun.CompareAndSwap(0, time.Now().UnixNano())
+	s.begun.CompareAndSwap(0, g.w.unix(g.w.elapsed()))
 }
 
 // note records a gang that has ended.
@@ -85,7 +97,7 @@ func (w *Worker) note(g *gang) {
 	}
 	if begun := s.begun.Load(); name != "" && begun != 0 {
 		w.recorder.Note(g.Session, observe.Event{Kind: observe.Move, Name: name, Op: g.op, Gang: g.ID, Bytes: s.bytes.Load(),
-			Waited: max(0, begun-s.came), Begin: begun, End: max(begun, time.Now().UnixNano())})
+			Waited: max(0, begun-s.came), Begin: begun, End: max(begun, w.unix(w.elapsed()))})
 	}
 }
 
@@ -104,8 +116,7 @@ func (l *leg) bytes() (n int64) {
 
 // observed returns done of a device's call of a collective, which records it while a profile or trace is taken.
 func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(error)) {
-	begun := w.recorder.Clock()
-	if begun == 0 || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
+	if !w.recorder.On() || spec.Op == spmd.PartitionID || spec.Op == spmd.ReplicaID {
 		return c.Done
 	}
 	found, records := w.launches.Load(launchID(uint64(c.Launch)))
@@ -118,9 +129,9 @@ func (w *Worker) observed(c *device.CollectiveCall, spec *spmd.Spec) (done func(
 		bytes += int64(len(operand))
 	}
 	e := observe.Event{Kind: observe.Collective, Name: spec.Op.String(), Op: g.op, Gang: g.ID, Device: int32(c.Local),
-		Bytes: bytes, Begin: begun}
+		Bytes: bytes, Begin: w.unix(w.elapsed())}
 	return func(err error) {
-		e.End = max(e.Begin, time.Now().UnixNano())
+		e.End = max(e.Begin, w.unix(w.elapsed()))
 		w.recorder.Note(g.Session, e)
 		c.Done(err)
 	}

@@ -42,7 +42,7 @@ type gang struct {
 	failed  uberatomic.Error    // the first error
 	watched atomic.Bool         // by giveUp
 	lacked  atomic.Bool         // a part of it got no memory here
-	seen    *seen               // nil unless a profile or trace is taken; set before it is enlisted
+	seen    *seen               // nil unless its session is recorded; set before it is enlisted
 }
 
 func newGang(w *Worker, id, op uint64, session uint32, client uint64) *gang {
@@ -171,7 +171,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 	switch wire.Kind(d.Kind) {
 	case wire.KindRun:
 		g, r := newRun(w, d.Gang, 0, d.Session, d.Client)
-		g.see(w.recorder.ClockOf(d.Session), d.Waited)
+		g.seen = w.sees(d.Session, d.Waited)
 		w.post(g, w.beginRun(g, r, d.Operation))
 		w.posts.leave(!w.conn.Buffered())
 		return nil
@@ -196,7 +196,7 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 		return w.assemble(d.Session, &m)
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
-	g.see(w.recorder.ClockOf(d.Session), d.Waited)
+	g.seen = w.sees(d.Session, d.Waited)
 	var err error
 	switch wire.Kind(d.Kind) {
 	case wire.KindPut:

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -99,7 +100,7 @@ func (l *lane) take(into []bar, now time.Duration) (bars []bar, dropped uint64, 
 func (w *Worker) doing() *wire.Doing {
 	var m *wire.Doing
 	var bars []bar
-	var names numbered
+	var names observe.Names
 	for _, q := range w.queues {
 		l := q.lane.Load()
 		if l == nil {
@@ -117,19 +118,19 @@ func (w *Worker) doing() *wire.Doing {
 		if len(bars) > 0 {
 			m.Lanes = append(m.Lanes, tellLane(&names, q.local, bars, dropped))
 		}
-		m.NowNs, m.Programs = int64(now), names.texts
+		m.NowNs, m.Programs = int64(now), names.Texts
 	}
 	return m
 }
 
 // tellLane makes the message of a lane, and numbers its programs.
-func tellLane(names *numbered, local int, bars []bar, dropped uint64) *wire.Doing_Lane {
+func tellLane(names *observe.Names, local int, bars []bar, dropped uint64) *wire.Doing_Lane {
 	n := len(bars)
 	out := &wire.Doing_Lane{Local: uint32(local), Dropped: dropped, Sessions: make([]uint32, n),
 		Programs: make([]uint32, n), Runs: make([]uint32, n), GapNs: make([]uint64, n), Ns: make([]uint64, n)}
 	end := time.Duration(0)
 	for i, b := range bars {
-		out.Sessions[i], out.Programs[i], out.Runs[i] = b.session, names.of(b.program), b.runs
+		out.Sessions[i], out.Programs[i], out.Runs[i] = b.session, names.Of(b.program), b.runs
 		out.GapNs[i], out.Ns[i] = uint64(b.begin-end), uint64(b.end-b.begin)
 		end = b.end
 	}

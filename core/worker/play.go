@@ -206,7 +206,7 @@ func (w *Worker) play(d *wire.Played) {
 		w.report.flush()
 		return
 	}
-	came := w.recorder.ClockOf(d.Session)
+	came := w.sees(d.Session, 0)
 	for i := range d.Count {
 		n := &gr.nodes[d.From+i]
 		if !n.here {
@@ -220,17 +220,17 @@ func (w *Worker) play(d *wire.Played) {
 	w.posts.leave(d.Count <= postAfter && !w.conn.Buffered())
 }
 
-// playNode makes a gang of a node of a play that came at a time, see gang.see.
-func (w *Worker) playNode(d *wire.Played, n *node, i uint32, came int64) {
+// playNode makes a gang of a node of a play, of which came is recorded.
+func (w *Worker) playNode(d *wire.Played, n *node, i uint32, came *seen) {
 	id, op := d.Gang+uint64(i), d.Op+uint64(d.From+i)
 	if n.run != nil {
 		g, r := newRun(w, id, op, d.Session, d.Client)
-		g.see(came, 0)
+		g.seen = came // runs add nothing to it
 		n.play(g, r, d)
 		w.post(g, w.arrange(g, r))
 	} else {
 		g := newGang(w, id, op, d.Session, d.Client)
-		g.see(came, 0)
+		g.seen = came.own()
 		w.post(g, n.playTransfer(g, d))
 	}
 	for _, f := range n.frees {

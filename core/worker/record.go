@@ -32,10 +32,9 @@ func (w *Worker) record(g *gang, q *queue, at moments) {
 	if !w.recorder.On() {
 		return
 	}
-	r, epoch := g.work.(*run), w.epoch.Load()
-	unix := func(t time.Duration) int64 { return epoch + int64(t) }
+	r := g.work.(*run)
 	w.recorder.Ended(g.Session, observe.Span{Program: r.program.Name, ProgramID: r.name, Gang: g.ID,
-		Device: int32(q.local), Submitted: unix(at.given), Launched: unix(at.taken), End: unix(at.through)})
+		Device: int32(q.local), Submitted: w.unix(at.given), Launched: w.unix(at.taken), End: w.unix(at.through)})
 }
 
 // profile begins or ends a recording.
@@ -94,39 +93,20 @@ func (w *Worker) answer(m *wire.Profiled) {
 // pack makes the message of what was recorded.
 func pack(r observe.Recorded) *wire.Recorded {
 	m := &wire.Recorded{Dropped: r.Dropped, Spans: make([]*wire.Executed, len(r.Spans))}
-	var names numbered
+	var names observe.Names
 	all := make([]wire.Executed, len(r.Spans))
 	for i, s := range r.Spans {
 		e := &all[i]
-		e.Program, e.Number, e.Gang, e.Local = names.of(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
+		e.Program, e.Number, e.Gang, e.Local = names.Of(s.Program), s.ProgramID, s.Gang, uint32(s.Device)
 		e.Submitted, e.Launched, e.End = uint64(s.Submitted), uint64(max(0, s.Launched-s.Submitted)),
 			uint64(s.End-s.Submitted)
 		m.Spans[i] = e
 	}
 	for _, e := range r.Events {
-		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: names.of(e.Name), Op: e.Op, Gang: e.Gang,
+		m.Events = append(m.Events, &wire.Happened{Kind: uint32(e.Kind), Name: names.Of(e.Name), Op: e.Op, Gang: e.Gang,
 			Local: uint32(e.Device), Bytes: uint64(e.Bytes), Waited: uint64(e.Waited), Begin: uint64(e.Begin),
 			End: uint64(e.End - e.Begin)})
 	}
-	m.Programs = names.texts
+	m.Programs = names.Texts
 	return m
-}
-
-// numbered are texts by which messages name things: numbers, in the order in which they first come.
-type numbered struct {
-	texts   []string
-	numbers map[string]uint32
-}
-
-func (n *numbered) of(text string) uint32 {
-	number, ok := n.numbers[text]
-	if !ok {
-		if n.numbers == nil {
-			n.numbers = map[string]uint32{}
-		}
-		number = uint32(len(n.texts))
-		n.numbers[text] = number
-		n.texts = append(n.texts, text)
-	}
-	return number
 }

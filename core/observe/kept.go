@@ -1,0 +1,75 @@
+package observe
+
+// keptSpan and keptEvent are a Span and an Event as a recording keeps them: without pointers, for which collections of
+// garbage would look through all of them, and with names by number.
+type keptSpan struct {
+	program                  uint64 // ProgramID
+	gang                     uint64
+	submitted, launched, end int64
+	name                     uint32
+	device                   int32
+}
+
+type keptEvent struct {
+	op, gang                   uint64
+	bytes, waited, begins, end int64
+	name, worker               uint32
+	device, thread             int32
+	kind                       Kind
+}
+
+// keep keeps a span. Called with mu.
+func (rec *Recording) keep(s *Span) *keptSpan {
+	return rec.spans.append(keptSpan{program: s.ProgramID, gang: s.Gang, submitted: s.Submitted, launched: s.Launched,
+		end: s.End, name: rec.names.spans.Of(s.Program), device: s.Device})
+}
+
+// keepEvent keeps an event. Called with mu.
+func (rec *Recording) keepEvent(e *Event) {
+	names := &rec.names.events
+	rec.events.append(keptEvent{op: e.Op, gang: e.Gang, bytes: e.Bytes, waited: e.Waited, begins: e.Begin, end: e.End,
+		name: names.Of(e.Name), worker: names.Of(e.Worker), device: e.Device, thread: e.Thread, kind: e.Kind})
+}
+
+// take returns what was kept, but for spans that have not ended, and leaves nothing. Called with mu.
+func (rec *Recording) take() (spans []Span, events []Event) {
+	spans, events = make([]Span, 0, rec.spans.len), make([]Event, 0, rec.events.len)
+	texts := rec.names.spans.Texts
+	rec.spans.take(func(s *keptSpan) {
+		if s.end != 0 {
+			spans = append(spans, Span{Program: texts[s.name], ProgramID: s.program, Gang: s.gang, Device: s.device,
+				Submitted: s.submitted, Launched: s.launched, End: s.end})
+		}
+	})
+	texts = rec.names.events.Texts
+	rec.events.take(func(e *keptEvent) {
+		events = append(events, Event{Kind: e.kind, Name: texts[e.name], Op: e.op, Gang: e.gang, Worker: texts[e.worker],
+			Device: e.device, Thread: e.thread, Bytes: e.bytes, Waited: e.waited, Begin: e.begins, End: e.end})
+	})
+	return spans, events
+}
+
+// Names are texts by which records and messages name things: numbers, in the order in which they first come.
+type Names struct {
+	Texts   []string
+	numbers map[string]uint32
+	last    uint32
+}
+
+// Of returns the number of a text.
+func (n *Names) Of(text string) uint32 {
+	if int(n.last) < len(n.Texts) && n.Texts[n.last] == text { // most often it is the one before
+		return n.last
+	}
+	number, ok := n.numbers[text]
+	if !ok {
+		if n.numbers == nil {
+			n.numbers = map[string]uint32{}
+		}
+		number = uint32(len(n.Texts))
+		n.numbers[text] = number
+		n.Texts = append(n.Texts, text)
+	}
+	n.last = number
+	return number
+}
