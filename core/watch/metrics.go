@@ -3,6 +3,7 @@ package watch
 import (
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -220,12 +221,12 @@ func appendMetrics(b []byte, r *wire.Report) []byte {
 					separator = '{'
 				}
 				b = append(append(append(b, separator), m.labels[i]...), '=', '"')
-				b = append(appendLabel(b, label), '"')
+				b = append(append(b, inLabels.Replace(label)...), '"')
 			}
 			if len(labels) > 0 {
 				b = append(b, '}')
 			}
-			b = append(strconv.AppendFloat(append(b, ' '), value, 'g', -1, 64), '\n')
+			b = append(appendValue(append(b, ' '), value), '\n')
 		})
 	}
 	return b
@@ -234,24 +235,22 @@ func appendMetrics(b []byte, r *wire.Report) []byte {
 // prefix is what the names of all metrics begin with.
 const prefix = "pathways_"
 
-// appendLabel appends the value of a label, as the format has it between quotes.
-func appendLabel(b []byte, value string) []byte {
-	for i := range len(value) {
-		switch c := value[i]; c {
-		case '\\', '"':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		default:
-			b = append(b, c)
-		}
+// inLabels makes the value of a label what the format has between quotes.
+var inLabels = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// appendValue appends a value. Most are whole numbers, which take a fifth of the time of others.
+func appendValue(b []byte, value float64) []byte {
+	const exact = 1 << 53 // up to here a float64 has every whole number
+	if whole := int64(value); float64(whole) == value && -exact < whole && whole < exact {
+		return strconv.AppendInt(b, whole, 10)
 	}
-	return b
+	return strconv.AppendFloat(b, value, 'g', -1, 64)
 }
 
 func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(appendMetrics(nil, s.answer(r, Recent()))) // a viewer that has left does not read it
+	b := s.scrapes[viewing(r).role].of(s.answer(r, Recent()), appendMetrics)
+	_, _ = w.Write(b) // a viewer that has left does not read it
 }
 
 func sessionLabels(s *wire.Report_SessionReport) []string {

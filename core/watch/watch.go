@@ -66,8 +66,10 @@ type Site struct {
 	config  Config
 	mux     *http.ServeMux
 	history *History
-	done    chan struct{}
-	running sync.WaitGroup
+	// What was made of the newest report, by who may see it.
+	statuses, scrapes [operators + 1]text
+	done              chan struct{}
+	running           sync.WaitGroup
 }
 
 // sampleEvery is the time between two points of the history.
@@ -284,7 +286,27 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, wire.AppendJSON(nil, s.answer(r, Recent())))
+	writeJSON(w, s.statuses[viewing(r).role].of(s.answer(r, Recent()), func(b []byte, r *wire.Report) []byte {
+		return wire.AppendJSON(b, r)
+	}))
+}
+
+// text is a report in some form, which is made once for all who ask for it: they share reports, see Recent.
+type text struct {
+	mu     sync.Mutex
+	report *wire.Report
+	made   []byte // never changed
+}
+
+// of returns a report as write appends it, if that was not made before.
+func (t *text) of(r *wire.Report, write func([]byte, *wire.Report) []byte) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.report != r {
+		const more = 8 // it grows little from one to the next: by less than this part
+		t.report, t.made = r, write(make([]byte, 0, len(t.made)+len(t.made)/more), r)
+	}
+	return t.made
 }
 
 // events writes the events after the one that the request has heard of.
@@ -295,11 +317,15 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.answer(r, &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
-	all := make([]json.RawMessage, len(report.Events))
+	b := []byte(`{"events":[`)
 	for i, e := range report.Events {
-		all[i] = wire.AppendJSON(nil, e)
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = wire.AppendJSON(b, e)
 	}
-	s.write(w, map[string]any{"events": all, "newest_event": report.NewestEvent})
+	b = strconv.AppendUint(append(b, `],"newest_event":`...), report.NewestEvent, 10)
+	writeJSON(w, append(b, '}'))
 }
 
 // pageEvents is how many events a page shows.
