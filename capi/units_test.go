@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Tests of single C files, which need neither Go nor a plugin, written in C: testdata/ROOM.c with the C of its room,
@@ -79,9 +81,7 @@ func compile(sanitize, dir, option string, patterns ...string) ([]byte, error) {
 func canSanitize(t *testing.T, sanitize string) bool {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "empty.c")
-	if err := os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o644))
 	_, err := compile(sanitize, dir, "-ldl", source)
 	return err == nil
 }

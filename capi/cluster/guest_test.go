@@ -14,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	core "github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -24,9 +25,7 @@ func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T)
 	t.Setenv("GOMAXPROCS", "")
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(config, nil, 0o600))
 	t.Setenv("PATHWAYS_CONFIG", config)
 	address, log := "unix:"+filepath.Join(dir, "c"), slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -34,23 +33,17 @@ func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T)
 	defer served.Wait()
 	defer cancel()
 	served.Go(func() {
-		if err := core.ServeController(ctx, core.ControllerConfig{Listen: []string{address}, Log: log}); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, core.ServeController(ctx, core.ControllerConfig{Listen: []string{address}, Log: log}))
 	})
 	devices, err := sim.Kind{Options: sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)}}.Join(ctx,
 		device.Membership{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	defer devices.Close()
 	served.Go(func() {
 		err := core.ServeWorker(ctx, core.WorkerConfig{Address: address, Listen: []string{"unix:" + filepath.Join(dir, "w")},
 			Name:   "w",
 			Driver: devices, Wait: time.Minute, Log: log})
-		if err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, err)
 	})
 	defer cancel()
 
@@ -69,9 +62,7 @@ func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T)
 	if got := runtime.GOMAXPROCS(0); got != usual+1 {
 		t.Errorf("%d processors with a client, want %d", got, usual+1)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	statustest.Check(t, c.Close())
 	if got := runtime.GOMAXPROCS(0); got != usual {
 		t.Errorf("%d processors behind the client's end, want %d", got, usual)
 	}

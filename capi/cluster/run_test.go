@@ -180,9 +180,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 	inner.lost = status.New(status.Unavailable, "the connection broke")
 	inner.mu.Unlock()
 	inner.onClose = func() { island.Advance(time.Second) } // its operations end with it
-	if err := cluster.Shutdown(time.Hour); err != nil {
-		t.Errorf("shutdown of a session that is lost: %v", err)
-	}
+	statustest.Checkf(t, cluster.Shutdown(time.Hour), "shutdown of a session that is lost")
 	release(append(r.Outputs, rows...)...)
 	x.Close()
 	statustest.Check(t, c.Close())

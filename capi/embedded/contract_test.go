@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/capi/drivers"
 	"github.com/openpathways/pathways/capi/embedded"
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -59,9 +60,7 @@ func TestContract(t *testing.T) {
 	devicetest.Run(t, devicetest.Harness{
 		Open: func(t testing.TB, n int) device.Driver {
 			c, err := p.Create(pjrt.ClientOptions{Devices: n})
-			if err != nil {
-				t.Fatalf("Create with %d devices: %v", n, err)
-			}
+			statustest.OKf(t, err, "Create with %d devices", n)
 			return c
 		},
 		Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {

@@ -50,7 +50,5 @@ func TestRefusedSaysWhatToDoInstead(t *testing.T) {
 	err := partition.Refused("NOT_FOUND: no call annotate_device_placement")
 	statustest.Fails(t, "annotate_device_placement", err, status.Unimplemented,
 		"out_memory_spaces=jax.memory.Space.Device", "jax.device_put outside of jax.jit", "a newer plugin")
-	if err := partition.Refused("INTERNAL: something else"); err != nil {
-		t.Errorf("of something else: %v", err)
-	}
+	statustest.Checkf(t, partition.Refused("INTERNAL: something else"), "of something else")
 }

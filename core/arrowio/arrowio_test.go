@@ -47,13 +47,9 @@ func TestRoundTrip(t *testing.T) {
 							continue
 						}
 						a, err := Put(r.Session, in, l)
-						if err != nil {
-							t.Fatalf("%v, %d from %d on: %v", at, count, offset, err)
-						}
+						statustest.OKf(t, err, "%v, %d from %d on", at, count, offset)
 						out, err := Read(t.Context(), a, r.mem)
-						if err != nil {
-							t.Fatalf("%v, %d from %d on: %v", at, count, offset, err)
-						}
+						statustest.OKf(t, err, "%v, %d from %d on", at, count, offset)
 						if !arrow.TypeEqual(out.DataType(), at) || !bytes.Equal(bytesOf(out), bytesOf(in)) {
 							t.Errorf("%v, %d from %d on, %+v: other values", at, count, offset, l)
 						}

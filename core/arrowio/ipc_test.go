@@ -81,16 +81,12 @@ func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 		"lz4": written(t, 5, true, ipc.WithLZ4()), "none": written(t, 0, false),
 	} {
 		x, err := OpenIPC(iotest.OneByteReader(bytes.NewReader(data)), r.mem, 0)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		statustest.OKf(t, err, "%s", name)
 		x.Retain()
 		x.Release()
 		i := 0
 		for batch, err := range Batches(t.Context(), r.Session, x, BatchOptions{Layout: sharded.Rows(0, 1, 2, 3)}) {
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			statustest.OKf(t, err, "%s", name)
 			if len(batch) != 3 || batch[0].Name != "n" || batch[1].Name != "even" || batch[2].Name != "x" ||
 				fmt.Sprint(batch[2].Array.Dims()) != "[4 2 3]" {
 				t.Fatalf("%s: %+v", name, batch)
@@ -259,9 +255,7 @@ func deepSchema(depth, width int) []byte {
 // A schema whose fields are in each other many times, or deep, is refused before
 // anything is made of it; what is written by hand is found by the same path.
 func TestSchemaBombs(t *testing.T) {
-	if err := checkSchema(deepSchema(3, 4)); err != nil {
-		t.Errorf("84 fields: %v", err)
-	}
+	statustest.Checkf(t, checkSchema(deepSchema(3, 4)), "84 fields")
 	for name, c := range map[string][2]int{"wide": {40, 2}, "deep": {1000, 1}} {
 		statustest.Fails(t, name, checkSchema(deepSchema(c[0], c[1])), status.InvalidArgument,
 			"a schema of more than 65536 fields")
@@ -274,9 +268,7 @@ func TestBadIPC(t *testing.T) {
 	a := arrowmem.New(shm.NewPool(shm.Config{Limit: 1 << 26}), "arrow", false)
 	good := written(t, 2, false)
 	for n := range len(good) {
-		if err := damaged(good[:n], a); err != nil {
-			t.Errorf("%d of %d bytes: %v", n, len(good), err)
-		}
+		statustest.Checkf(t, damaged(good[:n], a), "%d of %d bytes", n, len(good))
 	}
 	last := bytes.LastIndex(written(t, 2, true), []byte{255, 255, 255, 255})
 	for _, n := range []int{last, last + 100} {

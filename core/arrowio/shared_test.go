@@ -38,9 +38,7 @@ func TestNumbersOfEveryTypeAreShared(t *testing.T) {
 						continue
 					}
 					a, err := PutShared(r.Session, in, l)
-					if err != nil {
-						t.Fatalf("%v, %d from %d on, %+v: %v", dtype, count, offset, l, err)
-					}
+					statustest.OKf(t, err, "%v, %d from %d on, %+v", dtype, count, offset, l)
 					for i := range a.Shards() {
 						out, err := ShardShared(t.Context(), a, i)
 						statustest.OK(t, err)

@@ -160,9 +160,7 @@ func TestFetchEnds(t *testing.T) {
 	done := make(chan error, 2)
 	fetch := func() {
 		t.Helper()
-		if err := n.cluster.Fetch(1, 1, make([]byte, 4), func(err error) { done <- err }); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, n.cluster.Fetch(1, 1, make([]byte, 4), func(err error) { done <- err }))
 	}
 	fetch()
 	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
@@ -205,9 +203,7 @@ func TestSessionIsLost(t *testing.T) {
 			statustest.OK(t, n.cluster.Put(&PutSpec{Object: 2, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
 				Fill: zeros, Token: 2}))
 			done := make(chan error, 1)
-			if err := n.cluster.Fetch(1, 0, make([]byte, 4), func(err error) { done <- err }); err != nil {
-				t.Fatal(err)
-			}
+			statustest.OK(t, n.cluster.Fetch(1, 0, make([]byte, 4), func(err error) { done <- err }))
 			lose(n)
 			ended := map[uint64]error{}
 			for range 2 {

@@ -109,18 +109,14 @@ func TestPairApart(t *testing.T) {
 		if d := time.Since(begun); d > 2*apartFor {
 			t.Errorf("it took %v to fail", d)
 		}
-		if err := thereAndBack(t, l, "worker-0", "worker-2"); err != nil {
-			t.Errorf("others go on: %v", err)
-		}
+		statustest.Checkf(t, thereAndBack(t, l, "worker-0", "worker-2"), "others go on")
 		time.Sleep(2 * apartFor)
 		if got := fmt.Sprint(apart()); got != "[worker-0 worker-1 worker-1 worker-0]" {
 			t.Errorf("status shows as apart: %v", got)
 		}
 
 		l.Meet("worker-0", "worker-1")
-		if err := thereAndBack(t, l, "worker-0", "worker-1"); err != nil {
-			t.Errorf("they have met again: %v", err)
-		}
+		statustest.Checkf(t, thereAndBack(t, l, "worker-0", "worker-1"), "they have met again")
 		time.Sleep(silence)
 		if left := apart(); len(left) > 0 {
 			t.Errorf("status shows as apart: %v", left)

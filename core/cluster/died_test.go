@@ -28,9 +28,7 @@ func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	hello := &wire.Hello{Pid: uint32(process.Process.Pid), PidSpace: pidSpace()}
 	stop, living := startDied(hello)
 	stop()
-	if err := <-living; err != nil {
-		t.Errorf("a process that lives: %v", err)
-	}
+	statustest.Checkf(t, <-living, "a process that lives")
 	stop, ending := startDied(hello)
 	defer stop()
 	stdin.Close()
@@ -59,16 +57,12 @@ func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if err := <-listening; err != nil {
-		t.Errorf("a worker that listens at one of two addresses: %v", err)
-	}
+	statustest.Checkf(t, <-listening, "a worker that listens at one of two addresses")
 	ports[1].Close()
 	statustest.Fails(t, "a worker that listens no more", died(t.Context(), hello), status.Unavailable,
 		ports[1].Addr().String())
 	hello.Network = "another"
-	if err := died(t.Context(), hello); err != nil {
-		t.Errorf("a worker with loopback addresses of another network: %v", err)
-	}
+	statustest.Checkf(t, died(t.Context(), hello), "a worker with loopback addresses of another network")
 	if got := asked([]string{"tcp:10.0.0.1:70", "tcp:host:70", "tcp:[::1]:70", "unix:x"}, false); !slices.Equal(got,
 		[]string{"10.0.0.1:70", "host:70"}) {
 		t.Errorf("asks at %v", got)

@@ -248,9 +248,7 @@ func TestWorkerLost(t *testing.T) {
 		}
 	}
 	token, b := s.Start(first, a)
-	if err := s.Wait(token); err != nil {
-		t.Errorf("a run beside: %v", err)
-	}
+	statustest.Checkf(t, s.Wait(token), "a run beside")
 	s.expect(b, 1, 2, 3, 4, 5)
 }
 
@@ -278,9 +276,7 @@ func TestPartRefused(t *testing.T) {
 	second, z := s.Start(sum, x)
 	statustest.Fails(t, "a run that has no room on one device", s.Wait(first), status.ResourceExhausted,
 		"there is no room")
-	if err := s.Wait(second); err != nil {
-		t.Errorf("the run behind it: %v", err)
-	}
+	statustest.Checkf(t, s.Wait(second), "the run behind it")
 	s.expect(z, 1, 1, 3, 5, 7)
 	var refused []string
 	for _, w := range l.Report().Islands[0].Workers {

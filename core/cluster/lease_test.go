@@ -129,9 +129,7 @@ func carried(i uint64) string { return fmt.Sprintf("sixteen by %05d", i) }
 func checkCarried(t *testing.T, s client.Cluster, i, object uint64) {
 	t.Helper()
 	got, fetched := make([]byte, len(carried(i))), make(chan error, 1)
-	if err := s.Fetch(object+1, s.Devices()[1].Number, got, func(err error) { fetched <- err }); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, s.Fetch(object+1, s.Devices()[1].Number, got, func(err error) { fetched <- err }))
 	if err := <-fetched; err != nil || string(got) != carried(i) {
 		t.Fatalf("got %q, %v; want %q", got, err, carried(i))
 	}

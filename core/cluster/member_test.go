@@ -133,9 +133,7 @@ func TestMembersServe(t *testing.T) {
 			}
 			x := s.vector(devices, ramp)
 			token, y := s.Start(sum, x)
-			if err := s.Wait(token); err != nil {
-				t.Fatalf("round %d, devices %v: %v", round, devices, err)
-			}
+			statustest.OKf(t, s.Wait(token), "round %d, devices %v", round, devices)
 			want := make([]float32, 4)
 			for _, d := range devices {
 				for i, v := range ramp(d) {
@@ -148,9 +146,7 @@ func TestMembersServe(t *testing.T) {
 				}
 			}
 		}
-		if err := a.end(); err != nil {
-			t.Errorf("a member that is told to stop: %v", err)
-		}
+		statustest.Checkf(t, a.end(), "a member that is told to stop")
 		statustest.Fails(t, "the other member", b.wait(), status.Aborted, "w9 is gone")
 	}
 }
@@ -171,9 +167,7 @@ func TestMemberCannotJoin(t *testing.T) {
 	statustest.Fails(t, "who cannot", bad.wait(), status.NotFound)
 	statustest.Fails(t, "who can", well.wait(), status.Aborted, "bad is gone")
 	// Who waits for members can be told to stop, and is not in the way afterwards.
-	if err := member("waits", kind, 2).end(); err != nil {
-		t.Errorf("who waits: %v", err)
-	}
+	statustest.Checkf(t, member("waits", kind, 2).end(), "who waits")
 	one := member("one", kind, 1)
 	workers(t, address, 1)
 	statustest.Check(t, one.end())

@@ -114,9 +114,7 @@ func TestPlayPartsFail(t *testing.T) {
 	p := s.play(id, g, x)
 	for i, err := range p.wait() {
 		if i != 1 && i != len(g.Nodes)-2 {
-			if err != nil {
-				t.Fatalf("node %d, with which nothing is wrong: %v", i, err)
-			}
+			statustest.OKf(t, err, "node %d, with which nothing is wrong", i)
 		} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "model.py:12") {
 			t.Errorf("node %d: %v", i, err)
 		}
@@ -145,17 +143,13 @@ func TestPlayPartsStop(t *testing.T) {
 	enough := errors.New("enough")
 	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(g.Made()), Token: s.Tokens(len(g.Nodes)),
 		Stop: func() error { return enough }}
-	if err := s.Play(p); err != nil {
-		t.Fatalf("a play of which a section was sent: %v", err)
-	}
+	statustest.OKf(t, s.Play(p), "a play of which a section was sent")
 	if err := s.Play(p); !errors.Is(err, enough) {
 		t.Errorf("a play of which nothing was sent: %v", err)
 	}
 	write()
 	for i := range uint64(section) {
-		if err := s.Wait(p.Token + i); err != nil {
-			t.Fatalf("node %d: %v", i, err)
-		}
+		statustest.OKf(t, s.Wait(p.Token+i), "node %d", i)
 	}
 	if err := s.Wait(p.Token + uint64(section)); !errors.Is(err, enough) {
 		t.Errorf("a node that was not sent: %v", err)

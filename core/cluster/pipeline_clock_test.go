@@ -58,9 +58,7 @@ func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
 	text, err := os.ReadFile(*pipelineSchedules)
 	statustest.OK(t, err)
 	var schedules []*scheduled
-	if err := json.Unmarshal(text, &schedules); err != nil {
-		t.Fatalf("%s: %v", *pipelineSchedules, err)
-	}
+	statustest.OKf(t, json.Unmarshal(text, &schedules), "%s", *pipelineSchedules)
 	for _, sc := range schedules {
 		ways := []string{"program"}
 		if sc.Name == "gpipe" { // which loops do that have no schedule
@@ -156,9 +154,7 @@ func (p *stages) submit(to submitter, params, fixed []uint64) (updated []uint64)
 	for _, op := range p.sc.Ops {
 		var kind string
 		var here at
-		if _, err := fmt.Sscan(op, &here.stage, &here.microbatch, &kind); err != nil {
-			p.s.T.Fatalf("op %q: %v", op, err)
-		}
+		statustest.OKf(p.s.T, statustest.Of(fmt.Sscan(op, &here.stage, &here.microbatch, &kind)), "op %q", op)
 		stage, program := here.stage, p.programs[here.stage][kind]
 		switch kind {
 		case "forward":
@@ -243,9 +239,7 @@ func (p *stages) record(way string, steps int) time.Duration {
 	for _, span := range profile.Spans {
 		name, kind, _ := strings.Cut(span.Program, "_")
 		var stage int
-		if _, err := fmt.Sscanf(name, "stage%d", &stage); err != nil {
-			p.s.T.Fatalf("a span of program %q: %v", span.Program, err)
-		}
+		statustest.OKf(p.s.T, statustest.Of(fmt.Sscanf(name, "stage%d", &stage)), "a span of program %q", span.Program)
 		first, last = min(first, span.End-p.sc.cost(stage, kind).Nanoseconds()), max(last, span.End)
 	}
 	return time.Duration(last - first)
@@ -269,9 +263,7 @@ func (p *stages) bubble(took time.Duration) float64 {
 	for _, op := range p.sc.Ops {
 		var stage, microbatch int
 		var kind string
-		if _, err := fmt.Sscan(op, &stage, &microbatch, &kind); err != nil {
-			p.s.T.Fatalf("op %q: %v", op, err)
-		}
+		statustest.OKf(p.s.T, statustest.Of(fmt.Sscan(op, &stage, &microbatch, &kind)), "op %q", op)
 		busy += p.sc.cost(stage, kind)
 	}
 	return 1 - busy.Seconds()/(float64(p.sc.width())*took.Seconds())

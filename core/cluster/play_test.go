@@ -101,9 +101,7 @@ func (p *played) wait() []error {
 func (p *played) good() {
 	p.s.T.Helper()
 	for i, err := range p.wait() {
-		if err != nil {
-			p.s.T.Fatalf("node %d, %s: %v", i, p.g.Name(i), err)
-		}
+		statustest.OKf(p.s.T, err, "node %d, %s", i, p.g.Name(i))
 	}
 }
 
@@ -271,9 +269,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 			bad := map[int]bool{1: true, 3: true, 5: true, 6: true}
 			for i, err := range p.wait() {
 				if !bad[i] {
-					if err != nil {
-						t.Errorf("node %d, with which nothing is wrong: %v", i, err)
-					}
+					statustest.Checkf(t, err, "node %d, with which nothing is wrong", i)
 				} else if status.CodeOf(err) != status.DataLoss || !strings.Contains(err.Error(), "breaks") ||
 					!strings.Contains(err.Error(), "model.py:12") {
 					t.Errorf("node %d: %v", i, err)
@@ -400,9 +396,7 @@ func TestWorkerLostWhileItPlays(t *testing.T) {
 	first := s.Wait(p.tokens[1])
 	write()
 	losing.Wait()
-	if err := s.Wait(token); err != nil {
-		t.Errorf("a put to several workers, one of which was lost meanwhile: %v", err)
-	}
+	statustest.Checkf(t, s.Wait(token), "a put to several workers, one of which was lost meanwhile")
 	s.expect(w, 0, 0, 0, 0, 0)
 	statustest.Fails(t, "its shard on the lost worker", statustest.Of(s.read(w, 1)), status.DataLoss, "worker-1")
 	errs := []error{s.Wait(p.tokens[0]), first, s.Wait(p.tokens[2]), s.Wait(p.tokens[3])}

@@ -203,13 +203,9 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 		"its own": {own}, "one that is closed and its own": {closed, own}, "one that is silent and its own": {mute, own},
 		"a unix socket that nothing listens at": {"unix:/nowhere"}, // which only processes of its host dial
 	} {
-		if err := join(cluster.Host(), "own", addresses...); err != nil {
-			t.Errorf("a worker at %s: %v", what, err)
-		}
+		statustest.Checkf(t, join(cluster.Host(), "own", addresses...), "a worker at %s", what)
 	}
-	if err := join(cluster.Host(), "", closed); err != nil {
-		t.Errorf("an older worker: %v", err)
-	}
+	statustest.Checkf(t, join(cluster.Host(), "", closed), "an older worker")
 	for _, bad := range []struct{ host, address, why string }{
 		{cluster.Host(), closed, "connection refused"},
 		{cluster.Host(), other, "another process"},
@@ -237,9 +233,7 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	probe, err := l.Accept()
 	statustest.OK(t, err)
 	defer probe.Close()
-	if err := join(cluster.Host(), "own", own); err != nil {
-		t.Errorf("beside one that is silent: %v", err)
-	}
+	statustest.Checkf(t, join(cluster.Host(), "own", own), "beside one that is silent")
 	select {
 	case err := <-waits:
 		t.Errorf("a worker at a silent address has an answer at once: %v", err)

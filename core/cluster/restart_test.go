@@ -232,9 +232,7 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 		l.restart()
 		begun := time.Now()
 		s, err := l.Connect(t.Context(), "new", nil)
-		if err != nil {
-			t.Fatalf("after %v: %v", time.Since(begun), err)
-		}
+		statustest.OKf(t, err, "after %v", time.Since(begun))
 		if took := time.Since(begun); took < lease/2 || len(s.Devices()) != 1 {
 			t.Errorf("it was let in after %v, and has %d devices; the lost worker had until %v", took, len(s.Devices()), lease)
 		}

@@ -245,9 +245,7 @@ func (x *trial) run(many int) {
 	}
 	exits.Wait()
 	for i, d := range x.drivers {
-		if err := d.Close(); err != nil {
-			t.Errorf("closing the driver of worker-%d: %v", i, err)
-		}
+		statustest.Checkf(t, d.Close(), "closing the driver of worker-%d", i)
 	}
 	if t.Failed() {
 		for _, f := range x.faults {
@@ -442,9 +440,7 @@ func (x *trial) probe() {
 			}
 			err = thereAndBack(t, x.local, pair[0], pair[1])
 		}
-		if err != nil {
-			t.Errorf("%v have met again: %v", pair, err)
-		}
+		statustest.Checkf(t, err, "%v have met again", pair)
 	}
 }
 

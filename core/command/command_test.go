@@ -328,9 +328,7 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 			t.Errorf("run %d of %d: %q, %v, kept: %v", i, len(all), b, err, kept)
 		}
 	}
-	if _, err := os.Stat(other); err != nil {
-		t.Errorf("another cluster's logs: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of(os.Stat(other)), "another cluster's logs")
 	if logs, err := (place{dir: filepath.Join(base, "none"), cluster: "none"}).keepLogs(begun); logs != "" || err != nil {
 		t.Errorf("without logs: %q, %v", logs, err)
 	}

@@ -169,9 +169,7 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 	mark := filepath.Join(dir, "crashed")
 	c := worker("c", "--driver", "crash:"+mark)
 	next("b", "c")
-	if _, err := os.Stat(mark); err != nil {
-		t.Errorf("the driver did not crash: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of(os.Stat(mark)), "the driver did not crash")
 
 	// A parent that is killed takes its child with it.
 	old = children(c.Process.Pid)

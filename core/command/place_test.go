@@ -47,9 +47,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 		}
 	}
 	keep(dead)
-	if err := c.missing(); err != nil {
-		t.Errorf("of a cluster of which nothing is left: %v", err)
-	}
+	statustest.Checkf(t, c.missing(), "of a cluster of which nothing is left")
 	keep(dead, me)
 	statustest.OK(t, os.Remove(socket))
 	l, err := net.Listen("unix", socket)

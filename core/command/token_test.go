@@ -64,9 +64,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 		return v, ok
 	})
 	statustest.Check(t, err)
-	if _, err := cluster.Ask(t.Context(), address, secret, nil); err != nil {
-		t.Errorf("a script of this user: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of(cluster.Ask(t.Context(), address, secret, nil)), "a script of this user")
 
 	cancel()
 	if errs := <-ended; errs != "" {
@@ -120,9 +118,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 				t.Errorf("down of a cluster whose processes have ended: exit code %d\n%s", code, errs)
 			}
 		}
-		if _, err := os.Stat(token); err != nil {
-			t.Errorf("%q: the token: %v", c.listen, err)
-		}
+		statustest.Checkf(t, statustest.Of(os.Stat(token)), "%q: the token", c.listen)
 		if c.found != "" {
 			cancel()
 		}

@@ -35,9 +35,7 @@ func TestWorkerThatOthersCannotReach(t *testing.T) {
 		t.Errorf("%d islands have workers that were refused", n)
 	}
 	for i, good := range []string{"tcp:10.0.0.2:8477", "tcp:[::1]:8477", "tcp:node2:8477", "unix:/run/w1"} {
-		if err := st.tryJoin(uint64(i+10), "w"+good, good); err != nil {
-			t.Errorf("at %s: %v", good, err)
-		}
+		statustest.Checkf(t, st.tryJoin(uint64(i+10), "w"+good, good), "at %s", good)
 	}
 }
 

@@ -65,9 +65,7 @@ func (c *long) fill(t *testing.T, text string) outcome {
 		all = append(all, b.say(b.client, wire.KindPlay, play)...)
 	}
 	all = append(all, b.step(Event{Kind: Flush})...)
-	if err := b.st.Check(); err != nil {
-		t.Errorf("%s: %v", c.name, err)
-	}
+	statustest.Checkf(t, b.st.Check(), "%s", c.name)
 	out := taken
 	for _, a := range all {
 		switch {

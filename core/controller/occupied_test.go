@@ -73,9 +73,7 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 		return nil
 	}
 	statustest.Fails(t, "a session that began later", ended(after, 1), status.FailedPrecondition)
-	if err := ended(before, 1); err != nil {
-		t.Errorf("a session that was there before: %v", err)
-	}
+	statustest.Checkf(t, ended(before, 1), "a session that was there before")
 	sized := func(want status.Code) {
 		t.Helper()
 		b.conns++
@@ -93,9 +91,7 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 	sized(status.ResourceExhausted)
 	b.now += placement.LookAgain // the request lets others have devices
 	b.step(Event{Kind: Tick})
-	if err := ended(after, 2); err != nil {
-		t.Errorf("once the request lets others have devices: %v", err)
-	}
+	statustest.Checkf(t, ended(after, 2), "once the request lets others have devices")
 	sized(status.OK)
 	statustest.Check(t, b.st.Check())
 }

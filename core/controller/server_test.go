@@ -176,9 +176,7 @@ func TestClientWaitsForCredit(t *testing.T) {
 			x = y
 		}
 		for token, err := range wait(t, ends, n+1) {
-			if err != nil {
-				t.Fatalf("operation %d: %v", token, err)
-			}
+			statustest.OKf(t, err, "operation %d", token)
 		}
 		if got, err := fetch(t, c, x, 1); err != nil || got != n+1 {
 			t.Errorf("got %d, %v, want %d", got, err, n+1)
@@ -246,9 +244,7 @@ func TestWorkerDoesNotRead(t *testing.T) {
 	for {
 		e := <-ends
 		if e.Token == 2 {
-			if e.Err != nil {
-				t.Error(e.Err)
-			}
+			statustest.Check(t, e.Err)
 			break
 		}
 	}

@@ -149,9 +149,7 @@ func TestStreamsOfOthersDoNotStarveALargeGang(tt *testing.T) {
 		}
 		for _, x := range c.streamers {
 			for op, err := range x.ended {
-				if err != nil {
-					t.Fatalf("operation %d of %d: %v", op, x.conn, err)
-				}
+				statustest.OKf(t, err, "operation %d of %d", op, x.conn)
 			}
 		}
 	})

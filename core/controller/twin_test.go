@@ -72,9 +72,7 @@ func (w *twin) step(ev Event) {
 	for _, a := range w.st.Step(&ev, nil) {
 		w.see(a)
 	}
-	if err := w.st.Check(); err != nil {
-		w.t.Fatalf("after an event of kind %d: %v", ev.Kind, err)
-	}
+	statustest.OKf(w.t, w.st.Check(), "after an event of kind %d", ev.Kind)
 	running := 0
 	for _, is := range w.st.islands {
 		running += is.sched.Running()
@@ -140,9 +138,7 @@ func (w *twin) see(a Action) {
 }
 
 func (w *twin) into(a Action, m proto.Message) {
-	if err := proto.Unmarshal(sent(a), m); err != nil {
-		w.t.Fatalf("a message of kind %d does not decode: %v", a.Wire, err)
-	}
+	statustest.OKf(w.t, proto.Unmarshal(sent(a), m), "a message of kind %d does not decode", a.Wire)
 }
 
 // clientOf returns the client of a session, nil if it has gone.

@@ -462,9 +462,7 @@ func TestClusterComputes(t *testing.T) {
 		}
 	}
 	for token, err := range wait(t, ends, 3) {
-		if err != nil {
-			t.Errorf("operation %d: %v", token, err)
-		}
+		statustest.Checkf(t, err, "operation %d", token)
 	}
 	statustest.Fails(t, "reading a freed array", statustest.Of(fetch(t, c, y, 0)), status.InvalidArgument)
 	compiles := 0

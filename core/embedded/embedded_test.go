@@ -85,15 +85,11 @@ func TestRunsUnderWayCount(t *testing.T) {
 	if err != nil || first.Computation == 0 {
 		t.Fatalf("the first run: %+v, %v", first, err)
 	}
-	if _, err := admit(large, 0); err != nil {
-		t.Fatalf("the second run, beside the first: %v", err)
-	}
+	statustest.OKf(t, statustest.Of(admit(large, 0)), "the second run, beside the first")
 	if _, err := admit(large, 0); !CanWait(err) {
 		t.Errorf("no room now: %v, want an error that can wait", err)
 	}
-	if _, err := admit(large, 40); err != nil {
-		t.Errorf("in the memory of the first: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of(admit(large, 40)), "in the memory of the first")
 	if _, err := admit(huge, 0); status.CodeOf(err) != status.ResourceExhausted || CanWait(err) {
 		t.Errorf("more than the limit: %v, want an error that cannot wait", err)
 	}
@@ -151,9 +147,7 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	in(0, 20, 0)
 	in(1, 10, 0)
 	s.Free(first.Objects[0])
-	if _, err := run(large, -1); err != nil {
-		t.Errorf("after the other program has gone: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of(run(large, -1)), "after the other program has gone")
 }
 
 func TestEmbeddedRefuses(t *testing.T) {

@@ -33,9 +33,7 @@ func open(t testing.TB, id uint32, memory *account) *Session {
 		cells[i] = new(executor.Cell)
 	}
 	s, err := begin(id, "session", make([]string, devices), executor.NewIsland(cells, schedule.Config{}), memory)
-	if err != nil {
-		t.Fatalf("Open: %v", err)
-	}
+	statustest.OKf(t, err, "Open")
 	t.Cleanup(s.Close)
 	return s
 }
@@ -61,9 +59,7 @@ func submit(t testing.TB, s *Session, r Run, outputs int) (executor.Turn, []uint
 	t.Helper()
 	objects := make([]uint64, outputs)
 	turn, err := s.Submit(r, objects)
-	if err != nil {
-		t.Fatalf("Submit: %v", err)
-	}
+	statustest.OKf(t, err, "Submit")
 	return turn, objects
 }
 
@@ -199,9 +195,7 @@ func TestSubmitUndoesItself(t *testing.T) {
 	holds(t, s, "after a run that had to wait", 1, 8, 8, 8, 8, 8, 8, 8, 8)
 	next, more := submit(t, s, Run{Program: good, Only: -1}, 1)
 	end(s, turn)
-	if err := s.Island().Await(next.Gang); err != nil {
-		t.Errorf("behind a run that came to nothing: %v", err)
-	}
+	statustest.Checkf(t, s.Island().Await(next.Gang), "behind a run that came to nothing")
 	s.Island().Completed(next.Gang)
 	s.Free(objects[0])
 	s.Free(more[0])

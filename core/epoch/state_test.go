@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // machine is a State with what it did.
@@ -23,9 +24,7 @@ type machine struct {
 func (m *machine) step(ev Event) {
 	m.t.Helper()
 	m.out = m.Step(ev, nil)
-	if err := m.Check(); err != nil {
-		m.t.Fatalf("after %+v: %v", ev, err)
-	}
+	statustest.OKf(m.t, m.Check(), "after %+v", ev)
 }
 
 // want compares what the last step did, as text.
@@ -186,9 +185,7 @@ func TestRulesHoldUnderRandomMembers(t *testing.T) {
 				}
 			}
 			out := st.Step(ev, nil)
-			if err := st.Check(); err != nil {
-				t.Fatalf("%+v: %v", ev, err)
-			}
+			statustest.OKf(t, st.Check(), "%+v", ev)
 			answered, over := map[[2]uint64]Action{}, map[uint64]bool{}
 			begun := map[uint64][]Action{}
 			for i, a := range out {

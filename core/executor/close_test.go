@@ -21,9 +21,7 @@ func TestAwaitReturnsWhenTheTurnComes(t *testing.T) {
 			}
 			done := false
 			go func() {
-				if err := is.Await(b.Gang); err != nil {
-					t.Errorf("Await: %v", err)
-				}
+				statustest.Checkf(t, is.Await(b.Gang), "Await")
 				done = true
 			}()
 			synctest.Wait()

@@ -106,9 +106,7 @@ func (d *duel) launch(t *testing.T, thread, phase int, id int32) {
 		rows = append(rows, []device.Buffer{b})
 	}
 	r, err := exe.Execute(device.Run{LaunchID: id, Inputs: rows, Only: -1})
-	if err != nil {
-		t.Errorf("Execute: %v", err)
-	}
+	statustest.Checkf(t, err, "Execute")
 	d.runs[thread][phase] = r
 }
 
@@ -166,9 +164,7 @@ func TestOppositeOrderFinishes(t *testing.T) {
 				end(is, turn)
 			})
 			d.driver.Island().Settle()
-			if err := d.driver.Island().Hang(); err != nil {
-				t.Fatalf("under the scheduler: %v", err)
-			}
+			statustest.OKf(t, d.driver.Island().Hang(), "under the scheduler")
 			for thread, runs := range d.runs {
 				for phase, r := range runs {
 					var want float32
@@ -222,11 +218,7 @@ func scalar(t *testing.T, b device.Buffer) float32 {
 	t.Helper()
 	dst := make([]byte, 4)
 	e, err := b.ToHost(dst)
-	if err != nil {
-		t.Fatalf("ToHost: %v", err)
-	}
-	if err := e.Wait(context.Background()); err != nil {
-		t.Fatalf("ToHost's event: %v", err)
-	}
+	statustest.OKf(t, err, "ToHost")
+	statustest.OKf(t, e.Wait(context.Background()), "ToHost's event")
 	return math.Float32frombits(binary.NativeEndian.Uint32(dst))
 }

@@ -360,9 +360,7 @@ func TestGangInCallbackSharesTheTurn(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 1}, func(t *testing.T, is *executor.Island) {
 		nested := func(after ...uint64) executor.Turn {
 			turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: after}, true)
-			if err != nil {
-				t.Fatalf("Enter: %v", err)
-			}
+			statustest.OKf(t, err, "Enter")
 			return turn
 		}
 		early := now(t, is, span(8, 16))

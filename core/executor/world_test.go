@@ -9,6 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,9 +35,7 @@ func span(from, to int) schedule.DeviceSet {
 func enter(t testing.TB, is *executor.Island, devices schedule.DeviceSet, after ...uint64) executor.Turn {
 	t.Helper()
 	turn, err := is.Enter(&schedule.Gang{Devices: devices, After: after}, false)
-	if err != nil {
-		t.Fatalf("Enter: %v", err)
-	}
+	statustest.OKf(t, err, "Enter")
 	return turn
 }
 

@@ -145,9 +145,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 		"6 GiB in 1 of params, session 1", "5 GiB in 1 of table, session 2", "delete arrays")
 	refused([]Spec{{ShardBytes: 17 * gib, Placement: place(2, 0), Label: "big"}}, "use smaller arrays")
 	l.Free(other)
-	if err := l.Admit(2, Request{Specs: eval}, make([]ID, 2)); err != nil {
-		t.Errorf("what fits, once there is room: %v", err)
-	}
+	statustest.Checkf(t, l.Admit(2, Request{Specs: eval}, make([]ID, 2)), "what fits, once there is room")
 	l.DropOwner(1)
 	l.DropOwner(1)
 	statustest.Fails(t, "create for an owner that was dropped", l.Admit(1, Request{Specs: eval}, make([]ID, 2)),

@@ -19,9 +19,7 @@ func offer(worker uint64, island string, devices int) Offer {
 func join(t testing.TB, m *Map, o Offer) *Worker {
 	t.Helper()
 	w, err := m.Join(o)
-	if err != nil {
-		t.Fatalf("Join(%+v): %v", o, err)
-	}
+	statustest.OKf(t, err, "Join(%+v)", o)
 	return w
 }
 

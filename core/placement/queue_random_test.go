@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Whatever is asked for, lost and begun: an exclusive slice is alone on its devices, the first that waits really cannot
@@ -23,9 +24,7 @@ func TestQueueProperties(t *testing.T) {
 		join := func() {
 			workers++
 			o := offer(workers, rapid.SampledFrom([]string{"", "x"}).Draw(t, "island"), rapid.IntRange(1, 3).Draw(t, "devices"))
-			if _, err := q.Join(o); err != nil {
-				t.Fatalf("%v", err)
-			}
+			statustest.OK(t, statustest.Of(q.Join(o)))
 		}
 		for range rapid.IntRange(1, 4).Draw(t, "workers") {
 			join()

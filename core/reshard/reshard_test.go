@@ -80,9 +80,7 @@ func TestPlansMoveEveryElementOnce(t *testing.T) {
 		dims, from, to := random(r)
 		where := func(device int) int { return device / 4 }
 		p, err := reshard.New(dims, from, to, where)
-		if err != nil {
-			t.Fatalf("%v from %v to %v: %v", dims, from, to, err)
-		}
+		statustest.OKf(t, err, "%v from %v to %v", dims, from, to)
 		width := []int{1, 2, 3, 4, 8, 16}[r.IntN(6)]
 		n := width
 		for _, d := range dims {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // island is devices that block as accelerators do: each has a queue, and work in it
@@ -134,9 +136,7 @@ func TestIslandFinishes(t *testing.T) {
 		if hung > 0 {
 			t.Fatalf("seed %d: %d gangs hang", seed, hung)
 		}
-		if err := l.sameOrder(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		statustest.OKf(t, l.sameOrder(), "seed %d", seed)
 		if hung, _ := runIsland(t, seed, false); hung > 0 {
 			hangs++
 		}

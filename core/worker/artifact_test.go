@@ -133,9 +133,7 @@ func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
 	}
 	nowhere.Content.Transfer = 103
 	s.tell(wire.KindSource, nowhere)
-	if err := send(103); err != nil {
-		t.Errorf("what it has asked for again: %v", err)
-	}
+	statustest.Checkf(t, send(103), "what it has asked for again")
 	nowhere.Content.Transfer = 104 // a second answer
 	s.tell(wire.KindSource, nowhere)
 	statustest.Fails(t, "what it has not asked for", send(104), status.Unavailable)

@@ -277,14 +277,10 @@ func TestEndsWhileItWaits(t *testing.T) {
 	three := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: sumProgram, FirstOutput: 3}, 0, 1)
 	d[0].enters(t, three)
 	d[0].slow.end(one, nil)
-	if err := s.wait(one, 0); err != nil {
-		t.Errorf("a run that ends beside it: %v", err)
-	}
+	statustest.Checkf(t, s.wait(one, 0), "a run that ends beside it")
 	d[0].slow.end(two, status.New(status.Internal, "no luck"))
 	statustest.Fails(t, "a run that fails beside it", s.wait(two, 0, 1), status.Internal)
-	if err := s.wait(three, 0, 1); err != nil {
-		t.Errorf("the run that waited: %v", err)
-	}
+	statustest.Checkf(t, s.wait(three, 0, 1), "the run that waited")
 }
 
 // What a transfer moves comes out of a device that waits in a collective, and so
@@ -347,9 +343,7 @@ func TestOrderWhileItWaits(t *testing.T) {
 		}
 	}
 	for g, workers := range gangs {
-		if err := s.wait(g, workers...); err != nil {
-			t.Fatalf("gang %d: %v", g, err)
-		}
+		statustest.OKf(t, s.wait(g, workers...), "gang %d", g)
 	}
 	ends.Wait()
 	for i, d := range d {
@@ -387,8 +381,6 @@ func TestCollectiveIsLast(t *testing.T) {
 	d[0].slow.end(one, nil)
 	statustest.Check(t, s.wait(one, 0))
 	for _, g := range []uint64{two, three} {
-		if err := s.wait(g, 0, 1); err != nil {
-			t.Errorf("gang %d: %v", g, err)
-		}
+		statustest.Checkf(t, s.wait(g, 0, 1), "gang %d", g)
 	}
 }

@@ -98,9 +98,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 	}
 	for i, w := range s.workers {
 		s.served.Go(func() {
-			if err := w.Serve(); err != nil {
-				t.Errorf("worker %d: %v", i, err)
-			}
+			statustest.Checkf(t, w.Serve(), "worker %d", i)
 		})
 		s.served.Go(func() { s.listen(i) })
 	}
@@ -120,9 +118,7 @@ func (s *script) close() {
 		}
 	}
 	for _, d := range s.drivers {
-		if err := d.Close(); err != nil {
-			s.t.Errorf("closing a driver: %v", err)
-		}
+		statustest.Checkf(s.t, d.Close(), "closing a driver")
 	}
 	for _, x := range s.exchanges {
 		x.Close()

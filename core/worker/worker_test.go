@@ -80,9 +80,7 @@ func TestRunOnEveryNumberOfWorkersAndDevices(t *testing.T) {
 		two := s.dispatch(1, wire.KindRun, &wire.Run{Op: 3, Program: 2, Inputs: []uint64{2}, FirstOutput: 3}, all...)
 		s.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, all...)
 		for _, g := range []uint64{put, one, two} {
-			if err := s.wait(g, all...); err != nil {
-				t.Fatalf("gang %d: %v", g, err)
-			}
+			statustest.OKf(t, s.wait(g, all...), "gang %d", g)
 		}
 		want := make([]float32, 4)
 		for _, d := range devices {
@@ -134,9 +132,7 @@ func (w *world) run(session uint32, op, id, output uint64, inputs ...uint64) uin
 func (w *world) must(gangs ...uint64) {
 	w.t.Helper()
 	for _, g := range gangs {
-		if err := w.wait(g, w.all...); err != nil {
-			w.t.Fatalf("gang %d: %v", g, err)
-		}
+		statustest.OKf(w.t, w.wait(g, w.all...), "gang %d", g)
 	}
 }
 

@@ -138,9 +138,7 @@ var failures = []check{
 // fails runs a program that fails, at once or later, and checks where its error appears.
 func (r *rig) fails(source Source, s shape.Shape, in [][]device.Buffer, want Failure) {
 	exe, err := r.driver.Compile(r.ctx, source.Program, source.Options)
-	if err != nil {
-		r.Fatalf("Compile: %v", err)
-	}
+	statustest.OKf(r, err, "Compile")
 	r.keep(exe)
 	same := func(what string, err error) {
 		statustest.Fails(r, what, err, want.Code, want.Text)

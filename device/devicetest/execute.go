@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -90,9 +91,7 @@ var programs = []check{
 	}},
 	{"Compile/NoOptions", 1, func(r *rig) {
 		exe, err := r.driver.Compile(r.ctx, r.Programs(AddOne, f32(4), on(0)).Program, nil)
-		if err != nil {
-			r.Fatalf("Compile with nil options: %v", err)
-		}
+		statustest.OKf(r, err, "Compile with nil options")
 		r.keep(exe)
 		out := r.execute(exe, r.ramps(f32(4), exe.Devices())...)
 		r.values("x+1", out.Outputs[0][0], plus(ramp(f32(4), 0), 1))
@@ -105,14 +104,10 @@ var programs = []check{
 		for _, p := range []Program{AddOne, AllReduce} {
 			exe := r.compile(p, s, devs)
 			blob, err := exe.Serialize()
-			if err != nil {
-				r.Fatalf("Serialize of %s: %v", p, err)
-			}
+			statustest.OKf(r, err, "Serialize of %s", p)
 			again, err := r.driver.Load(r.ctx, blob.Data)
 			blob.Release()
-			if err != nil {
-				r.Fatalf("Load of %s: %v", p, err)
-			}
+			statustest.OKf(r, err, "Load of %s", p)
 			r.keep(again)
 			if !slices.Equal(again.Devices(), exe.Devices()) || len(again.Outputs()) != len(exe.Outputs()) {
 				r.Errorf("%s has devices %v and %d outputs, after Load %v and %d", p, exe.Devices(), len(exe.Outputs()),
@@ -280,15 +275,11 @@ var executions = []check{
 		}
 		other := r.Open(r, 2)
 		foreign, err := other.FromHost(device.Host{Shape: s, Data: make([]byte, 16)})
-		if err != nil {
-			r.Fatalf("FromHost of another driver: %v", err)
-		}
+		statustest.OKf(r, err, "FromHost of another driver")
 		_, err = r.tryRun(add, device.Run{Inputs: []row{{good, foreign}}, Only: -1})
 		r.refused("a buffer of another driver", err, invalid, argument(1))
 		foreign.Close()
-		if err := other.Close(); err != nil {
-			r.Errorf("Close of another driver: %v", err)
-		}
+		statustest.Checkf(r, other.Close(), "Close of another driver")
 		out := r.execute(add, []device.Buffer{good, good}) // unharmed by all this
 		r.values("0+0", out.Outputs[0][0], make([]float64, 4))
 	}},
@@ -329,9 +320,7 @@ var executions = []check{
 		b := r.put(s, encode(s, ramp(s, 1)), 0)
 		reading := r.memory(s.HostBytes())
 		e, err := b.ToHost(reading)
-		if err != nil {
-			r.Fatalf("ToHost: %v", err)
-		}
+		statustest.OKf(r, err, "ToHost")
 		out := r.execute(r.compile(Donate, s, on(0)), []device.Buffer{b}) // while it is read
 		r.wait(e)
 		if want := encode(s, ramp(s, 1)); !bytes.Equal(reading, want) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -52,14 +53,10 @@ var lifetimes = []check{
 			mid := slow.Outputs[0][0]
 			dst := r.memory(s.HostBytes())
 			read, err := mid.ToHost(dst)
-			if err != nil {
-				r.Fatalf("ToHost: %v", err)
-			}
+			statustest.OKf(r, err, "ToHost")
 			out := r.execute(r.compile(AddOne, s, on(0)), []device.Buffer{mid})
 			copied, err := mid.CopyTo(0, "")
-			if err != nil {
-				r.Fatalf("CopyTo: %v", err)
-			}
+			statustest.OKf(r, err, "CopyTo")
 			r.keep(copied)
 			end(mid) // before it is made, and before it is read
 			r.values("made from a buffer that was closed", out.Outputs[0][0], plus(ramp(s, 0), 1))
@@ -147,9 +144,7 @@ var lifetimes = []check{
 func (r *rig) stats() device.MemoryStats {
 	r.Helper()
 	m, err := r.driver.MemoryStats(0)
-	if err != nil {
-		r.Fatalf("MemoryStats: %v", err)
-	}
+	statustest.OKf(r, err, "MemoryStats")
 	return m
 }
 
@@ -207,9 +202,7 @@ var parallel = []check{
 						r.refused("Execute on a buffer that may be deleted", err, gone, argument(0))
 						continue
 					}
-					if err := r.holds(out.Outputs[0][0], plus(ramp(s, 1), 1)); err != nil {
-						r.Errorf("%v", err)
-					}
+					statustest.Check(r, r.holds(out.Outputs[0][0], plus(ramp(s, 1), 1)))
 					out.Outputs[0][0].Close()
 				}
 			})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -40,9 +41,7 @@ func newRig(t *testing.T, h Harness, devices int) *rig {
 	t.Cleanup(func() {
 		r.closeAll()
 		for i := range 2 {
-			if err := r.driver.Close(); err != nil {
-				t.Errorf("Close %d of the driver: %v", i+1, err)
-			}
+			statustest.Checkf(t, r.driver.Close(), "Close %d of the driver", i+1)
 		}
 		r.pinned.Unpin()
 	})
@@ -101,9 +100,7 @@ func (r *rig) compile(p Program, s shape.Shape, devices []int) device.Executable
 	r.Helper()
 	source := r.Programs(p, s, devices)
 	exe, err := r.driver.Compile(r.ctx, source.Program, source.Options)
-	if err != nil {
-		r.Fatalf("Compile of %s over %s for devices %v: %v", p, s, devices, err)
-	}
+	statustest.OKf(r, err, "Compile of %s over %s for devices %v", p, s, devices)
 	r.keep(exe)
 	return exe
 }
@@ -117,9 +114,7 @@ func (r *rig) put(s shape.Shape, data []byte, dev int) device.Buffer {
 func (r *rig) fromHost(h device.Host) device.Buffer {
 	r.Helper()
 	b, err := r.driver.FromHost(h)
-	if err != nil {
-		r.Fatalf("FromHost of %s to device %d memory %q: %v", h.Shape, h.Device, h.Memory, err)
-	}
+	statustest.OKf(r, err, "FromHost of %s to device %d memory %q", h.Shape, h.Device, h.Memory)
 	r.keep(b)
 	return b
 }
@@ -143,9 +138,7 @@ func (r *rig) execute(exe device.Executable, rows ...[]device.Buffer) *device.Re
 func (r *rig) run(exe device.Executable, run device.Run) *device.Results {
 	r.Helper()
 	out, err := r.tryRun(exe, run)
-	if err != nil {
-		r.Fatalf("Execute of %s: %v", exe.Name(), err)
-	}
+	statustest.OKf(r, err, "Execute of %s", exe.Name())
 	return out
 }
 
@@ -173,9 +166,7 @@ func (r *rig) tryRun(exe device.Executable, run device.Run) (*device.Results, er
 
 func (r *rig) wait(e device.Event) {
 	r.Helper()
-	if err := e.Wait(r.ctx); err != nil {
-		r.Fatalf("event: %v", err)
-	}
+	statustest.OKf(r, e.Wait(r.ctx), "event")
 }
 
 // get reads a buffer to the host.
@@ -183,9 +174,7 @@ func (r *rig) get(b device.Buffer) []byte {
 	r.Helper()
 	dst := r.memory(b.Shape().HostBytes())
 	e, err := b.ToHost(dst)
-	if err != nil {
-		r.Fatalf("ToHost of %s: %v", b.Shape(), err)
-	}
+	statustest.OKf(r, err, "ToHost of %s", b.Shape())
 	r.wait(e)
 	return dst
 }

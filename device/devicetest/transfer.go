@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -178,9 +179,7 @@ var transfers = []check{
 			src := r.put(s, encode(s, ramp(s, 3)), 0)
 			for _, dev := range on(1, 0) {
 				dst, err := src.CopyTo(dev, "")
-				if err != nil {
-					r.Fatalf("CopyTo(%d) of %s: %v", dev, s, err)
-				}
+				statustest.OKf(r, err, "CopyTo(%d) of %s", dev, s)
 				r.keep(dst)
 				if dst.Device() != dev || dst.Memory() != r.memoryKind(dev) {
 					r.Errorf("the copy is on device %d memory %q, want %d", dst.Device(), dst.Memory(), dev)
@@ -189,9 +188,7 @@ var transfers = []check{
 			}
 			// A copy is independent of its source.
 			dst, err := src.CopyTo(1, "")
-			if err != nil {
-				r.Fatalf("CopyTo: %v", err)
-			}
+			statustest.OKf(r, err, "CopyTo")
 			r.keep(dst)
 			src.Delete()
 			r.values("copy after its source was deleted", dst, ramp(s, 3))

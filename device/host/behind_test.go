@@ -1,12 +1,14 @@
 package host
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
+)
 
 func TestBehindIsOneThreadOnly(t *testing.T) {
 	usual, err := nice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

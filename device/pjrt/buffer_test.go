@@ -35,9 +35,7 @@ func floats(values ...float32) []byte {
 func put(t testing.TB, c *Client, h device.Host) *Buffer {
 	t.Helper()
 	b, err := c.FromHost(h)
-	if err != nil {
-		t.Fatalf("FromHost: %v", err)
-	}
+	statustest.OKf(t, err, "FromHost")
 	t.Cleanup(b.Close)
 	return b.(*Buffer)
 }
@@ -50,21 +48,15 @@ func get(t testing.TB, b device.Buffer) []byte {
 	defer pin.Unpin()
 	pin.Pin(unsafe.SliceData(dst))
 	e, err := b.ToHost(dst)
-	if err != nil {
-		t.Fatalf("ToHost: %v", err)
-	}
-	if err := e.Wait(t.Context()); err != nil {
-		t.Fatalf("ToHost's event: %v", err)
-	}
+	statustest.OKf(t, err, "ToHost")
+	statustest.OKf(t, e.Wait(t.Context()), "ToHost's event")
 	return dst
 }
 
 func compile(t testing.TB, c *Client, p device.Program, options []byte) *Executable {
 	t.Helper()
 	x, err := c.Compile(t.Context(), p, options)
-	if err != nil {
-		t.Fatalf("Compile: %v", err)
-	}
+	statustest.OKf(t, err, "Compile")
 	t.Cleanup(x.Close)
 	return x.(*Executable)
 }
@@ -72,9 +64,7 @@ func compile(t testing.TB, c *Client, p device.Program, options []byte) *Executa
 func run(t testing.TB, x *Executable, rows ...[]device.Buffer) *device.Results {
 	t.Helper()
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-	if err != nil {
-		t.Fatalf("Execute: %v", err)
-	}
+	statustest.OKf(t, err, "Execute")
 	for _, row := range r.Outputs {
 		for _, b := range row {
 			t.Cleanup(b.Close)
@@ -234,9 +224,7 @@ func TestClientOutlived(t *testing.T) {
 		b, err := c.FromHost(device.Host{Shape: f32(2), Data: floats(1, 2)})
 		statustest.OK(t, err)
 		refused(t, c.Close(), status.FailedPrecondition, "2 of its buffers and executables")
-		if err := c.Close(); err != nil {
-			t.Errorf("a second Close: %v", err)
-		}
+		statustest.Checkf(t, c.Close(), "a second Close")
 		// Also where the plugin knows collectives, and each run needs who carries them.
 		if err := p.registerCollectives(); err != nil && status.CodeOf(err) != status.Unimplemented {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
@@ -60,9 +61,7 @@ func plugins(t testing.TB) []*Plugin {
 	var all []*Plugin
 	for _, path := range paths {
 		p, err := Open(path)
-		if err != nil {
-			t.Fatalf("Open(%s): %v", path, err)
-		}
+		statustest.OKf(t, err, "Open(%s)", path)
 		all = append(all, p)
 	}
 	return all
@@ -98,13 +97,9 @@ func each(t *testing.T, f func(t *testing.T, p *Plugin)) {
 func client(t testing.TB, p *Plugin, devices int) *Client {
 	t.Helper()
 	c, err := p.Create(ClientOptions{Devices: devices})
-	if err != nil {
-		t.Fatalf("Create with %d devices: %v", devices, err)
-	}
+	statustest.OKf(t, err, "Create with %d devices", devices)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		statustest.Checkf(t, c.Close(), "Close")
 	})
 	return c
 }
@@ -115,9 +110,7 @@ func TestContract(t *testing.T) {
 		devicetest.Run(t, devicetest.Harness{
 			Open: func(t testing.TB, n int) device.Driver {
 				c, err := p.Create(ClientOptions{Devices: n})
-				if err != nil {
-					t.Fatalf("Create with %d devices: %v", n, err)
-				}
+				statustest.OKf(t, err, "Create with %d devices", n)
 				return c
 			},
 			Devices: 4,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 )
@@ -46,9 +47,7 @@ func newExchange() *exchange {
 // serve has a client's devices take part as ranks.
 func (x *exchange) serve(t testing.TB, c *Client, ranks ...int) {
 	t.Helper()
-	if err := c.ServeCollectives(func(call *device.CollectiveCall) { x.arrive(call, ranks[call.Local]) }); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, c.ServeCollectives(func(call *device.CollectiveCall) { x.arrive(call, ranks[call.Local]) }))
 }
 
 func (x *exchange) arrive(call *device.CollectiveCall, rank int) {

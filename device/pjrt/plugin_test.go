@@ -99,9 +99,7 @@ func TestOpenBadPlugin(t *testing.T) {
 			t.Fatal("Open of half a file gave no error")
 		}
 		write("mended.so", good)
-		if _, err := Open(path); err != nil {
-			t.Errorf("Open of the mended file: %v", err)
-		}
+		statustest.Checkf(t, statustest.Of(Open(path)), "Open of the mended file")
 	})
 	t.Run("a program that links this package", func(t *testing.T) {
 		self, err := os.Executable()
@@ -342,15 +340,11 @@ func TestKind(t *testing.T) {
 		for _, c := range []struct{ devices, want int }{{0, 1}, {3, 3}} {
 			k := NewKind(p, ClientOptions{Devices: c.devices})
 			d, err := k.Join(t.Context(), device.Membership{})
-			if err != nil {
-				t.Fatalf("Join: %v", err)
-			}
+			statustest.OKf(t, err, "Join")
 			if len(d.Devices()) != c.want {
 				t.Errorf("Join returned %d devices, want %d", len(d.Devices()), c.want)
 			}
-			if err := d.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
+			statustest.Checkf(t, d.Close(), "Close")
 		}
 		k := NewKind(p, ClientOptions{})
 		_, err := k.Join(t.Context(), device.Membership{Node: 0, Nodes: 2, Store: &keys{}})

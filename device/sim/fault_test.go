@@ -214,9 +214,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 	live, err := kept.CopyTo(2, "")
 	statustest.OK(t, err)
 	is.Settle()
-	if err := live.Ready().Wait(context.Background()); err != nil {
-		t.Errorf("CopyTo a device that lives: %v", err)
-	}
+	statustest.Checkf(t, live.Ready().Wait(context.Background()), "CopyTo a device that lives")
 }
 
 // A loss reaches the members that wait for the device, whether their part of
@@ -231,7 +229,5 @@ func TestLoseAcrossMembers(t *testing.T) {
 	statustest.Fails(t, "the part that came later", err, status.Unavailable, "unplugged")
 	pair := execute(t, compile(t, m[0], gang("b", 0), 0, 1), 2, nil)
 	execute(t, compile(t, m[1], gang("b", 0), 0, 1), 2, nil)
-	if err := pair.Done[0].Wait(context.Background()); err != nil {
-		t.Errorf("a gang without the lost device: %v", err)
-	}
+	statustest.Checkf(t, pair.Done[0].Wait(context.Background()), "a gang without the lost device")
 }

@@ -40,12 +40,8 @@ func TestOppositeOrderHangs(t *testing.T) {
 		statustest.Fails(t, "part of a hanging gang", r.Done[0].Wait(context.Background()),
 			status.Aborted, "wait for each other")
 	}
-	if err := is.Hang(); err != nil {
-		t.Errorf("after Close: %v", err)
-	}
-	if err := m[1].Close(); err != nil {
-		t.Errorf("Close of the other member: %v", err)
-	}
+	statustest.Checkf(t, is.Hang(), "after Close")
+	statustest.Checkf(t, m[1].Close(), "Close of the other member")
 }
 
 // The same gangs in one order finish.
@@ -107,9 +103,7 @@ func TestHangThroughData(t *testing.T) {
 	statustest.OK(t, err)
 	waits := execute(t, compile(t, m[0], sum(), 1), 2, []device.Buffer{moved})
 	is.Settle()
-	if err := is.Hang(); err != nil {
-		t.Errorf("waiting for a member that may come: %v", err)
-	}
+	statustest.Checkf(t, is.Hang(), "waiting for a member that may come")
 	execute(t, compile(t, m[1], g, 0, 2), 1, []device.Buffer{put(t, m[1], 0, 2)})
 	if got := get(t, waits.Outputs[0][0]); got[0] != 3 {
 		t.Errorf("got %v, want 3", got)
@@ -137,15 +131,11 @@ func TestCloseEndsIncompleteGang(t *testing.T) {
 		m := join(t, is, 2, 1)
 		r := execute(t, compile(t, m[0], gang("a", 0), 0, 1), 1, nil)
 		is.Settle()
-		if err := is.Hang(); err != nil {
-			t.Errorf("Hang before the other member came: %v", err)
-		}
+		statustest.Checkf(t, is.Hang(), "Hang before the other member came")
 		err, code := m[who].Close(), status.Aborted
 		if who == 1 { // it leaves: no other member has to wait for it
 			code = status.Unavailable
-			if err != nil {
-				t.Errorf("Close of the member that never came: %v", err)
-			}
+			statustest.Checkf(t, err, "Close of the member that never came")
 		} else {
 			statustest.Fails(t, "Close", err, code)
 		}

@@ -136,9 +136,7 @@ func FuzzCompile(f *testing.F) {
 		blob, err := exe.Serialize()
 		statustest.OK(t, err)
 		again, err := d.Load(context.Background(), blob.Data)
-		if err != nil {
-			t.Fatalf("Load of what Serialize gave: %v", err)
-		}
+		statustest.OKf(t, err, "Load of what Serialize gave")
 		if exe.Fingerprint() != again.Fingerprint() {
 			t.Fatal("Load changed the fingerprint")
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/devicetest"
 	"github.com/openpathways/pathways/device/sim"
@@ -20,9 +21,7 @@ func harness(o sim.Options, clock sim.Clock) devicetest.Harness {
 			o.Devices = n
 			o.Island = sim.NewIsland(clock, 1)
 			d, err := sim.Open(o)
-			if err != nil {
-				t.Fatalf("Open: %v", err)
-			}
+			statustest.OKf(t, err, "Open")
 			return d
 		},
 		Programs: func(p devicetest.Program, s shape.Shape, devices []int) devicetest.Source {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -55,9 +56,7 @@ func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
 func open(t testing.TB, o sim.Options) *sim.Driver {
 	t.Helper()
 	d, err := sim.Open(o)
-	if err != nil {
-		t.Fatalf("Open: %v", err)
-	}
+	statustest.OKf(t, err, "Open")
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -94,18 +93,14 @@ func join(t testing.TB, is *sim.Island, members, n int) []*sim.Driver {
 func compile(t testing.TB, d *sim.Driver, p sim.Program, devices ...int) device.Executable {
 	t.Helper()
 	exe, err := d.Compile(context.Background(), p.Source(), sim.CompileOptions(devices))
-	if err != nil {
-		t.Fatalf("Compile of %s for %v: %v", p.Name, devices, err)
-	}
+	statustest.OKf(t, err, "Compile of %s for %v", p.Name, devices)
 	return exe
 }
 
 func execute(t testing.TB, exe device.Executable, launch int32, rows ...[]device.Buffer) *device.Results {
 	t.Helper()
 	out, err := exe.Execute(device.Run{LaunchID: launch, Inputs: rows, Only: -1})
-	if err != nil {
-		t.Fatalf("Execute of %s: %v", exe.Name(), err)
-	}
+	statustest.OKf(t, err, "Execute of %s", exe.Name())
 	return out
 }
 
@@ -120,9 +115,7 @@ func put(t testing.TB, d *sim.Driver, dev int, values ...float32) device.Buffer 
 	}
 	b, err := d.FromHost(device.Host{Shape: shape.Shape{DType: shape.F32, Dims: []int64{int64(len(values))}}, Data: data,
 		Device: dev})
-	if err != nil {
-		t.Fatalf("FromHost: %v", err)
-	}
+	statustest.OKf(t, err, "FromHost")
 	return b
 }
 
@@ -130,12 +123,8 @@ func get(t testing.TB, b device.Buffer) []float32 {
 	t.Helper()
 	dst := make([]byte, b.Shape().HostBytes())
 	e, err := b.ToHost(dst)
-	if err != nil {
-		t.Fatalf("ToHost: %v", err)
-	}
-	if err := e.Wait(context.Background()); err != nil {
-		t.Fatalf("ToHost's event: %v", err)
-	}
+	statustest.OKf(t, err, "ToHost")
+	statustest.OKf(t, e.Wait(context.Background()), "ToHost's event")
 	return values(dst)
 }
 

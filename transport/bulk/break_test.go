@@ -93,9 +93,7 @@ func TestBlocksOutliveConnections(t *testing.T) {
 						}
 						done := func(err error) {
 							defer under.Done()
-							if err != nil {
-								t.Errorf("block %d of %d bytes was not taken: %v", id, size, err)
-							}
+							statustest.Checkf(t, err, "block %d of %d bytes was not taken", id, size)
 							<-room
 						}
 						switch {

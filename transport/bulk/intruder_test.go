@@ -73,9 +73,7 @@ func (h *hostile) until(kind wire.Kind) []byte {
 	h.t.Helper()
 	for {
 		k, payload, err := h.conn.Recv()
-		if err != nil {
-			h.t.Fatalf("waiting for a message of kind %d: %v", kind, err)
-		}
+		statustest.OKf(h.t, err, "waiting for a message of kind %d", kind)
 		if k == kind {
 			return bytes.Clone(payload)
 		}
@@ -119,12 +117,8 @@ func well(t testing.TB, x, neighbour *Exchange) {
 			}
 			arrived <- err
 		})
-		if err := <-arrived; err != nil {
-			t.Errorf("a neighbour's block: %v", err)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("a neighbour's block: %v", err)
-		}
+		statustest.Checkf(t, <-arrived, "a neighbour's block")
+		statustest.Checkf(t, <-done, "a neighbour's block")
 	}
 }
 

@@ -54,9 +54,7 @@ func TestTwin(t *testing.T) {
 		w.begin(g)
 		got, errs := w.enter(g, s, in, rapid.IntRange(1, 3).Draw(rt, "times"), rng)
 		for r, err := range errs {
-			if err != nil {
-				rt.Fatalf("%s: rank %d: %v", s.Op, r, err)
-			}
+			statustest.OKf(rt, err, "%s: rank %d", s.Op, r)
 		}
 		same(t, s, got, twin(s, ranks, in))
 		w.end(g.ID)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/transport"
 )
@@ -37,9 +38,7 @@ func (s *scene) enter(rank int) {
 	size := s.spec.Operands[0].Bytes()
 	s.w.engines[at.Process].Enter(Call{Launch: s.g.Launch, Local: at.Local, Spec: s.spec, Operands: [][]byte{
 		aligned(size)}, Results: [][]byte{aligned(size)}, Done: func(err error) {
-		if err != nil {
-			s.t.Errorf("rank %d: %v", rank, err)
-		}
+		statustest.Checkf(s.t, err, "rank %d", rank)
 		s.ends.Done()
 	}})
 }

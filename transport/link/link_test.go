@@ -351,9 +351,7 @@ func TestLinkEndsAtBothSidesWhenTheLeaseIsOver(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, far, _ := w.dial()
 		statustest.OK(t, near.Send(wire.KindRun, nil))
-		if _, _, err := far.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		statustest.OK(t, statustest.Of2(far.Recv()))
 		begun := time.Now()
 		w.network.Cut("client")
 		w.network.Break("client")
@@ -549,9 +547,7 @@ func BenchmarkFrame(b *testing.B) {
 					statustest.OK(b, from.Send(wire.KindRun, payload))
 				}
 				for range batch {
-					if _, _, err := to.Recv(); err != nil {
-						b.Fatal(err)
-					}
+					statustest.OK(b, statustest.Of2(to.Recv()))
 				}
 				return time.Since(begun)
 			}

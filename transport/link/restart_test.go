@@ -43,9 +43,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 		go func() { ended <- drain(near) }()
 		time.Sleep(time.Second)
 		w.network.Break("client") // a link of the new start outlives its line as any does
-		if err := send(near, 5, func() {}); err != nil {
-			t.Error(err)
-		}
+		statustest.Check(t, send(near, 5, func() {}))
 		statustest.Check(t, <-come)
 		if why := <-broke; !strings.Contains(why.Error(), "has started again") {
 			t.Errorf("the reason why the link has no connection is %v", why)

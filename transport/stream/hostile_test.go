@@ -420,9 +420,7 @@ func TestRoomOfMessagesInUse(t *testing.T) {
 	statustest.Check(t, <-fourth)
 	b2.Close()
 	_, b5 := pair()
-	if err := receive(b5); err != nil {
-		t.Errorf("in the room of a connection that was closed: %v", err)
-	}
+	statustest.Checkf(t, receive(b5), "in the room of a connection that was closed")
 }
 
 // Many messages that do end get through, however much they are together.

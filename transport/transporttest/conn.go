@@ -176,9 +176,7 @@ func (s connSuite) buffered(t *testing.T) {
 	// A message that is buffered is received without waiting; those that are not
 	// come as well.
 	for i := range n {
-		if _, _, err := b.Recv(); err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
+		statustest.OKf(t, statustest.Of2(b.Recv()), "message %d", i)
 	}
 	if b.Buffered() {
 		t.Error("all was received, and a message is at hand")
@@ -297,9 +295,7 @@ func ConnBench(b *testing.B, pair func(b *testing.B) (x, y transport.Conn)) {
 		b.ReportAllocs()
 		for b.Loop() {
 			statustest.OK(b, x.Send(kind, payload))
-			if _, _, err := x.Recv(); err != nil {
-				b.Fatal(err)
-			}
+			statustest.OK(b, statustest.Of2(x.Recv()))
 		}
 	})
 	for _, size := range []int{64, 1024} {
@@ -319,9 +315,7 @@ func ConnBench(b *testing.B, pair func(b *testing.B) (x, y transport.Conn)) {
 				}
 			}()
 			for range b.N {
-				if _, _, err := y.Recv(); err != nil {
-					b.Fatal(err)
-				}
+				statustest.OK(b, statustest.Of2(y.Recv()))
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mmsg/s")
 		})

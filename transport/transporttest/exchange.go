@@ -152,9 +152,7 @@ func (s exchangeSuite) sizes(t *testing.T) {
 			}
 			got := <-arrived
 			e.left.Wait()
-			if got.err != nil {
-				t.Fatalf("%d bytes, %v %v %v: %v", size, early, into, bytesAtHand, got.err)
-			}
+			statustest.OKf(t, got.err, "%d bytes, %v %v %v", size, early, into, bytesAtHand)
 			if into {
 				got.block.Data = dst
 			} else if size > 0 && uintptr(unsafe.Pointer(&got.block.Data[0]))%64 != 0 {

@@ -35,9 +35,7 @@ func Greeted(t testing.TB, l transport.Listener, d transport.Dialer) (dialled, a
 		t.Errorf("welcome: process %d, protocol %d", w.Process, w.Protocol)
 	}
 	other := <-let
-	if other.err != nil {
-		t.Fatal(other.err)
-	}
+	statustest.OK(t, other.err)
 	return c, other.c
 }
 

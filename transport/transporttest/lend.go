@@ -53,9 +53,7 @@ func (s lendSuite) still(t *testing.T, w World, id uint64, b borrowed) {
 func (s lendSuite) take(t *testing.T, w World, k transport.Key, size int, into []byte) transport.Block {
 	t.Helper()
 	got := <-expect(t, w.of(2), 1, k, int64(size), into)
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
+	statustest.OK(t, got.err)
 	return got.block
 }
 

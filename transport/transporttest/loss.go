@@ -38,9 +38,7 @@ func (s exchangeSuite) failsBeforePush(t *testing.T, size int64) {
 	// Others go on.
 	w.of(1).PushBytes(2, key(6, 0), make([]byte, size), e.done(status.OK))
 	got := <-expect(t, w.of(2), 1, key(6, 0), size, nil)
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
+	statustest.OK(t, got.err)
 	got.block.Release()
 	e.left.Wait()
 }
@@ -155,9 +153,7 @@ func (w World) meet(t *testing.T, a, b int, k transport.Key) {
 	for _, ends := range [][2]int{{a, b}, {b, a}} {
 		w.of(ends[0]).PushBytes(uint64(ends[1]), k, make([]byte, 10), nil)
 		got := <-expect(t, w.of(ends[1]), uint64(ends[0]), k, 10, nil)
-		if got.err != nil {
-			t.Fatal(got.err)
-		}
+		statustest.OK(t, got.err)
 		got.block.Release()
 	}
 }

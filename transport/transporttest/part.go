@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -40,9 +41,7 @@ func (s exchangeSuite) partsOf(t *testing.T, w World, id uint64, dims []int64, p
 	expect := func(from uint64, at strided.Layout) {
 		arrived.Add(1)
 		to.ExpectPart(from, key(id, from), transport.Part{Data: room.Data, At: at}, func(err error) {
-			if err != nil {
-				t.Errorf("%v %s, from %d: %v", dims, place, from, err)
-			}
+			statustest.Checkf(t, err, "%v %s, from %d", dims, place, from)
 			arrived.Done()
 		})
 	}

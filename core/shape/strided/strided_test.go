@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // region is a region of an array of bytes, and its twin: the offset of each byte, found element by element.
@@ -91,7 +93,5 @@ func TestWrongLayoutsAreRefused(t *testing.T) {
 	if end, err := (Layout{Offset: 3, Run: 4, Dims: []Dim{{2, 10}}}).Check(8); err != nil || end != 17 {
 		t.Errorf("a right one ends at %d: %v", end, err)
 	}
-	if _, err := (Layout{}).Check(0); err != nil {
-		t.Errorf("the empty one: %v", err)
-	}
+	statustest.Checkf(t, statustest.Of((Layout{}).Check(0)), "the empty one")
 }

@@ -31,6 +31,22 @@ func Check(t T, err error) {
 	}
 }
 
+// OKf is OK, and its error says what the call was.
+func OKf(t T, err error, format string, args ...any) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
+	}
+}
+
+// Checkf is Check, and its error says what the call was.
+func Checkf(t T, err error, format string, args ...any) {
+	if err != nil {
+		t.Helper()
+		t.Errorf("%s: %v", fmt.Sprintf(format, args...), err)
+	}
+}
+
 // Fails fails the test unless the error of what has the code, and each of the texts in its message.
 func Fails(t T, what string, err error, code status.Code, texts ...string) {
 	t.Helper()

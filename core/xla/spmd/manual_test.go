@@ -328,9 +328,7 @@ func FuzzManual(f *testing.F) {
 	f.Add(before, after)
 	f.Fuzz(func(t *testing.T, before, after []byte) {
 		if p, err := Manual(before, after); err == nil {
-			if _, err := readModule(p.Module); err != nil {
-				t.Errorf("it cannot be read again: %v", err)
-			}
+			statustest.Checkf(t, statustest.Of(readModule(p.Module)), "it cannot be read again")
 		}
 	})
 }

@@ -360,9 +360,7 @@ func FuzzRewrite(f *testing.F) {
 			s := &p.Collectives[i]
 			text := s.String()
 			back, err := ParseSpec(text)
-			if err != nil {
-				t.Fatalf("%q: %v", text, err)
-			}
+			statustest.OKf(t, err, "%q", text)
 			if back.String() != text {
 				t.Errorf("%q comes back as %q", text, back)
 			}

@@ -25,9 +25,7 @@ func TestTextOfGroups(t *testing.T) {
 			s.Groups = append(s.Groups, ranks[i:i+size])
 		}
 		back, err := ParseSpec(s.String())
-		if err != nil {
-			t.Fatalf("%q: %v", s, err)
-		}
+		statustest.OKf(t, err, "%q", s)
 		if !reflect.DeepEqual(s, back) {
 			t.Fatalf("%q comes back as %+v", s, back)
 		}

@@ -47,9 +47,7 @@ var plugin = sync.OnceValues(func() (*pjrt.Plugin, error) {
 func driver(t testing.TB, devices int) *pjrt.Client {
 	t.Helper()
 	p, err := plugin()
-	if err != nil {
-		t.Fatalf("this test needs a CPU plugin: %v", err)
-	}
+	statustest.OKf(t, err, "this test needs a CPU plugin")
 	c, err := p.Create(pjrt.ClientOptions{Devices: devices})
 	statustest.OK(t, err)
 	t.Cleanup(func() {
@@ -104,9 +102,7 @@ func (p program) options() []byte {
 func (s *session) compile(p program) *client.Remote {
 	s.T.Helper()
 	r, err := s.Compile(s.T.Context(), client.CompileSpec{Format: "mlir", Code: []byte(p.text), Options: p.options()})
-	if err != nil {
-		s.T.Fatalf("%s: %v", p.name, err)
-	}
+	statustest.OKf(s.T, err, "%s", p.name)
 	return r
 }
 
@@ -197,9 +193,7 @@ func natively(t *testing.T, p program) [][]byte {
 	t.Helper()
 	d := driver(t, p.replicas)
 	x, err := d.Compile(t.Context(), device.Program{Format: "mlir", Code: []byte(p.text)}, p.options())
-	if err != nil {
-		t.Fatalf("%s: %v", p.name, err)
-	}
+	statustest.OKf(t, err, "%s", p.name)
 	defer x.Close()
 	rows := make([][]device.Buffer, p.replicas)
 	for i := range rows {
@@ -249,9 +243,7 @@ func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 				}
 				for round := range 3 {
 					token, y := s.Start(remote, x)
-					if err := s.Wait(token); err != nil {
-						t.Fatalf("%s, round %d: %v", p.name, round, err)
-					}
+					statustest.OKf(t, s.Wait(token), "%s, round %d", p.name, round)
 					for d := range devices {
 						got, err := s.Read(y, d, int64(len(want[p.name][d])))
 						if err != nil || !bytes.Equal(got, want[p.name][d]) {
@@ -347,12 +339,8 @@ func TestWorkerLost(t *testing.T) {
 	a := s.Array(input, []int{0, 1}, values)
 	beside := s.compile(programs(2)[1])
 	token, y := s.Start(beside, a)
-	if err := s.Wait(token); err != nil {
-		t.Errorf("a run on the other worker: %v", err)
-	}
-	if _, err := s.Read(y, 1, 4*length); err != nil {
-		t.Errorf("a run on the other worker: %v", err)
-	}
+	statustest.Checkf(t, s.Wait(token), "a run on the other worker")
+	statustest.Checkf(t, statustest.Of(s.Read(y, 1, 4*length)), "a run on the other worker")
 }
 
 // Shards move whole and in boxes between workers.
@@ -423,9 +411,7 @@ func TestPartFails(t *testing.T) {
 	for _, of := range []uint64{p.Token, token} {
 		statustest.Fails(t, fmt.Sprintf("operation %d", of), s.Wait(of), status.DataLoss, "cut short")
 	}
-	if err := s.Wait(beside); err != nil {
-		t.Errorf("a run behind: %v", err)
-	}
+	statustest.Checkf(t, s.Wait(beside), "a run behind")
 	s.Free([]uint64{x, y, z, warm, p.Object})
 	r.free()
 }

@@ -72,9 +72,7 @@ module @triple {
 	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Token: s.Tokens(len(d.Nodes))}
 	statustest.OK(t, s.Play(p))
 	for i := range d.Nodes {
-		if err := s.Wait(p.Token + uint64(i)); err != nil {
-			t.Fatalf("node %d, %s: %v", i, d.Name(i), err)
-		}
+		statustest.OKf(t, s.Wait(p.Token+uint64(i)), "node %d, %s", i, d.Name(i))
 	}
 	output := p.First + d.last - 2
 	got, err := s.Read(output, 0, numbers.Bytes())

@@ -68,9 +68,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 				p.Token = s.Tokens(len(d.Nodes))
 				statustest.OK(t, s.Play(p))
 				for i := range d.Nodes {
-					if err := s.Wait(p.Token + uint64(i)); err != nil {
-						t.Fatalf("node %d, %s: %v", i, d.Name(i), err)
-					}
+					statustest.OKf(t, s.Wait(p.Token+uint64(i)), "node %d, %s", i, d.Name(i))
 				}
 				straight, turned := p.First+last-2, p.First+d.last-2
 				for k := range 4 {
