@@ -56,8 +56,10 @@ def until(what: str, yes) -> None:
 class Cluster:
     """A controller and workers on this machine; a context manager, which leaves nothing behind or fails.
 
-    A worker that dies is not started again, unless restart is set.
+    A worker that dies is not started again, unless restart is set. Every client's script begins with begin.
     """
+
+    begin = ""
 
     def __init__(self, workers: int, devices: int, *arguments: str, restart: bool = False):
         # Names of unix sockets are short, so pytest's directories will not do.
@@ -101,11 +103,11 @@ class Cluster:
 
     def run(self, code: str, check: bool = True, **env: str) -> subprocess.CompletedProcess:
         """Runs a client's script to its end."""
-        return fresh.run(code, env=self.environment(**env), check=check)
+        return fresh.run(self.begin + code, env=self.environment(**env), check=check)
 
     def start(self, code: str, **env: str) -> subprocess.Popen:
         """Starts a client's script."""
-        return fresh.start(code, env=self.environment(**env))
+        return fresh.start(self.begin + code, env=self.environment(**env))
 
     def report(self) -> dict:
         """What `pathways status` knows."""

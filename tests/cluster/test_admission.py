@@ -27,6 +27,7 @@ def told():
 @pytest.fixture(scope="module")
 def cluster():
     with Cluster(1, 1, "--memory-limit", "10MiB", "--memory-wait", f"{WAIT}s") as cluster:
+        cluster.begin = CLIENT
         yield cluster
         until("nothing is left", cluster.idle)
 
@@ -35,7 +36,7 @@ class Script:
     """A client that says lines and is told to go on."""
 
     def __init__(self, cluster: Cluster, code: str):
-        self.process = cluster.start(CLIENT + code)
+        self.process = cluster.start(code)
 
     def __enter__(self):
         return self
@@ -143,9 +144,7 @@ line("done")
 
 
 def test_donated_array_that_numpy_views_counts_beside_the_result(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 step = jax.jit(lambda x: x + 1, donate_argnums=0)
 x = put(6)
 for _ in range(5):
@@ -160,14 +159,11 @@ del y, z, view
 x = jax.block_until_ready(put(6))
 again = step(x)
 np.asarray(again)
-"""
-    )
+""")
 
 
 def test_temporary_memory_counts(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 @jax.jit
 def wide(x):
     w = jnp.sort(jnp.broadcast_to(x[:, None], (x.shape[0], 16)) * jnp.arange(16.0), axis=0)
@@ -186,8 +182,7 @@ try:
     raise AssertionError("there is room")
 except jax.errors.JaxRuntimeError as error:
     assert "RESOURCE_EXHAUSTED" in str(error) and "temporary memory included" in str(error), error
-"""
-    )
+""")
 
 
 def test_stopped_client_holds_up_no_other(cluster):

@@ -54,14 +54,13 @@ def cluster(folder, library):
     with pytest.MonkeyPatch.context() as workers:
         workers.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         cluster = Cluster(2, 1, "--import", "test_targets")
+    cluster.begin = CLIENT
     with cluster:
         yield cluster
 
 
 def test_handler_is_found_by_its_library_and_symbol_on_every_worker(cluster, library):
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 handlers = ctypes.CDLL({str(library)!r})
 register("by_symbol", handlers.add_two)
 for device in jax.devices():
@@ -74,22 +73,16 @@ each = jax.shard_map(
     mesh=Mesh(np.asarray(jax.devices()), ("x",)), in_specs=PartitionSpec("x"), out_specs=PartitionSpec(),
     check_vma=False)
 np.testing.assert_array_equal(jax.jit(each)(jnp.arange(4.0)), [6, 8])
-"""
-    )
+""")
     # Another client of the same name and function, which finds it loaded.
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 register("by_symbol", ctypes.CDLL({str(library)!r}).add_two)
 np.testing.assert_array_equal(call("by_symbol", jnp.zeros(5)), [2] * 5)
-"""
-    )
+""")
 
 
 def test_handler_with_state(cluster, library):
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 handlers = ctypes.CDLL({str(library)!r})
 capsule = lambda name: jax.ffi.pycapsule(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handlers, name))))
 jax.ffi.register_ffi_type("counted", {{"type_id": capsule("state_id"), "type_info": capsule("state_info")}},
@@ -97,26 +90,21 @@ jax.ffi.register_ffi_type("counted", {{"type_id": capsule("state_id"), "type_inf
 jax.ffi.register_ffi_target("stateful", {{"instantiate": jax.ffi.pycapsule(handlers.stateful_instantiate),
                                          "execute": jax.ffi.pycapsule(handlers.stateful_execute)}}, platform="cpu")
 np.testing.assert_array_equal(call("stateful", jnp.ones(2)), [41, 41])
-"""
-    )
+""")
 
 
 def test_error_of_a_handler_comes_back(cluster, library):
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 register("refusing", ctypes.CDLL({str(library)!r}).refuses_to_run)
 text = refused("refusing")
 assert "OUT_OF_RANGE" in text and "the handler says no" in text, text
-"""
-    )
+""")
 
 
 def test_failure_on_one_device_ends_the_collective_of_the_others(library):
     with Cluster(1, 2) as cluster:
-        cluster.run(
-            CLIENT
-            + f"""
+        cluster.begin = CLIENT
+        cluster.run(f"""
 from jax.sharding import Mesh, PartitionSpec
 register("refusing", ctypes.CDLL({str(library)!r}).refuses_to_run)
 def each(x):
@@ -132,20 +120,17 @@ except jax.errors.JaxRuntimeError as error:
     assert "the handler says no" in str(error) and "on device 0 of worker worker-0" in str(error), error
 for device in jax.devices():
     np.testing.assert_array_equal(jax.device_put(x, device) + 1, [1, 2])
-"""
-        )
+""")
 
 
 def test_target_of_an_imported_module_runs(cluster):
-    cluster.run(CLIENT + 'np.testing.assert_array_equal(call("imported", jnp.zeros(2)), [2, 2])\n')
+    cluster.run('np.testing.assert_array_equal(call("imported", jnp.zeros(2)), [2, 2])\n')
 
 
 def test_what_cannot_be_found_is_an_error_that_says_what_to_do(cluster, library, folder):
     gone = shutil.copy(library, folder / "gone.so")
     other = shutil.copy(library, folder / "other.so")
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 import os
 handlers = ctypes.CDLL({str(library)!r})
 handlers.nameless_handler.restype = ctypes.c_void_p
@@ -172,33 +157,24 @@ for part in ("gone", {str(gone)!r}, "cannot be read", "pathways worker --import"
 
 text = refused("never_registered")
 assert "never_registered" in text and "pathways worker --import" in text, text
-"""
-    )
-    cluster.run(
-        CLIENT
-        + f"""
+""")
+    cluster.run(f"""
 register("replaced", ctypes.CDLL({str(other)!r}).add_two)
 np.testing.assert_array_equal(call("replaced", jnp.zeros(2)), [2, 2])
-"""
-    )
+""")
     other.unlink()
     build(other, "-DREBUILT", "-O0")
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 register("replaced", ctypes.CDLL({str(other)!r}).add_two)
 text = refused("replaced")
 for part in ("replaced", {str(other)!r}, "cannot be replaced", "start the workers again"):
     assert part in text, text
-"""
-    )
+""")
 
 
 def test_unused_target_that_cannot_be_found_does_no_harm(cluster, library):
     # Its name is in the program: that of the module.
-    cluster.run(
-        CLIENT
-        + f"""
+    cluster.run(f"""
 handlers = ctypes.CDLL({str(library)!r})
 handlers.nameless_handler.restype = ctypes.c_void_p
 jax.ffi.register_ffi_target("bystander", jax.ffi.pycapsule(ctypes.c_void_p(handlers.nameless_handler())),
@@ -206,5 +182,4 @@ jax.ffi.register_ffi_target("bystander", jax.ffi.pycapsule(ctypes.c_void_p(handl
 def bystander(x):
     return x + 1
 np.testing.assert_array_equal(jax.jit(bystander)(jnp.zeros(2)), [1, 1])
-"""
-    )
+""")

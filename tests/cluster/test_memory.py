@@ -21,6 +21,7 @@ def refused(make):
 @pytest.fixture(scope="module")
 def cluster():
     with Cluster(2, 2, "--memory-limit", "8MiB") as cluster:
+        cluster.begin = CLIENT
         yield cluster
         until("nothing is left", cluster.idle)
 
@@ -31,9 +32,7 @@ def test_limit_is_reported(cluster):
 
 
 def test_limit_reaches_the_client(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 for device in jax.devices():
     before = device.memory_stats()
     assert before["bytes_limit"] == before["bytes_reservable_limit"] == 8 << 20, before
@@ -41,14 +40,11 @@ for device in jax.devices():
     after = device.memory_stats()
     assert after["bytes_in_use"] == after["peak_bytes_in_use"] == after["largest_alloc_size"] == 1 << 20, after
     assert (after["num_allocs"], after["largest_free_block_bytes"]) == (1, 7 << 20), after
-"""
-    )
+""")
 
 
 def test_what_does_not_fit_is_an_error_that_says_who_has_what(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 @jax.jit
 def doubled(x):
     return x + x
@@ -70,15 +66,12 @@ assert np.asarray(y)[0] == 2
 del x
 z = doubled(y)
 assert (np.asarray(z) == 4).all()
-"""
-    )
+""")
 
 
 def test_loop_that_runs_ahead_stays_within_the_limit(cluster):
     # Each step makes 2 MiB a device and drops as much; all of them are far more than the limit.
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 step = jax.jit(lambda x: jnp.sin(x) + 1)
 given = jax.jit(lambda x: jnp.sin(x) + 1, donate_argnums=0)
 summed = jax.jit(lambda x: x + jnp.sum(x))
@@ -101,5 +94,4 @@ for i in range(20):
     y = jax.device_put(y, jax.devices()[(i + 1) % 4])
     fresh = jax.device_put(np.full(2 * MiB, i, np.float32), jax.devices()[i % 4])
 assert np.asarray(y).all() and np.asarray(fresh)[5] == 19
-"""
-    )
+""")

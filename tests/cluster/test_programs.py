@@ -1,5 +1,7 @@
 """What programs do on a cluster, where their devices belong to several workers: each script is a process of its own."""
 
+import textwrap
+
 import fresh
 import pytest
 
@@ -47,19 +49,21 @@ print("finished")
 """
 
 
-def run(address, script):
-    import textwrap
+@pytest.fixture
+def run(address):
+    """Runs a script on the cluster, and looks whether it has left anything there."""
 
-    workers = address.split(":")[1].split("x")[0]
-    text = f"workers_expected = {workers}\n" + BEGIN + textwrap.dedent(script) + END
-    done = fresh.run(text, env={"PATHWAYS_ADDRESS": address})
-    assert done.stdout.splitlines()[-1] == "finished", done
+    def run(script):
+        workers = address.split(":")[1].split("x")[0]
+        text = f"workers_expected = {workers}\n" + BEGIN + textwrap.dedent(script) + END
+        done = fresh.run(text, env={"PATHWAYS_ADDRESS": address})
+        assert done.stdout.splitlines()[-1] == "finished", done
+
+    return run
 
 
-def test_arrays_between_workers(address):
-    run(
-        address,
-        """
+def test_arrays_between_workers(run):
+    run("""
         # Between single devices, of the same worker and of others.
         host = np.arange(1000, dtype=np.float32)
         x = jax.device_put(host, devices[1])
@@ -80,14 +84,11 @@ def test_arrays_between_workers(address):
         # Into memories of the host and out of them, on every worker.
         z = jax.device_put(big, NamedSharding(mesh, P("x"), memory_kind="pinned_host"))
         np.testing.assert_array_equal(np.asarray(jax.device_put(z, NamedSharding(mesh, P("x")))), big)
-        """,
-    )
+        """)
 
 
-def test_arguments_on_other_devices_are_brought(address):
-    run(
-        address,
-        """
+def test_arguments_on_other_devices_are_brought(run):
+    run("""
         twice = jax.pmap(lambda v: v * 2, devices=devices)
         host = np.arange(32, dtype=np.float32).reshape(8, 4)
         elsewhere = jax.pmap(lambda v: v + 0, devices=devices[::-1])(host)
@@ -97,14 +98,11 @@ def test_arguments_on_other_devices_are_brought(address):
         whole = jax.make_array_from_single_device_arrays((32,), NamedSharding(mesh, P("x")), parts)
         total = jax.jit(lambda v: v.reshape(8, 4).sum(1) + v.sum())
         np.testing.assert_array_equal(np.asarray(total(whole)), np.asarray(total(np.asarray(whole))))
-        """,
-    )
+        """)
 
 
-def test_donation_over_workers(address):
-    run(
-        address,
-        """
+def test_donation_over_workers(run):
+    run("""
         step = jax.jit(lambda s, k: {"w": s["w"] * 0.5 + k.sum(), "n": s["n"] + 1}, donate_argnums=0)
         host = np.arange(64, dtype=np.float32).reshape(8, 8)
         k = put(np.ones(8, np.float32))
@@ -116,14 +114,11 @@ def test_donation_over_workers(address):
         np.testing.assert_array_equal(np.asarray(s["w"]), want)
         assert np.asarray(s["n"]).tolist() == [50] * 8
         fails("", "deleted", lambda: step({"w": old, "n": s["n"]}, k))
-        """,
-    )
+        """)
 
 
-def test_threads_with_collectives_in_opposite_order(address):
-    run(
-        address,
-        """
+def test_threads_with_collectives_in_opposite_order(run):
+    run("""
         other = Mesh(np.array(devices[::-1]), ("x",))
         ring = [(i, (i + 1) % 8) for i in range(8)]
         a, x = each(lambda v: lax.psum(v, "x") + 0 * v), put(np.arange(8, dtype=np.float32))
@@ -154,14 +149,11 @@ def test_threads_with_collectives_in_opposite_order(address):
         for _ in range(1500):
             x = shift(x)
         assert np.asarray(x).tolist() == np.roll(np.arange(8.0), 1500).tolist()
-        """,
-    )
+        """)
 
 
-def test_an_error_in_one_workers_part_is_everyones(address):
-    run(
-        address,
-        """
+def test_an_error_in_one_workers_part_is_everyones(run):
+    run("""
         def only_last(v):
             if float(v[0]) == 7:
                 raise LookupError("the seventh is missing")
@@ -184,14 +176,11 @@ def test_an_error_in_one_workers_part_is_everyones(address):
             fails("RESOURCE_EXHAUSTED", "", lambda: y)
             fails("RESOURCE_EXHAUSTED", "", lambda: z)
         assert np.asarray(good(x)).tolist() == [28.0] * 8
-        """,
-    )
+        """)
 
 
-def test_callbacks_run_in_the_client(address):
-    run(
-        address,
-        """
+def test_callbacks_run_in_the_client(run):
+    run("""
         import os
         seen, lock = [], threading.Lock()
 
@@ -235,14 +224,11 @@ def test_callbacks_run_in_the_client(address):
             tell(jax.device_put(np.int32(i), devices[i % 8]))
         jax.effects_barrier()
         assert log == list(range(20)), log
-        """,
-    )
+        """)
 
 
-def test_linear_algebra_runs_on_the_workers(address):
-    run(
-        address,
-        """
+def test_linear_algebra_runs_on_the_workers(run):
+    run("""
         a = np.random.default_rng(0).normal(size=(8, 12, 12)).astype(np.float32)
         spd = a @ a.transpose(0, 2, 1) + 12 * np.eye(12, dtype=np.float32)
         x = put(spd)
@@ -252,5 +238,4 @@ def test_linear_algebra_runs_on_the_workers(address):
         np.testing.assert_allclose(np.asarray(c), np.linalg.cholesky(spd), rtol=1e-4, atol=1e-4)
         s = each(lambda u: lax.psum(jnp.linalg.svd(u, compute_uv=False), "x"), P())(x)
         np.testing.assert_allclose(np.asarray(s)[0], np.linalg.svd(spd, compute_uv=False).sum(0), rtol=1e-4)
-        """,
-    )
+        """)

@@ -26,14 +26,13 @@ def one_object(put):
 @pytest.fixture(scope="module")
 def cluster():
     with Cluster(2, 2, "--memory-limit", "8MiB") as cluster:
+        cluster.begin = CLIENT
         yield cluster
         until("nothing is left", cluster.idle)
 
 
 def test_sharded_put_is_one_object(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 for dtype, n in ((np.float32, 64), (np.int8, 4 * MiB), (np.complex64, 0)):
     value = np.arange(n).astype(dtype)
     x = one_object(lambda: jax.device_put(value, split))
@@ -49,14 +48,11 @@ x = [jax.device_put(np.ones(4, np.float32), d) for d in (devices[0], devices[1],
 x.append(jax.device_put(np.ones(5, np.float32), devices[1]))
 assert objects() >= before + 3, objects() - before
 assert [float(a.sum()) for a in x] == [4, 4, 4, 5]
-"""
-    )
+""")
 
 
 def test_shard_is_freed_while_its_object_stays(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 value = np.arange(5 * MiB, dtype=np.float32)  # two do not fit on one device
 first, second = one_object(lambda: [jax.device_put(value, d) for d in devices[:2]])
 for round in range(3):
@@ -67,14 +63,11 @@ for round in range(3):
     first = jax.device_put(value + round, devices[0])
 assert np.array_equal(np.asarray(first), value + 2)
 assert np.array_equal(np.asarray(second), value)
-"""
-    )
+""")
 
 
 def test_error_of_a_shard_is_that_of_its_array(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 kept = jax.block_until_ready(jax.device_put(np.ones(5 * MiB, np.float32), devices[3]))
 x = jax.device_put(np.ones(4 * 5 * MiB, np.float32), split)
 plus = jax.jit(lambda a: a + 1)
@@ -89,14 +82,11 @@ del x
 assert np.asarray(kept).all()
 # Their bytes are gone again.
 jax.block_until_ready(jax.device_put(np.ones(7 * MiB, np.float32), devices[0]))
-"""
-    )
+""")
 
 
 def test_array_of_shards_that_were_made_apart(cluster):
-    cluster.run(
-        CLIENT
-        + """
+    cluster.run("""
 value = np.arange(64, dtype=np.float32)
 add = jax.jit(lambda a, n: a + n, static_argnums=1)
 def pieces():
@@ -128,5 +118,4 @@ z = array(pieces())
 results = [total(z) for _ in range(3)]
 del z  # while they are under way
 assert len({float(r) for r in results}) == 1
-"""
-    )
+""")
