@@ -21,7 +21,6 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
-	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/pjrt"
@@ -258,129 +257,6 @@ func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 			r.free()
 		})
 	}
-}
-
-// Two sessions that submit programs with collectives in opposite order finish.
-func TestOppositeOrder(t *testing.T) {
-	for _, workers := range []int{1, 2} {
-		r := open(t, workers, 4/workers)
-		all := programs(4)
-		var clients sync.WaitGroup
-		for k := range 2 {
-			s := r.connect(t, fmt.Sprint("client ", k))
-			remotes := []*client.Remote{s.compile(all[1]), s.compile(all[7])}
-			x := s.Array(input, clustertest.UpTo(4), values)
-			clients.Go(func() {
-				var tokens []uint64
-				for i := range 60 {
-					token, y := s.Start(remotes[(i+k)%2], x)
-					s.Free([]uint64{y})
-					tokens = append(tokens, token)
-				}
-				for _, token := range tokens {
-					statustest.Check(t, s.Wait(token))
-				}
-				s.Free([]uint64{x})
-			})
-		}
-		clients.Wait()
-		r.free()
-	}
-}
-
-// A chain of runs, each reading the one before, is under way as a whole.
-func TestChainIsUnderWayAsAWhole(t *testing.T) {
-	for _, workers := range []int{1, 2} {
-		r := open(t, workers, 2/workers)
-		s := r.connect(t, "client")
-		step := s.compile(programs(2)[5])
-		x := s.Array(input, clustertest.UpTo(2), values)
-		var last uint64
-		for range 200 {
-			token, y := s.Start(step, x)
-			s.Free([]uint64{x})
-			x, last = y, token
-		}
-		statustest.OK(t, s.Wait(last))
-		s.Free([]uint64{x})
-		r.free()
-	}
-}
-
-// A worker that is lost in the middle of collectives ends them with its name, and
-// what is beside goes on.
-func TestWorkerLost(t *testing.T) {
-	r := open(t, 2, 2)
-	s := r.connect(t, "client")
-	all := s.compile(programs(4)[7])
-	x := s.Array(input, clustertest.UpTo(4), values)
-	var tokens []uint64
-	for range 40 {
-		token, y := s.Start(all, x)
-		s.Free([]uint64{y})
-		tokens = append(tokens, token)
-	}
-	for _, token := range tokens[:10] {
-		statustest.OK(t, s.Wait(token))
-	}
-	r.Lose(1)
-	lost := 0
-	for _, token := range tokens[10:] {
-		if err := s.Wait(token); err != nil {
-			lost++ // UNAVAILABLE where it was under way; what is behind reads an array that is lost
-			if code := status.CodeOf(err); code != status.Unavailable && code != status.DataLoss {
-				t.Errorf("a run with a part on a worker that was lost: %v", err)
-			}
-		}
-	}
-	token, _ := s.Start(all, x)
-	statustest.Fails(t, "a run after the loss", s.Wait(token), status.DataLoss, "worker-1")
-	t.Logf("%d of %d runs were lost", lost, len(tokens))
-	a := s.Array(input, []int{0, 1}, values)
-	beside := s.compile(programs(2)[1])
-	token, y := s.Start(beside, a)
-	statustest.Checkf(t, s.Wait(token), "a run on the other worker")
-	statustest.Checkf(t, statustest.Of(s.Read(y, 1, 4*length)), "a run on the other worker")
-}
-
-// Shards move whole and in boxes between workers.
-func TestShardsAndBoxesMoveBetweenWorkers(t *testing.T) {
-	r := open(t, 2, 2)
-	s := r.connect(t, "client")
-	x := s.Array(input, clustertest.UpTo(4), values)
-	array := &wire.Array{Dtype: uint32(shape.F32), Dims: input.Dims}
-	const quarter = length / 4
-	m := &wire.Transfer{Object: s.Objects(1), Array: array}
-	for from := range uint32(4) {
-		for to := range uint32(4) {
-			m.Moves = append(m.Moves, &wire.Move{Source: x, From: from, To: to, Start: []int64{int64(to) * quarter},
-				Size: []int64{quarter}, At: []int64{int64(from) * quarter}, Shard: array})
-		}
-	}
-	y := m.Object
-	token := s.Tokens(1)
-	statustest.OK(t, s.Transfer(m, token))
-	statustest.OK(t, s.Wait(token))
-	around := &wire.Transfer{Object: s.Objects(1), Array: array}
-	for d := range uint32(4) {
-		around.Moves = append(around.Moves, &wire.Move{Source: y, From: d, To: (d + 1) % 4})
-	}
-	z := around.Object
-	token = s.Tokens(1)
-	statustest.OK(t, s.Transfer(around, token))
-	statustest.OK(t, s.Wait(token))
-	for d := range 4 {
-		var want []byte
-		from := (d + 3) % 4
-		for k := range 4 {
-			want = append(want, values(k)[4*quarter*from:4*quarter*(from+1)]...)
-		}
-		if got, err := s.Read(z, d, 4*length); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("device %d: %v, the bytes are right: %v", d, err, bytes.Equal(got, want))
-		}
-	}
-	s.Free([]uint64{x, y, z})
-	r.free()
 }
 
 // A run whose part on one worker cannot begin ends the parts of the others, which
