@@ -2,7 +2,6 @@
 
 import gc
 import os
-import random
 import threading
 
 import jax
@@ -488,59 +487,6 @@ def test_more_nodes_than_a_message_has(devices):
     same(good, x)
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="emory"):
         bad.block_until_ready()
-
-
-MORE = pytest.mark.again("three seeds here; tests/test_program_random.py has more kinds of steps in each")
-
-
-@pytest.mark.sizes
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=MORE) for seed in range(3, 8))])
-def test_random_programs(devices, seed):
-    """Random graphs of computations on random shardings, with donation, against the function as it is."""
-    r = random.Random(seed)
-    sizes = [(1,), (2,), (4,), (2, 2), (8,)]
-
-    def place():
-        size = r.choice(sizes)
-        chosen = r.sample(devices, int(np.prod(size)))
-        if size == (1,) and r.random() < 0.5:
-            return SingleDeviceSharding(chosen[0])
-        return NamedSharding(mesh(chosen, *size), r.choice([P(), P("a"), P(None, "a")]))
-
-    plan = []
-    for i in range(r.randrange(4, 12)):
-        plan.append(
-            (r.choice(["binary", "unary", "donate", "move", "put"]), r.randrange(2 + i), r.randrange(2 + i), place())
-        )
-    unary = jax.jit(lambda x: jnp.sin(x) * 3)
-    donate = jax.jit(lambda x: x * 2 + 1, donate_argnums=0)
-    binary = jax.jit(lambda x, y: x * y - x)
-    kept = r.sample(range(2 + len(plan)), 3)
-
-    def f(x, y):
-        values = [x, y]
-        for kind, i, j, sharding in plan:
-            a, b = values[i], values[j]
-            if kind == "binary":
-                values.append(binary(a, pathways.reshard(b, a.sharding)))
-            elif kind == "unary":
-                values.append(unary(a))
-            elif kind == "donate":
-                values.append(donate(a + 1))
-            elif kind == "move":
-                values.append(pathways.reshard(a, sharding))
-            else:
-                values.append(jax.device_put(a, sharding))
-        return [values[k] for k in kept]
-
-    x = jax.device_put(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8), place())
-    y = jax.device_put(np.linspace(1, 2, 64, dtype=np.float32).reshape(8, 8), place())
-    g = pathways.program(f)
-    want = f(x, y)
-    for _ in range(2):
-        same(g(x, y), want)
-    z = x + 0.5
-    same(g(z, y), f(z, y))
 
 
 def test_a_program_can_be_looked_at(devices, tmp_path):
