@@ -22,21 +22,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newFrontend opens a client of the frontend over a cluster of simulated devices, which change may change before it is
-// used.
-func newFrontend(t testing.TB, o sim.Options, change ...func(*single)) (*pjrt.Client, *single) {
+// newFrontend opens a client of the frontend over a cluster of simulated devices. Which ends of operations it hears of,
+// and when, is for hear.
+func newFrontend(t testing.TB, o sim.Options, hear ...func(client.Notify) client.Notify) (*pjrt.Client, *observed) {
 	t.Helper()
-	var inner *single
-	cluster.Use("test", func(_ context.Context, _ string, _ cluster.Want, notify client.Notify) (client.Cluster, error) {
-		d, err := sim.Open(o)
-		if err != nil {
-			return nil, err
+	var inner *observed
+	cluster.Use("test", func(ctx context.Context, _ string, _ cluster.Want, notify client.Notify) (client.Cluster, error) {
+		for _, f := range hear {
+			notify = f(notify)
 		}
-		inner = newSingle(d, notify)
-		for _, f := range change {
-			f(inner)
-		}
-		return inner, nil
+		var err error
+		inner, err = observe(ctx, o, notify)
+		return inner, err
 	})
 	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
 	statustest.OK(t, err)

@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"bytes"
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -69,9 +68,8 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 			t.Error("a result is ready although no time has passed on the devices")
 		}
 	}
-	island.Advance(5 * time.Second)
 	for _, row := range rows {
-		statustest.Check(t, row[0].Ready().Wait(t.Context()))
+		statustest.Check(t, meanwhile(island, func() error { return row[0].Ready().Wait(t.Context()) }))
 	}
 	release(append(made, rows...)...)
 	x.Close()
@@ -97,15 +95,10 @@ func TestEntriesIntoGo(t *testing.T) {
 	if n := after.GoEntries - before.GoEntries; n > runs+runs/100 {
 		t.Errorf("%d entries into Go for %d runs on 8 devices", n, runs)
 	}
-	freed := func() int {
-		inner.mu.Lock()
-		defer inner.mu.Unlock()
-		return inner.freed
-	}
-	for end := time.Now().Add(time.Minute); freed() < runs; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); inner.freed.Load() < runs; time.Sleep(time.Millisecond) {
 		// the last ones go by themselves
 		if time.Now().After(end) {
-			t.Fatalf("%d objects were freed after %d runs whose results were dropped", freed(), runs)
+			t.Fatalf("%d objects were freed after %d runs whose results were dropped", inner.freed.Load(), runs)
 		}
 	}
 	release(rows...)
@@ -116,17 +109,18 @@ func TestEntriesIntoGo(t *testing.T) {
 // An array whose bytes have come is ready, even if the controller has not yet reported that it was made. An array whose
 // bytes were not requested waits for that report.
 func TestBytesThatHaveComeAreReady(t *testing.T) {
-	var mu sync.Mutex
-	var words []client.Ended // of the controller, on their way
-	c, inner := newFrontend(t, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)}, func(s *single) {
-		s.platform = "cpu" // bytes of arrays on other platforms are not brought here
+	var says client.Notify
+	words := make(chan client.Ended, 2) // of the controller, on their way
+	// Bytes of arrays on other platforms are not brought here.
+	o := sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1), Platform: "cpu"}
+	c, _ := newFrontend(t, o, func(notify client.Notify) client.Notify {
+		says = notify
+		return func(ended []client.Ended) {
+			for _, e := range ended {
+				words <- e
+			}
+		}
 	})
-	says := inner.notify
-	inner.notify = func(ended []client.Ended) {
-		mu.Lock()
-		defer mu.Unlock()
-		words = append(words, ended...)
-	}
 	var arrays [2]device.Buffer
 	for i := range arrays {
 		b, err := c.FromHost(device.Host{Shape: vector, Data: bytes.Repeat([]byte{7}, 16)})
@@ -142,10 +136,7 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	if arrays[1].Ready().Ready() {
 		t.Error("an array is ready that the controller has said nothing of, and whose bytes are not here")
 	}
-	inner.pending.Wait() // until both reports are on their way
-	mu.Lock()
-	says(words)
-	mu.Unlock()
+	says([]client.Ended{<-words, <-words})
 	statustest.Check(t, arrays[1].Ready().Wait(t.Context()))
 	release(arrays[:])
 	statustest.Check(t, c.Close())
@@ -162,8 +153,7 @@ func TestCloseUnderWay(t *testing.T) {
 	statustest.OK(t, err)
 	release(append(r.Outputs, rows...)...)
 	x.Close()
-	island.Advance(time.Second)
-	statustest.Check(t, c.Close())
+	statustest.Check(t, meanwhile(island, c.Close))
 	nothingAlive(t)
 }
 
@@ -176,10 +166,8 @@ func TestShutdownOfALostSession(t *testing.T) {
 	rows := inputs(t, c, 1)
 	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
 	statustest.OK(t, err)
-	inner.mu.Lock()
-	inner.lost = status.New(status.Unavailable, "the connection broke")
-	inner.mu.Unlock()
-	inner.onClose = func() { island.Advance(time.Second) } // its operations end with it
+	why := error(status.New(status.Unavailable, "the connection broke"))
+	inner.lost.Store(&why)
 	statustest.Checkf(t, cluster.Shutdown(time.Hour), "shutdown of a session that is lost")
 	release(append(r.Outputs, rows...)...)
 	x.Close()
@@ -187,7 +175,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 	nothingAlive(t)
 }
 
-// BenchmarkExecute is the frontend's part of a run, over a cluster of function calls.
+// BenchmarkExecute is a run on the worker of a cluster in this process.
 func BenchmarkExecute(b *testing.B) {
 	c, _ := newFrontend(b, sim.Options{Devices: 8, Island: sim.NewIsland(sim.Instant, 1)})
 	x := compile(b, c, 0, 1, 2, 3, 4, 5, 6, 7)
