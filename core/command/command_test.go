@@ -396,9 +396,7 @@ func waitFor(t *testing.T, what string, yes func() bool) {
 // frozen, down.
 func TestUpAndDown(t *testing.T) {
 	t.Setenv(asCommand, "1") // for what up starts
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	place := []string{"--dir", dir}
 	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
 	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s",
@@ -495,9 +493,7 @@ func at(dir string) place { return place{dir: filepath.Join(dir, "default"), clu
 // it.
 func TestUpRunsACommand(t *testing.T) {
 	t.Setenv(asCommand, "1")
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	file := filepath.Join(dir, "address")
 	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+
 		file+"; exit 7")
@@ -522,9 +518,7 @@ func TestUpRunsACommand(t *testing.T) {
 // If up is stopped before all workers are ready, it takes the cluster down and says so.
 func TestUpIsStopped(t *testing.T) {
 	t.Setenv(asCommand, "1")
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer

@@ -39,9 +39,7 @@ func TestUpOnAFullDisk(t *testing.T) {
 		{"4k", listFile}, // the token fits
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			home, err := os.MkdirTemp("/tmp", "pw")
-			statustest.OK(t, err)
-			defer os.RemoveAll(home)
+			home := shortDir(t)
 			self, err := os.Executable()
 			statustest.OK(t, err)
 			cmd := exec.Command(self, "up", "--workers", "1")

@@ -1,13 +1,11 @@
 package command
 
 import (
-	"os"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/openpathways/pathways/core/cluster"
-	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A worker whose controller is told to stop ends well; one whose controller dies does not, and says so.
@@ -21,9 +19,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 		{syscall.SIGKILL, ExitFailed, "UNAVAILABLE"},
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
-			dir, err := os.MkdirTemp("/tmp", "pw")
-			statustest.OK(t, err)
-			defer os.RemoveAll(dir)
+			dir := shortDir(t)
 			controller := command(t, dir, "controller")
 			worker := command(t, dir, "worker", "--name", "w")
 			waitFor(t, "the worker", func() bool {
@@ -42,9 +38,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 // A second SIGTERM does not change the exit code of a controller that ends because of the first.
 func TestSecondSignalKeepsTheExitCode(t *testing.T) {
 	t.Setenv(signalsItself, "1")
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	controller := command(t, dir, "controller")
 	waitFor(t, "the controller", func() bool {
 		_, err := cluster.Ask(t.Context(), at(dir).address(), cluster.Secret{}, nil)

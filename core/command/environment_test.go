@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -45,4 +46,13 @@ func call(t *testing.T, variables map[string]string, args ...string) (code int, 
 	var o, e bytes.Buffer
 	code = Main(t.Context(), args, environment(&o, &e, variables))
 	return code, o.String(), e.String()
+}
+
+// shortDir makes a directory for a test, in which sockets have short names, as they must.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "pw")
+	statustest.OK(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }

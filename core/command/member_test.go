@@ -114,9 +114,7 @@ func children(parent int) (all []process) {
 }
 
 func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	controller := command(t, dir, "controller")
 	worker := func(name string, more ...string) *running {
 		return command(t, dir, append([]string{"worker", "--nodes", "2", "--name", name}, more...)...)

@@ -22,9 +22,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 		more []string
 	}{{name: "alone"}, {"a member", []string{"--nodes", "1"}}} {
 		t.Run(c.name, func(t *testing.T) {
-			dir, err := os.MkdirTemp("/tmp", "pw")
-			statustest.OK(t, err)
-			defer os.RemoveAll(dir)
+			dir := shortDir(t)
 			command(t, dir, "controller")
 			worker := command(t, dir, append([]string{"worker", "--name", "w", "--driver", "real", "--evict-after", "300ms"},
 				c.more...)...)

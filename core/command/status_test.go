@@ -1,16 +1,25 @@
 package command
 
 import (
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/wire"
 )
 
+// shows checks what one part of the status of a cluster shows of a report.
+func shows(t *testing.T, show func(io.Writer, *wire.Report), r *wire.Report, want string) {
+	t.Helper()
+	var out strings.Builder
+	if show(&out, r); out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
 // Slices are shown by their workers' names and the devices there.
 func TestShowSlices(t *testing.T) {
-	var out strings.Builder
-	showSlices(&out, &wire.Report{
+	shows(t, showSlices, &wire.Report{
 		Islands: []*wire.Report_Island{
 			{Workers: []*wire.Report_Worker{
 				{Process: &wire.Process{Number: 1, Name: "w0"}}, {Process: &wire.Process{Number: 2, Name: "w1"}}}}},
@@ -21,72 +30,48 @@ func TestShowSlices(t *testing.T) {
 			{Session: 9, Slices: []*wire.Report_Slice{
 				{Slice: 3, Exclusive: true, Devices: []*wire.Span{{Worker: 5, Local: 1, Count: 1}}}}},
 		},
-	})
-	want := "\nSESSION\tSLICE\tDEVICES\n7\t1\t3: w0/2-3, w1/0\n9\t3\t1: a lost worker/1 (exclusive)\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showSlices(&out, &wire.Report{Sessions: []*wire.Report_SessionReport{{Session: 1}}}); out.Len() > 0 {
-		t.Errorf("without slices it shows %q", out.String())
-	}
+	}, "\nSESSION\tSLICE\tDEVICES\n7\t1\t3: w0/2-3, w1/0\n9\t3\t1: a lost worker/1 (exclusive)\n")
+	shows(t, showSlices, &wire.Report{Sessions: []*wire.Report_SessionReport{{Session: 1}}}, "")
 }
 
 // What a worker's devices wait for stands beside its name.
 func TestShowWaits(t *testing.T) {
-	var out strings.Builder
 	worker := func(name string, waits ...string) *wire.Report_Worker {
 		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits,
 			MoreWaits: uint32(max(0, len(waits)-1))}}
 	}
-	showWaits(&out, &wire.Report{Islands: []*wire.Report_Island{
+	shows(t, showWaits, &wire.Report{Islands: []*wire.Report_Island{
 		{Workers: []*wire.Report_Worker{worker("w0", "device 0 has", "device 1 has"), worker("w1")}},
 		{Workers: []*wire.Report_Worker{worker("w2", "device 3 has")}},
-	}})
-	want := "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw0\tand 1 more\nw2\tdevice 3 has\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showWaits(&out, &wire.Report{
-		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}); out.Len() > 0 {
-		t.Errorf("without waits it shows %q", out.String())
-	}
+	}}, "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw0\tand 1 more\nw2\tdevice 3 has\n")
+	shows(t, showWaits, &wire.Report{
+		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}, "")
 }
 
 // What devices compute stands beside their worker: what, whose, called where, and since
 // when.
 func TestShowRunning(t *testing.T) {
-	var out strings.Builder
 	report := func(running ...*wire.Running) *wire.Report {
 		return &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 			{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Running: running}}}}}}
 	}
-	showRunning(&out, report(
+	shows(t, showRunning, report(
 		&wire.Running{Devices: []uint32{0, 1, 2, 5, 7, 8}, Session: 3, Client: "node1:99", Program: "jit_spin",
 			Line: "train.py:7", SinceMs: 75_000, UsualMs: 1200, Gone: true, Behind: 2},
 		&wire.Running{Devices: []uint32{9}, Session: 5, Client: "notebook", User: "bob", Host: "node2", Program: "jit_step",
 			SinceMs: 400},
 		&wire.Running{Devices: []uint32{6}, Session: 4, Client: "node1:98", User: "ada", Host: "node1", Program: "jit_step",
 			SinceMs: 500},
-	))
-	want := "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n" +
-		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s " +
-		"(usually 1.2s)\n" +
-		"w0\t9\tjit_step\tsession 5, notebook of bob on node2\t400ms\n" +
-		"w0\t6\tjit_step\tsession 4, node1:98 of ada\t500ms\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showRunning(&out, report()); out.Len() > 0 {
-		t.Errorf("where nothing runs it shows %q", out.String())
-	}
+	), "\nWORKER\tDEVICES\tRUNS\tOF\tFOR\n"+
+		"w0\t0-2, 5, 7-8\tjit_spin, called at train.py:7 (and 2 queued)\tsession 3, node1:99, which has ended\t1m15s "+
+		"(usually 1.2s)\n"+
+		"w0\t9\tjit_step\tsession 5, notebook of bob on node2\t400ms\n"+
+		"w0\t6\tjit_step\tsession 4, node1:98 of ada\t500ms\n")
+	shows(t, showRunning, report(), "")
 }
 
 // Memory stands beside its worker: of each device, equal ones together, and of the machine by kind.
 func TestShowMemory(t *testing.T) {
-	var out strings.Builder
 	worker := func(name string, limit int64, host *wire.HostMemory, inUse ...int64) *wire.Report_Worker {
 		w := &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{MemoryInUse: inUse, Host: host}}
 		for range inUse {
@@ -94,7 +79,7 @@ func TestShowMemory(t *testing.T) {
 		}
 		return w
 	}
-	showMemory(&out, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
+	shows(t, showMemory, &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 		worker("w0", 4<<30, &wire.HostMemory{Blocks: 1 << 20, Collectives: 512, Assembling: 2 << 20, Programs: 3 << 20,
 			Free: 4 << 20, Limit: 1 << 30, Lent: 5 << 20}, 1<<30, 1<<30, 3<<30, 1<<30),
 		worker("w1", 0, nil, 1<<20, 0),
@@ -106,38 +91,26 @@ func TestShowMemory(t *testing.T) {
 			w.ArrayBytes, w.ProgramBytes, w.TempBytes = []int64{1 << 20, 1 << 20, 0}, []int64{512, 512, 512}, []int64{2, 2, 0}
 			return w
 		}(),
-	}}}})
-	want := "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n" +
-		"w0\t0-1: 1.0 GiB of 4.0 GiB, 2: 3.0 GiB of 4.0 GiB, 3: 1.0 GiB of 4.0 GiB\t1.0 MiB arrays, 512 B collectives, " +
-		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB reusable, 5.0 MiB lent by clients\n" +
-		"w1\t0: 1.0 MiB, 1: 0 B\t-\n" +
-		"w3\t-\t10 B programs\n" +
-		"w4\t0-1: 3.0 MiB of 4.0 GiB (1.0 MiB arrays, 512 B programs, 2 B temporary), 2: 0 B of 4.0 GiB (512 B programs)\t-\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	}}}}, "\nWORKER\tMEMORY OF DEVICES\tMEMORY OF ITS HOST\n"+
+		"w0\t0-1: 1.0 GiB of 4.0 GiB, 2: 3.0 GiB of 4.0 GiB, 3: 1.0 GiB of 4.0 GiB\t1.0 MiB arrays, 512 B collectives, "+
+		"2.0 MiB transfers, 3.0 MiB programs, 4.0 MiB reusable, 5.0 MiB lent by clients\n"+
+		"w1\t0: 1.0 MiB, 1: 0 B\t-\n"+
+		"w3\t-\t10 B programs\n"+
+		"w4\t0-1: 3.0 MiB of 4.0 GiB (1.0 MiB arrays, 512 B programs, 2 B temporary), "+
+		"2: 0 B of 4.0 GiB (512 B programs)\t-\n")
 }
 
 func TestShowPrograms(t *testing.T) {
-	var out strings.Builder
-	showPrograms(&out, &wire.Report{Programs: []*wire.Report_Program{
+	shows(t, showPrograms, &wire.Report{Programs: []*wire.Report_Program{
 		{Name: "jit_step", Devices: 8, Runs: 12, UsualNs: 1_234_567_890, DeviceNs: 75_000_000_000},
 		{Name: "jit_add", Devices: 1, Runs: 1, UsualNs: 12_345, DeviceNs: 12_345},
-	}})
-	want := "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME\n" +
-		"jit_step\t8\t12\t1.23s\t1m15s\n" +
-		"jit_add\t1\t1\t12.3µs\t0s\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showPrograms(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where nothing has run it shows %q", out.String())
-	}
+	}}, "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME\n"+
+		"jit_step\t8\t12\t1.23s\t1m15s\n"+
+		"jit_add\t1\t1\t12.3µs\t0s\n")
+	shows(t, showPrograms, &wire.Report{}, "")
 }
 
 func TestShowHeld(t *testing.T) {
-	var out strings.Builder
 	held := func(session uint32, waitsFor string, holders ...*wire.Report_Holder) *wire.Report_SessionReport {
 		return &wire.Report_SessionReport{Session: session, Held: &wire.Report_Held{Operations: 3, What: "jit_step",
 			Need: 4 << 30, WorkerName: "w0", Local: 1, SinceMs: 12_300, WaitsFor: waitsFor, Holders: holders}}
@@ -148,7 +121,6 @@ func TestShowHeld(t *testing.T) {
 		held(3, "work"), held(4, "turn", ada), held(5, "frees", ada), {Session: 6}, {Session: 7, Held: &wire.Report_Held{}},
 		held(8, "host-quota"), held(9, "host-quota", ada)}}
 	r.Sessions[0].Held.Line = "train.py:7"
-	showHeld(&out, r)
 	want := "\nSESSION\tHELD\tOLDEST\tNEEDS\tFOR\tWAITS FOR\n" +
 		"1\t3 operations\tjit_step, called at train.py:7\t4.0 GiB on device 1 of w0\t12.3s\tmemory of session 7, " +
 		"node1:99 of ada (3.0 GiB); session 8, notebook of bob on node2 (1.0 MiB)\n" +
@@ -160,57 +132,37 @@ func TestShowHeld(t *testing.T) {
 		"its own earlier operations\n" +
 		"9\t3 operations\tjit_step\t4.0 GiB of w0's machine\t12.3s\tits tenant's quota of host memory: " +
 		"session 7, node1:99 of ada (3.0 GiB)\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showHeld(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where nothing is held it shows %q", out.String())
-	}
+	shows(t, showHeld, r, want)
+	shows(t, showHeld, &wire.Report{}, "")
 }
 
 func TestShowRefused(t *testing.T) {
-	var out strings.Builder
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 		{Process: &wire.Process{Name: "w0"}, Refused: 2, LastRefused: &wire.Report_Refusal{What: "jit_step", Session: 3,
 			Client: "node1:99", User: "ada", Host: "node1", SinceMs: 12_300, Why: "no room [jit_step, called at train.py:7]"}},
 		{Process: &wire.Process{Name: "w1"}},
 	}}}}
-	showRefused(&out, r)
 	want := "\nWORKER\tNO MEMORY FOR\tLAST\tOF\tAGO\n" +
 		"w0\t2 operations\tjit_step\tsession 3, node1:99 of ada\t12.3s\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showRefused(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where nothing was refused it shows %q", out.String())
-	}
+	shows(t, showRefused, r, want)
+	shows(t, showRefused, &wire.Report{}, "")
 }
 
 // Processes that a worker cannot reach stand beside its name, with the reason.
 func TestShowApart(t *testing.T) {
-	var out strings.Builder
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 		{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
 			Apart: []*wire.Apart{{Process: 2, Name: "w1", SinceMs: 12_300, Why: "no route"},
 				{Process: 9, SinceMs: 2000, Why: "silent"}}}},
 		{Process: &wire.Process{Name: "w1"}},
 	}}}}
-	showApart(&out, r)
 	want := "\nWORKER\tCANNOT REACH\tFOR\tWHY\nw0\tw1\t12.3s\tno route\nw0\tprocess 9\t2s\tsilent\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showApart(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where all reach each other it shows %q", out.String())
-	}
+	shows(t, showApart, r, want)
+	shows(t, showApart, &wire.Report{}, "")
 }
 
 // Connections to the controller that broke are shown with their state; those that never did are not.
 func TestShowLinks(t *testing.T) {
-	var out strings.Builder
 	r := &wire.Report{
 		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000,
@@ -220,22 +172,15 @@ func TestShowLinks(t *testing.T) {
 		Sessions: []*wire.Report_SessionReport{{Session: 3, Name: "train", User: "ada", Link: &wire.Report_Link{
 			LeaseMs: 10_000, Cuts: 2, LastMs: 60_000, BackMs: 12, Why: "end of file"}}},
 	}
-	showLinks(&out, r)
 	want := "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n" +
 		"w0\tnone for 3s, at most 10s\t1 time\t3s ago\tconnection reset\n" +
 		"session 3, train of ada\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showLinks(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where no connection broke it shows %q", out.String())
-	}
+	shows(t, showLinks, r, want)
+	shows(t, showLinks, &wire.Report{}, "")
 }
 
 // Connections between workers, and to clients, that broke are shown with their state, those of two workers once.
 func TestShowPeerLinks(t *testing.T) {
-	var out strings.Builder
 	broke := func(process uint64, name string) *wire.PeerLink {
 		return &wire.PeerLink{Process: process, Name: name, Cuts: 2, LastMs: 60_000, BackMs: 12, Why: "end of file"}
 	}
@@ -245,19 +190,13 @@ func TestShowPeerLinks(t *testing.T) {
 		{Process: &wire.Process{Number: 2, Name: "w1"}, Last: &wire.Heartbeat{
 			Links: []*wire.PeerLink{broke(1, "w0"), broke(3, "w2")}, MoreLinks: 7}},
 		{Process: &wire.Process{Number: 3, Name: "w2"}}}}}}
-	showPeerLinks(&out, r)
 	want := "\nWORKER\tCONNECTION TO\tSTATE\tBROKE\tLAST\tWHY\n" +
 		"w0\tw1\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
 		"w0\tprocess 9\tnone for 3s\t1 time\t3s ago\tconnection reset\n" +
 		"w1\tw2\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n" +
 		"w1\tand 7 more\n"
-	if got := out.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	out.Reset()
-	if showPeerLinks(&out, &wire.Report{}); out.Len() > 0 {
-		t.Errorf("where no connection broke it shows %q", out.String())
-	}
+	shows(t, showPeerLinks, r, want)
+	shows(t, showPeerLinks, &wire.Report{}, "")
 }
 
 func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
@@ -274,19 +213,16 @@ func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 
 // Requests for slices are shown in their order, with who has the devices.
 func TestShowQueue(t *testing.T) {
-	var out strings.Builder
-	showQueue(&out, &wire.Report{
+	queue := func(w io.Writer, r *wire.Report) { showQueue(w, r, "") }
+	shows(t, queue, &wire.Report{
 		Sessions: []*wire.Report_SessionReport{{Session: 7, Name: "notebook", User: "ada"}, {Session: 8}},
 		SliceWaits: []*wire.Report_SliceWait{
 			{Session: 7, Devices: 4, Exclusive: true, Priority: 5, SinceMs: 4000, LeftMs: 26000, Lacks: 3,
 				Holders: []*wire.Report_Holder{{Session: 9, User: "bob", Devices: 2, How: wire.HasUse},
 					{Session: 10, Devices: 1, How: wire.HasExclusive}}},
-			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}}, "")
-	want := "PLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n" +
-		"1\tsession 7, notebook of ada\t4 devices, exclusive\t5\t4s\t30s\t" +
-		"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n" +
-		"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n"
-	if got := out.String(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}},
+		"PLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n"+
+			"1\tsession 7, notebook of ada\t4 devices, exclusive\t5\t4s\t30s\t"+
+			"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n"+
+			"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n")
 }

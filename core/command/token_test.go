@@ -77,9 +77,7 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 
 // `down` ends a controller that was started by hand where it finds it, and never removes a token that one may need.
 func TestDownOfAControllerStartedByHand(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "pw") // a socket's path is short
-	statustest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := shortDir(t)
 	token := at(dir).path(cluster.TokenFile)
 	for _, c := range []struct{ listen, found, says string }{
 		{"tcp:127.0.0.1:0", "NOT_FOUND", "listens elsewhere uses its token: end that with SIGTERM"},
