@@ -112,8 +112,7 @@ func shadowed(tree fs.FS) ([]string, error) {
 }
 
 func TestNamesOfTheLanguageKeepTheirMeaning(t *testing.T) {
-	places, err := shadowed(os.DirFS(".."))
-	statustest.OK(t, err)
+	places := statustest.Value(shadowed(os.DirFS(".."))).OK(t)
 	for _, p := range places {
 		t.Error(p)
 	}
@@ -135,8 +134,7 @@ func real(max int) (cap int) {
 }
 type error[comparable any] int
 `)}}
-	places, err := shadowed(tree)
-	statustest.OK(t, err)
+	places := statustest.Value(shadowed(tree)).OK(t)
 	var names []string
 	for _, p := range places {
 		names = append(names, strings.Fields(p)[1])

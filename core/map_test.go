@@ -16,8 +16,7 @@ const mapPage = "docs/design/architecture.md"
 
 // TestMapShowsEveryRoomOnItsFloor compares the map with the table of rooms.
 func TestMapShowsEveryRoomOnItsFloor(t *testing.T) {
-	page, err := os.ReadFile("../" + mapPage)
-	statustest.OK(t, err)
+	page := statustest.Value(os.ReadFile("../" + mapPage)).OK(t)
 	shown := map[string]string{} // floor by room
 	for _, row := range regexp.MustCompile(`(?m)^\| \*\*([^*]+)\*\*[^|]*\|(.*)\|$`).FindAllSubmatch(page, -1) {
 		for _, room := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(row[2], -1) {
@@ -48,8 +47,7 @@ func TestMapShowsEveryRoomOnItsFloor(t *testing.T) {
 
 // TestMapNamesWhatIsThere looks for each function of the map in the file that the map says.
 func TestMapNamesWhatIsThere(t *testing.T) {
-	page, err := os.ReadFile("../" + mapPage)
-	statustest.OK(t, err)
+	page := statustest.Value(os.ReadFile("../" + mapPage)).OK(t)
 	function := regexp.MustCompile("((?:`\\w+`(?:, | and )?)+) in `([\\w/]+\\.(?:c|go))`")
 	named := function.FindAllStringSubmatch(string(page), -1)
 	const least = 10 // that the map names

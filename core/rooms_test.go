@@ -253,8 +253,7 @@ func misplaced(found map[[2]string]string, table []room) (broken []string) {
 }
 
 func TestRoomsStandOnEachOtherAsTheTableSays(t *testing.T) {
-	found, err := arrows(os.DirFS(".."))
-	statustest.OK(t, err)
+	found := statustest.Value(arrows(os.DirFS(".."))).OK(t)
 	for _, arrow := range [][2]string{{"core/executor", "core/schedule"}, {"capi/public", "capi/embedded"},
 		{"capi/ffi", "device/pjrt"}} {
 		if found[arrow] == "" {
@@ -304,8 +303,7 @@ func TestArrowsThatTheTableForbidsAreFound(t *testing.T) {
 			for name, text := range c.files {
 				tree[name] = &fstest.MapFile{Data: []byte(text)}
 			}
-			found, err := arrows(tree)
-			statustest.OK(t, err)
+			found := statustest.Value(arrows(tree)).OK(t)
 			broken := misplaced(found, table)
 			if (c.want == "") != (len(broken) == 0) || c.want != "" &&
 				!slices.ContainsFunc(broken, func(b string) bool { return strings.Contains(b, c.want) }) {

@@ -171,8 +171,7 @@ func TestPackagesKeepTheRules(t *testing.T) {
 // Where the Makefile picks tests by name, each of the packages it names has one: go test
 // succeeds where it finds none.
 func TestMakefilePicksTestsThatExist(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	statustest.OK(t, err)
+	makefile := statustest.Value(os.ReadFile("../Makefile")).OK(t)
 	picks := regexp.MustCompile(`\$\(GO\) test .*-run (\S+)((?: \./\S+)+)`).FindAllSubmatch(makefile, -1)
 	if len(picks) == 0 {
 		t.Error("the Makefile picks no tests by name; this test checks nothing")
@@ -180,8 +179,7 @@ func TestMakefilePicksTestsThatExist(t *testing.T) {
 	for _, pick := range picks {
 		name := regexp.MustCompile(`(?m)^func Test\w*` + string(pick[1]))
 		for _, dir := range strings.Fields(string(pick[2])) {
-			files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
-			statustest.OK(t, err)
+			files := statustest.Value(filepath.Glob(filepath.Join("..", dir, "*_test.go"))).OK(t)
 			if !slices.ContainsFunc(files, func(file string) bool {
 				code, err := os.ReadFile(file)
 				return err == nil && name.Match(code)

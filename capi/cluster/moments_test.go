@@ -36,8 +36,7 @@ func TestMomentsAreKeptAndAwaited(t *testing.T) {
 
 // The kinds are read from the source, so that a new one cannot be forgotten here.
 func TestEachKindOfMomentHasALine(t *testing.T) {
-	source, err := os.ReadFile("../../core/client/moment.go")
-	statustest.OK(t, err)
+	source := statustest.Value(os.ReadFile("../../core/client/moment.go")).OK(t)
 	kinds := regexp.MustCompile(`(?m)^\tMoment\w+ += "(\w+)"`).FindAllSubmatch(source, -1)
 	if len(kinds) < 7 {
 		t.Fatalf("%d kinds were found", len(kinds))

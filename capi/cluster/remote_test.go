@@ -35,10 +35,8 @@ func newFrontend(t testing.TB, o sim.Options, hear ...func(client.Notify) client
 		inner, err = observe(ctx, o, notify)
 		return inner, err
 	})
-	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
-	statustest.OK(t, err)
-	c, err := p.Create(pjrt.ClientOptions{})
-	statustest.OK(t, err)
+	p := statustest.Value(pjrt.Wrap("the cluster's frontend", cluster.API())).OK(t)
+	c := statustest.Value(p.Create(pjrt.ClientOptions{})).OK(t)
 	return c, inner
 }
 

@@ -25,8 +25,7 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 	t.Helper()
 	rows := make([][]device.Buffer, n)
 	for i := range rows {
-		b, err := c.FromHost(device.Host{Shape: vector, Data: make([]byte, 16), Device: i})
-		statustest.OK(t, err)
+		b := statustest.Value(c.FromHost(device.Host{Shape: vector, Data: make([]byte, 16), Device: i})).OK(t)
 		rows[i] = []device.Buffer{b}
 	}
 	return rows
@@ -58,8 +57,7 @@ func TestExecuteReturnsAtOnce(t *testing.T) {
 	rows := inputs(t, c, 2)
 	var made [][]device.Buffer
 	for range 5 {
-		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		statustest.OK(t, err)
+		r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(t)
 		made = append(made, rows...)
 		rows = r.Outputs
 	}
@@ -84,8 +82,7 @@ func TestEntriesIntoGo(t *testing.T) {
 	before := cluster.ReadStats()
 	const runs = 1000
 	for range runs {
-		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		statustest.OK(t, err)
+		r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(t)
 		release(r.Outputs...)
 	}
 	after := cluster.ReadStats()
@@ -123,8 +120,7 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 	})
 	var arrays [2]device.Buffer
 	for i := range arrays {
-		b, err := c.FromHost(device.Host{Shape: vector, Data: bytes.Repeat([]byte{7}, 16)})
-		statustest.OK(t, err)
+		b := statustest.Value(c.FromHost(device.Host{Shape: vector, Data: bytes.Repeat([]byte{7}, 16)})).OK(t)
 		arrays[i] = b
 	}
 	if view := cluster.Look(arrays[0].(*pjrt.Buffer).Raw(), 16); !bytes.Equal(view, bytes.Repeat([]byte{7}, 16)) {
@@ -149,8 +145,7 @@ func TestCloseUnderWay(t *testing.T) {
 	c, _ := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
 	x := compile(t, c, 0)
 	rows := inputs(t, c, 1)
-	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-	statustest.OK(t, err)
+	r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(t)
 	release(append(r.Outputs, rows...)...)
 	x.Close()
 	statustest.Check(t, meanwhile(island, c.Close))
@@ -164,8 +159,7 @@ func TestShutdownOfALostSession(t *testing.T) {
 	c, inner := newFrontend(t, sim.Options{Devices: 1, Island: island, Cost: time.Second})
 	x := compile(t, c, 0)
 	rows := inputs(t, c, 1)
-	r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-	statustest.OK(t, err)
+	r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(t)
 	why := error(status.New(status.Unavailable, "the connection broke"))
 	inner.lost.Store(&why)
 	statustest.Checkf(t, cluster.Shutdown(time.Hour), "shutdown of a session that is lost")
@@ -181,8 +175,7 @@ func BenchmarkExecute(b *testing.B) {
 	x := compile(b, c, 0, 1, 2, 3, 4, 5, 6, 7)
 	rows := inputs(b, c, 8)
 	for b.Loop() {
-		r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-		statustest.OK(b, err)
+		r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(b)
 		release(r.Outputs...)
 	}
 	release(rows...)

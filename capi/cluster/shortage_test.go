@@ -20,8 +20,7 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 	options := func() sim.Options { return sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)} }
 	c, _ := newFrontend(t, options()) // which names the cluster
 	statustest.OK(t, c.Close())
-	p, err := pjrt.Wrap("the cluster's frontend", cluster.API())
-	statustest.OK(t, err)
+	p := statustest.Value(pjrt.Wrap("the cluster's frontend", cluster.API())).OK(t)
 	shortage.Walk(t, "Create", func() error {
 		c, err := p.Create(pjrt.ClientOptions{})
 		if err == nil {

@@ -85,8 +85,7 @@ func TestOptionsRefused(t *testing.T) {
 func TestOptionsOfAKind(t *testing.T) {
 	known, err := sortOptions([]option{{"cpu_device_count", int64(2)}, {"devices", int64(2)}})
 	statustest.OK(t, err)
-	other, err := sortOptions([]option{{"cpu_device_cuont", int64(2)}})
-	statustest.OK(t, err)
+	other := statustest.Value(sortOptions([]option{{"cpu_device_cuont", int64(2)}})).OK(t)
 	statustest.Check(t, known.check("cpu"))
 	statustest.Fails(t, "the error", other.check("cpu"), status.InvalidArgument,
 		"no option cpu_device_cuont: the CPU plugin takes cpu_device_count")

@@ -24,8 +24,7 @@ func TestFailedAllocationsAreErrors(t *testing.T) {
 		}
 		return err
 	})
-	c, err := p.Create(pjrt.ClientOptions{Devices: 2})
-	statustest.OK(t, err)
+	c := statustest.Value(p.Create(pjrt.ClientOptions{Devices: 2})).OK(t)
 	defer c.Close()
 	s := shape.Shape{DType: shape.F32, Dims: []int64{2, 3}}
 	options := compileoptions.New(2, 1, []int{0, 1}, false)

@@ -19,11 +19,9 @@ import (
 // symbol names something in this process's C library.
 func symbol(t *testing.T, name string) *wire.Symbol {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	statustest.OK(t, err)
+	maps := statustest.Value(os.ReadFile("/proc/self/maps")).OK(t)
 	library := string(regexp.MustCompile(`/\S*libc\.so\S*`).Find(maps))
-	file, err := os.ReadFile(library)
-	statustest.OK(t, err)
+	file := statustest.Value(os.ReadFile(library)).OK(t)
 	sum := sha256.Sum256(file)
 	return &wire.Symbol{Library: library, Name: name, Sha256: sum[:]}
 }

@@ -53,8 +53,7 @@ func TestRoundTrip(t *testing.T) {
 						if !arrow.TypeEqual(out.DataType(), at) || !bytes.Equal(bytesOf(out), bytesOf(in)) {
 							t.Errorf("%v, %d from %d on, %+v: other values", at, count, offset, l)
 						}
-						chunks, err := Chunks(t.Context(), a, r.mem)
-						statustest.OK(t, err)
+						chunks := statustest.Value(Chunks(t.Context(), a, r.mem)).OK(t)
 						var all []byte
 						for _, c := range chunks.Chunks() {
 							all = append(all, bytesOf(c)...)
@@ -123,14 +122,12 @@ func TestTensorsBecomeWhatALoopMakesOfThem(t *testing.T) {
 			at += (int64(offset) + i/each) * each
 			want = append(want, values[at*size:(at+1)*size]...)
 		}
-		a, err := Put(r.Session, in, sharded.Layout{Devices: []int{3, 0}, Tiles: tiles})
-		statustest.OK(t, err)
+		a := statustest.Value(Put(r.Session, in, sharded.Layout{Devices: []int{3, 0}, Tiles: tiles})).OK(t)
 		defer a.Free()
 		if !slices.Equal(a.Dims(), meant) {
 			t.Fatalf("dimensions %v, expected %v", a.Dims(), meant)
 		}
-		out, err := Read(context.Background(), a, r.mem)
-		statustest.OK(t, err)
+		out := statustest.Value(Read(context.Background(), a, r.mem)).OK(t)
 		defer out.Release()
 		if got := bytesOf(out); !bytes.Equal(got, want) {
 			t.Fatalf("%v by %v cut into %v: %v, expected %v", dims, order, tiles, got, want)
@@ -162,8 +159,7 @@ func TestNestedListsAreMoreDimensions(t *testing.T) {
 		{Name: "plain", Type: in.DataType()}, {Name: "tensor", Type: in.DataType(), Metadata: told}}, nil)
 	record := array.NewRecord(schema, []arrow.Array{in, in}, 7)
 	defer record.Release()
-	arrays, err := PutRecord(r.Session, record, sharded.Layout{})
-	statustest.OK(t, err)
+	arrays := statustest.Value(PutRecord(r.Session, record, sharded.Layout{})).OK(t)
 	for i, want := range []struct {
 		name string
 		dims []int64
@@ -172,8 +168,7 @@ func TestNestedListsAreMoreDimensions(t *testing.T) {
 		if a.Name != want.name || !slices.Equal(a.Array.Dims(), want.dims) || a.Array.DType() != shape.S16 {
 			t.Errorf("%s: %s %v, expected %+v", a.Name, a.Array.DType(), a.Array.Dims(), want)
 		}
-		out, err := Read(t.Context(), a.Array, r.mem)
-		statustest.OK(t, err)
+		out := statustest.Value(Read(t.Context(), a.Array, r.mem)).OK(t)
 		if !bytes.Equal(bytesOf(out), bytesOf(elements)[12:96]) {
 			t.Errorf("%s: %v", a.Name, out)
 		}
@@ -323,8 +318,7 @@ func TestTypeOf(t *testing.T) {
 func TestWhereItLies(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Float32, 0, 1<<18, 4) // which devices cannot share
-	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	statustest.OK(t, err)
+	a := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(t)
 	want := slices.Clone(bytesOf(in))
 	in.Release() // the session has it
 	if n, _ := r.mem.Used(); n != 1 {
@@ -337,8 +331,7 @@ func TestWhereItLies(t *testing.T) {
 	}
 	used := r.Pool().Stats().Used["arrow"]
 	for i := range 2 {
-		out, err := Shard(t.Context(), a, i, r.mem)
-		statustest.OK(t, err)
+		out := statustest.Value(Shard(t.Context(), a, i, r.mem)).OK(t)
 		got := bytesOf(out)
 		if !r.taps.received[unsafe.SliceData(got)] || uintptr(unsafe.Pointer(unsafe.SliceData(got)))%64 != 0 {
 			t.Error("an array does not lie in the block that has come")
@@ -368,17 +361,14 @@ func TestWhereItLies(t *testing.T) {
 func TestAfterClose(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
-	late, err := Put(r.Session, in, sharded.Layout{Devices: []int{1}})
-	statustest.OK(t, err)
+	late := statustest.Value(Put(r.Session, in, sharded.Layout{Devices: []int{1}})).OK(t)
 	given, cancel := context.WithCancel(t.Context())
 	cancel()
 	statustest.Fails(t, "a wait that was given up", late.Wait(given), status.Cancelled)
 	statustest.Fails(t, "a read that was given up", statustest.Of(Shard(given, late, 0, r.mem)), status.Cancelled)
 	r.run()
-	a, err := Put(r.Session, in, sharded.Layout{})
-	statustest.OK(t, err)
-	out, err := Shard(t.Context(), a, 0, r.mem)
-	statustest.OK(t, err)
+	a := statustest.Value(Put(r.Session, in, sharded.Layout{})).OK(t)
+	out := statustest.Value(Shard(t.Context(), a, 0, r.mem)).OK(t)
 	statustest.OK(t, r.Session.Close())
 	r.local.Close()
 	if !array.Equal(out, in) {
@@ -396,8 +386,7 @@ func TestAfterClose(t *testing.T) {
 func TestCutShort(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
-	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	statustest.OK(t, err)
+	a := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(t)
 	in.Release()
 	closed := make(chan error)
 	go func() { closed <- r.Session.Close() }()
@@ -416,8 +405,7 @@ func TestNoRoom(t *testing.T) {
 	r.run()
 	in := r.made(arrow.FixedWidthTypes.Boolean, 0, 64<<20, 0)
 	defer in.Release()
-	a, err := Put(r.Session, in, sharded.Rows(0, 1))
-	statustest.OK(t, err)
+	a := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(t)
 	small := arrowmem.New(shm.NewPool(shm.Config{Limit: 2 << 20, Idle: time.Hour}), "small", false)
 	for name, read := range map[string]func() (arrow.Array, error){
 		"Read":  func() (arrow.Array, error) { return Read(t.Context(), a, small) },

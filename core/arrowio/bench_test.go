@@ -17,8 +17,7 @@ func BenchmarkArrays(b *testing.B) {
 	r.run()
 	for _, size := range []int{1 << 10, 1 << 20, 1 << 25} {
 		in := r.made(arrow.PrimitiveTypes.Float32, 0, size/4, 0)
-		kept, err := Put(r.Session, in, sharded.Rows(0, 1))
-		statustest.OK(b, err)
+		kept := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(b)
 		b.Run(fmt.Sprintf("Put/%d KiB", size>>10), func(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
@@ -33,16 +32,14 @@ func BenchmarkArrays(b *testing.B) {
 		b.Run(fmt.Sprintf("Read/%d KiB", size>>10), func(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
-				out, err := Read(b.Context(), kept, r.mem)
-				statustest.OK(b, err)
+				out := statustest.Value(Read(b.Context(), kept, r.mem)).OK(b)
 				out.Release()
 			}
 		})
 		b.Run(fmt.Sprintf("Chunks/%d KiB", size>>10), func(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
-				out, err := Chunks(b.Context(), kept, r.mem)
-				statustest.OK(b, err)
+				out := statustest.Value(Chunks(b.Context(), kept, r.mem)).OK(b)
 				out.Release()
 			}
 		})

@@ -39,8 +39,7 @@ func written(t testing.TB, n int, file bool, options ...ipc.Option) []byte {
 	}
 	options = append(options, ipc.WithSchema(schema))
 	if file {
-		f, err := ipc.NewFileWriter(&seeker{&out}, options...)
-		statustest.OK(t, err)
+		f := statustest.Value(ipc.NewFileWriter(&seeker{&out}, options...)).OK(t)
 		w = f
 	} else {
 		w = ipc.NewWriter(&out, options...)
@@ -95,8 +94,7 @@ func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 				fmt.Sprintf("[%d %d %d %d]", 4*i, 4*i+1, 4*i+2, 4*i+3), "[true false true false]",
 				fmt.Sprintf("%v", float32(4*i)+1+3/8.),
 			} {
-				out, err := Read(t.Context(), batch[c].Array, r.mem)
-				statustest.OK(t, err)
+				out := statustest.Value(Read(t.Context(), batch[c].Array, r.mem)).OK(t)
 				got := fmt.Sprint(out)
 				if e, ok := out.(array.ExtensionArray); ok {
 					got = fmt.Sprint(e.Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Value(6 + 3))
@@ -149,8 +147,7 @@ func TestBatchesEnd(t *testing.T) {
 	r.run()
 	data := written(t, 50, false)
 	opened := func(fails int) *counted {
-		x, err := OpenIPC(bytes.NewReader(data), r.mem, 0)
-		statustest.OK(t, err)
+		x := statustest.Value(OpenIPC(bytes.NewReader(data), r.mem, 0)).OK(t)
 		return &counted{IPC: x, fails: fails}
 	}
 	freed := func(batch []Named) {

@@ -40,8 +40,7 @@ func TestNumbersOfEveryTypeAreShared(t *testing.T) {
 					a, err := PutShared(r.Session, in, l)
 					statustest.OKf(t, err, "%v, %d from %d on, %+v", dtype, count, offset, l)
 					for i := range a.Shards() {
-						out, err := ShardShared(t.Context(), a, i)
-						statustest.OK(t, err)
+						out := statustest.Value(ShardShared(t.Context(), a, i)).OK(t)
 						rows := int(a.ShardDims()[0])
 						first := i / a.Copies() * rows
 						if got, want := bytesOf(out), bytesOf(in); count > 0 &&
@@ -86,8 +85,7 @@ func TestSharedLifetimes(t *testing.T) {
 		want := slices.Clone(bytesOf(in))
 		a, err := Put(s, in, sharded.Rows(0, 1)) // shares what is long
 		statustest.OK(t, err)
-		out, err := ShardShared(t.Context(), a, 1)
-		statustest.OK(t, err)
+		out := statustest.Value(ShardShared(t.Context(), a, 1)).OK(t)
 		part := array.NewSlice(out, 8, 24)
 		holders, closed := map[string]arrow.Array{"in": in, "out": out, "part": part}, false
 		for _, name := range order {
@@ -184,10 +182,8 @@ func TestSharingLeavesNothing(t *testing.T) {
 			if i%4 == 0 {
 				in = long // shared
 			}
-			a, err := Put(r.Session, in, sharded.Layout{})
-			statustest.OK(t, err)
-			out, err := Shard(t.Context(), a, 0, r.mem)
-			statustest.OK(t, err)
+			a := statustest.Value(Put(r.Session, in, sharded.Layout{})).OK(t)
+			out := statustest.Value(Shard(t.Context(), a, 0, r.mem)).OK(t)
 			if out.Len() != in.Len() {
 				t.Fatal(out.Len())
 			}

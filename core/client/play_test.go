@@ -29,8 +29,7 @@ func chain(nodes int) *graph.Graph {
 // nodes end one by one.
 func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 	n := connect(t)
-	id, err := n.cluster.Define(chain(3))
-	statustest.OK(t, err)
+	id := statustest.Value(n.cluster.Define(chain(3))).OK(t)
 	first := n.cluster.Objects(3)
 	for range 2 {
 		statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: first, Token: 20}))
@@ -78,8 +77,7 @@ func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 func TestPlayParts(t *testing.T) {
 	const nodes = 2*graph.MaxNodes + 100
 	n := connect(t)
-	id, err := n.cluster.Define(chain(nodes))
-	statustest.OK(t, err)
+	id := statustest.Value(n.cluster.Define(chain(nodes))).OK(t)
 	n.says(wire.KindCompleted, &wire.Completed{Credit: 3 * graph.MaxNodes})
 	n.quiet()
 	statustest.OK(t, n.cluster.Play(&PlaySpec{Graph: id, Inputs: []uint64{9}, First: 101, Token: 20}))
@@ -124,8 +122,7 @@ func TestPlayRefused(t *testing.T) {
 	bad.Nodes[1].Run.Inputs[0] = 8
 	statustest.Fails(t, "a graph that makes no sense", statustest.Of(n.cluster.Define(bad)), status.InvalidArgument,
 		"node 1, f")
-	id, err := n.cluster.Define(chain(2))
-	statustest.OK(t, err)
+	id := statustest.Value(n.cluster.Define(chain(2))).OK(t)
 	for what, p := range map[string]PlaySpec{
 		"was it forgotten":   {Graph: id + 1, Inputs: []uint64{1}, First: 2},
 		"takes 1 array":      {Graph: id, First: 2},

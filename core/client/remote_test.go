@@ -55,8 +55,7 @@ func connectWith(t *testing.T, hurry func() bool) *near {
 
 // says has the controller send a message.
 func (n *near) says(kind wire.Kind, m proto.Message) {
-	payload, err := proto.Marshal(m)
-	statustest.OK(n.t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(n.t)
 	n.far.say <- message{kind, payload}
 }
 
@@ -335,8 +334,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := connect(t)
-				graph, err := n.cluster.Define(chain(1))
-				statustest.OK(t, err)
+				graph := statustest.Value(n.cluster.Define(chain(1))).OK(t)
 				n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
 				n.quiet()
 				statustest.OK(t, n.cluster.Run(&RunSpec{Program: 1, Only: -1}))

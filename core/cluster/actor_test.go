@@ -104,8 +104,7 @@ func (a *actor) local(d int) int {
 	if !ok {
 		return -1
 	}
-	n, err := strconv.Atoi(number)
-	statustest.OK(a.t, err)
+	n := statustest.Value(strconv.Atoi(number)).OK(a.t)
 	return n*a.x.each + int(a.s.Devices()[d].Local)
 }
 

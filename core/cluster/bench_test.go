@@ -155,8 +155,7 @@ func BenchmarkTrace(b *testing.B) {
 						m.run(b, min(left, turn), depth)
 					} else {
 						b.StopTimer()
-						stop, err := m.s.StartProfile(b.Context())
-						statustest.OK(b, err)
+						stop := statustest.Value(m.s.StartProfile(b.Context())).OK(b)
 						b.StartTimer()
 						m.run(b, min(left, turn), depth)
 						b.StopTimer()

@@ -93,8 +93,7 @@ func TestDevicesOfManyClientsAreNotIdle(t *testing.T) {
 func costsOf(t *testing.T) (costs []time.Duration) {
 	t.Helper()
 	for _, text := range strings.Split(*clockCosts, ",") {
-		cost, err := time.ParseDuration(text)
-		statustest.OK(t, err)
+		cost := statustest.Value(time.ParseDuration(text)).OK(t)
 		costs = append(costs, cost)
 	}
 	return costs
@@ -148,8 +147,7 @@ func tenantsOf(t testing.TB, weights []float64, token func(path string) (string,
 	for i, weight := range weights {
 		fmt.Fprintf(&text, "[tenants.t%d]\ntoken-file = \"t%d\"\nweight = %v\n", i, i, weight)
 	}
-	table, err := tenants.Parse("tenants.toml", text.String(), token)
-	statustest.OK(t, err)
+	table := statustest.Value(tenants.Parse("tenants.toml", text.String(), token)).OK(t)
 	return table
 }
 

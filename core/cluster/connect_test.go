@@ -58,8 +58,7 @@ func TestUnbatchedCallsDoTheSame(t *testing.T) {
 func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	killed := filepath.Join(dir, cluster.Socket)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: killed, Net: "unix"})
-	statustest.OK(t, err)
+	l := statustest.Value(net.ListenUnix("unix", &net.UnixAddr{Name: killed, Net: "unix"})).OK(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	up := "`pathways up --dir " + filepath.Dir(dir) + " --cluster " + filepath.Base(dir) + "`"

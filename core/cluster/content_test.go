@@ -204,8 +204,7 @@ func TestClientLeavesWithItsProgram(t *testing.T) {
 			_, _ = first.Compile(ctx, padded(size, 0)) // it may be done before it leaves
 		}()
 		go leave()
-		r, err := second.Compile(t.Context(), padded(size, 0))
-		statustest.OK(t, err)
+		r := statustest.Value(second.Compile(t.Context(), padded(size, 0))).OK(t)
 		second.adds(r, 0)
 		second.Forget(r.ID)
 		<-gone
@@ -220,16 +219,14 @@ func TestClientLeavesWithItsProgram(t *testing.T) {
 func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 	l, drivers := countedCluster(t, 2, nil)
 	s := connect(t, l, "a")
-	r, err := s.Compile(t.Context(), padded(1<<20, 0, 1))
-	statustest.OK(t, err)
+	r := statustest.Value(s.Compile(t.Context(), padded(1<<20, 0, 1))).OK(t)
 	x := s.vector([]int{0, 1}, ramp)
 	l.Lose(0)
 	token, _ := s.Start(r, x)
 	if err := s.Wait(token); !isLoss(err) {
 		t.Errorf("a run on a lost worker ended with %v, want UNAVAILABLE or DATA_LOSS", err)
 	}
-	again, err := s.Compile(t.Context(), padded(1<<20, 1))
-	statustest.OK(t, err)
+	again := statustest.Value(s.Compile(t.Context(), padded(1<<20, 1))).OK(t)
 	s.adds(again, 1)
 	if n := drivers[1].compiles.Load(); n != 1 {
 		t.Errorf("the other worker compiled %d times, want once", n)
@@ -243,8 +240,7 @@ func TestProgramIsCompiledAgain(t *testing.T) {
 		l, drivers := countedCluster(t, 2, nil)
 		s := connect(t, l, "a")
 		statustest.OK(t, statustest.Of(s.Compile(t.Context(), padded(16<<20, 0))))
-		r, err := s.Compile(t.Context(), padded(16<<20, 1))
-		statustest.OK(t, err)
+		r := statustest.Value(s.Compile(t.Context(), padded(16<<20, 1))).OK(t)
 		l.Lose(0)
 		s.adds(r, 1)
 		compiles, loads := drivers[1].compiles.Load(), drivers[1].loads.Load()

@@ -22,8 +22,7 @@ func startDied(h *wire.Hello) (stop func(), answer <-chan error) {
 
 func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	process := exec.Command("cat")
-	stdin, err := process.StdinPipe()
-	statustest.OK(t, err)
+	stdin := statustest.Value(process.StdinPipe()).OK(t)
 	statustest.OK(t, process.Start())
 	hello := &wire.Hello{Pid: uint32(process.Process.Pid), PidSpace: pidSpace()}
 	stop, living := startDied(hello)
@@ -46,8 +45,7 @@ func TestWorkerElsewhereIsKnownToHaveEnded(t *testing.T) {
 	var ports []net.Listener
 	hello := &wire.Hello{Network: network(), Worker: &wire.WorkerOffer{Addresses: []string{"unix:/run/w"}}}
 	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		statustest.OK(t, err)
+		l := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 		ports = append(ports, l)
 		hello.Worker.Addresses = append(hello.Worker.Addresses, "tcp:"+l.Addr().String())
 	}

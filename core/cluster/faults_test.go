@@ -98,8 +98,7 @@ func (x *trial) losesController(workers, clients int) fault {
 
 // open opens what the controller keeps.
 func (x *trial) open() *durable.Store {
-	s, err := durable.Open(x.dir)
-	statustest.OK(x.t, err)
+	s := statustest.Value(durable.Open(x.dir)).OK(x.t)
 	return s
 }
 

@@ -60,8 +60,7 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 		var got string
 		want := fmt.Sprint(blocks, assembling, sessions)
 		for end := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
-			r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
-			statustest.OK(t, err)
+			r := statustest.Value(cluster.Ask(t.Context(), address, cluster.Secret{}, nil)).OK(t)
 			var has, puts [2]int64
 			var of [2]int64
 			for _, w := range r.Islands[0].Workers {

@@ -48,11 +48,9 @@ func TestWebPage(t *testing.T) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	get := func(path string) string {
-		r, err := (&http.Client{Transport: transport}).Get(page + path)
-		statustest.OK(t, err)
+		r := statustest.Value((&http.Client{Transport: transport}).Get(page + path)).OK(t)
 		defer r.Body.Close()
-		body, err := io.ReadAll(r.Body)
-		statustest.OK(t, err)
+		body := statustest.Value(io.ReadAll(r.Body)).OK(t)
 		return string(body)
 	}
 	if got := get("readyz"); !strings.Contains(got, "no worker") {

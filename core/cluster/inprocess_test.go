@@ -122,8 +122,7 @@ func open(t testing.TB, workers, each int) (*cluster.Local, []device.Driver) {
 // start starts a cluster, in which all has to fit together at the test's end.
 func start(t testing.TB, c cluster.InProcess) *cluster.Local {
 	t.Helper()
-	l, err := c.Start(t.Context())
-	statustest.OK(t, err)
+	l := statustest.Value(c.Start(t.Context())).OK(t)
 	t.Cleanup(func() {
 		statustest.Check(t, l.Check())
 		l.Close()

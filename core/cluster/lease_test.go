@@ -87,8 +87,7 @@ func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
 		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
 			Patience: 10 * time.Second, Network: &inproc.Conditions{Silence: silence * 5 / 4, // as stream looks now and then
 				Delay: func(string, string) time.Duration { return time.Millisecond }}})
-		s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
-		statustest.OK(t, err)
+		s := statustest.Value(l.Connect(t.Context(), "c", func([]client.Ended) {})).OK(t)
 		object := carry(t, s, 0)
 		for range 8 { // at several times between two heartbeats
 			time.Sleep(silence / 32)

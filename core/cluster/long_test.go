@@ -25,8 +25,7 @@ func TestProgramThatNoFrameHolds(t *testing.T) {
 func TestCallsThatNoFrameHolds(t *testing.T) {
 	l, _ := countedCluster(t, 1, nil)
 	s := connect(t, l, "a")
-	r, err := s.Compile(t.Context(), padded(100, 0))
-	statustest.OK(t, err)
+	r := statustest.Value(s.Compile(t.Context(), padded(100, 0))).OK(t)
 	in := s.vector([]int{0}, ramp)
 	const size = 65 << 20
 	text := strings.Repeat("x", size)

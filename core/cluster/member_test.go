@@ -196,8 +196,7 @@ func (k *endless) Join(ctx context.Context, m device.Membership) (device.Driver,
 // busy reports whether a worker has a run that has not ended.
 func busy(t *testing.T, address, name string) bool {
 	t.Helper()
-	r, err := cluster.Ask(t.Context(), address, cluster.Secret{}, nil)
-	statustest.OK(t, err)
+	r := statustest.Value(cluster.Ask(t.Context(), address, cluster.Secret{}, nil)).OK(t)
 	for _, i := range r.Islands {
 		for _, w := range i.Workers {
 			if w.Process.Name == name {

@@ -55,8 +55,7 @@ func (sc *scheduled) width() int { return slices.Max(sc.Places) + 1 }
 // The idle part of a step, as the devices' own spans show it, is that of the schedule, to a point: so zero-bubble
 // schedules that leave no gap between steps are idle for less than one percent.
 func TestPipelinesAreIdleAsTheirSchedulesSay(t *testing.T) {
-	text, err := os.ReadFile(*pipelineSchedules)
-	statustest.OK(t, err)
+	text := statustest.Value(os.ReadFile(*pipelineSchedules)).OK(t)
 	var schedules []*scheduled
 	statustest.OKf(t, json.Unmarshal(text, &schedules), "%s", *pipelineSchedules)
 	for _, sc := range schedules {

@@ -60,8 +60,7 @@ func (d *drawing) keeps(outputs ...uint64) *graph.Graph {
 // define defines a graph.
 func (s *session) define(g *graph.Graph) uint64 {
 	s.T.Helper()
-	id, err := s.Define(g)
-	statustest.OK(s.T, err)
+	id := statustest.Value(s.Define(g)).OK(s.T)
 	return id
 }
 

@@ -29,8 +29,7 @@ import (
 func certificateFiles(t *testing.T) cluster.Secret {
 	t.Helper()
 	own := transporttest.Certificates(t).Certificates[0]
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	statustest.OK(t, err)
+	key := statustest.Value(x509.MarshalPKCS8PrivateKey(own.PrivateKey)).OK(t)
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(t.TempDir(), name)
 		statustest.OK(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
@@ -187,14 +186,12 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	}
 	// The system takes connections for it, and nothing answers there.
 	silent := func() (net.Listener, string) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		statustest.OK(t, err)
+		l := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 		t.Cleanup(func() { l.Close() })
 		return l, "tcp:" + l.Addr().String()
 	}
 	_, mute := silent()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	statustest.OK(t, err)
+	gone := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 	closed := "tcp:" + gone.Addr().String()
 	gone.Close()
 	own, other := listens(t, "own"), listens(t, "other")
@@ -230,8 +227,7 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	waits := make(chan error, 1)
 	go func() { waits <- join(cluster.Host(), "own", mute) }()
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)) // against a hang
-	probe, err := l.Accept()
-	statustest.OK(t, err)
+	probe := statustest.Value(l.Accept()).OK(t)
 	defer probe.Close()
 	statustest.Checkf(t, join(cluster.Host(), "own", own), "beside one that is silent")
 	select {

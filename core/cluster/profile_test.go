@@ -19,8 +19,7 @@ import (
 
 func (s *session) profile() client.StopProfile {
 	s.T.Helper()
-	stop, err := s.StartProfile(s.T.Context())
-	statustest.OK(s.T, err)
+	stop := statustest.Value(s.StartProfile(s.T.Context())).OK(s.T)
 	return stop
 }
 

@@ -122,8 +122,7 @@ func TestSlicesOutliveTheirController(t *testing.T) {
 		var sessions []client.Cluster
 		var requests []*grant.Request
 		ask := func(name string) {
-			s, err := l.Connect(t.Context(), name, nil)
-			statustest.OK(t, err)
+			s := statustest.Value(l.Connect(t.Context(), name, nil)).OK(t)
 			r, err := s.Ask(placement.Want{Devices: 2, Exclusive: true}, grant.Terms{Wait: grant.Forever})
 			statustest.OK(t, err)
 			sessions, requests = append(sessions, s), append(requests, r)
@@ -177,8 +176,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.when, c.stop), func(t *testing.T) {
 			inLasting(t, 10*time.Second, way, func(t *testing.T, l *lasting) {
-				s, err := l.Connect(t.Context(), "c", func([]client.Ended) {})
-				statustest.OK(t, err)
+				s := statustest.Value(l.Connect(t.Context(), "c", func([]client.Ended) {})).OK(t)
 				time.Sleep(10 * time.Second) // all have heard of one another
 				restart := func() {
 					time.Sleep(c.when)
@@ -188,8 +186,7 @@ func TestProfilesOutliveTheirController(t *testing.T) {
 				if !c.stop {
 					restarted.Go(restart)
 				}
-				stop, err := s.StartProfile(t.Context())
-				statustest.OK(t, err)
+				stop := statustest.Value(s.StartProfile(t.Context())).OK(t)
 				checkCarried(t, s, 0, carry(t, s, 0))
 				restarted.Wait()
 				checkCarried(t, s, 1, carry(t, s, 1))
@@ -245,13 +242,11 @@ func TestNewcomersWaitWhileOthersComeBack(t *testing.T) {
 func TestWorkerWhoseWelcomeWasLostJoinsAgainAtOnce(t *testing.T) {
 	const lease = 3 * transport.HelloTime
 	inLasting(t, lease, time.Millisecond, func(t *testing.T, l *lasting) {
-		never, err := l.Enter(t.Context(), "first try", []byte("me"))
-		statustest.OK(t, err)
+		never := statustest.Value(l.Enter(t.Context(), "first try", []byte("me"))).OK(t)
 		l.Cut("first try") // so it does not come back
 		l.restart()
 		begun := time.Now()
-		conn, err := l.Enter(t.Context(), "second try", []byte("me"))
-		statustest.OK(t, err)
+		conn := statustest.Value(l.Enter(t.Context(), "second try", []byte("me"))).OK(t)
 		if took := time.Since(begun); took > lease/3 {
 			t.Errorf("it was let in after %v, of a lease of %v", took, lease)
 		}

@@ -194,8 +194,7 @@ func TestFindToken(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, TokenFile), 0o600)
 	listen := func(network, at string) string {
-		l, err := net.Listen(network, at)
-		statustest.OK(t, err)
+		l := statustest.Value(net.Listen(network, at)).OK(t)
 		t.Cleanup(func() { l.Close() })
 		return network + ":" + l.Addr().String()
 	}
@@ -242,8 +241,7 @@ func TestFindToken(t *testing.T) {
 // A controller may make its token, or begin to listen, just after the token was looked for.
 func TestShowLooksAgainWhereItIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	statustest.OK(t, err)
+	l := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 	defer l.Close()
 	for _, c := range []struct {
 		name  string

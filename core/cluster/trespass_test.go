@@ -84,8 +84,7 @@ func (v *victim) unharmed(address string) {
 		v.expect(object, 1, 2, 3, 4, 5)
 	}
 	v.Free([]uint64{y, p.first})
-	r, err := cluster.Ask(v.T.Context(), address, cluster.Secret{}, nil)
-	statustest.OK(v.T, err)
+	r := statustest.Value(cluster.Ask(v.T.Context(), address, cluster.Secret{}, nil)).OK(v.T)
 	i := slices.IndexFunc(r.Sessions, func(s *wire.Report_SessionReport) bool { return s.Session == v.id })
 	if i < 0 || len(r.Sessions[i].Slices) != 1 {
 		v.T.Errorf("its session is not there, or not its slice: %v", r.Sessions)
@@ -114,8 +113,7 @@ func (x *intruder) next() uint64 { x.op++; return x.op }
 
 func (x *intruder) send(kind wire.Kind, m proto.Message) {
 	x.t.Helper()
-	payload, err := proto.Marshal(m)
-	statustest.OK(x.t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(x.t)
 	statustest.OK(x.t, x.conn.Send(kind, payload))
 }
 
@@ -213,8 +211,7 @@ func TestTenantCannotNameWhatIsAnothers(t *testing.T) {
 func TestTenantCannotSpeakAsAnother(t *testing.T) {
 	address, v := robbed(t)
 	w := intrude(t, address).welcome.Workers[0].Number
-	free, err := proto.Marshal(&wire.Free{Objects: names})
-	statustest.OK(t, err)
+	free := statustest.Value(proto.Marshal(&wire.Free{Objects: names})).OK(t)
 	for _, c := range []struct {
 		kind wire.Kind
 		m    proto.Message
@@ -331,8 +328,7 @@ func TestOnlyAnOperatorStopsTheCluster(t *testing.T) {
 		return err
 	}
 	for _, role := range []string{"tenant", "worker"} {
-		token, err := cluster.RoleToken(own, role)
-		statustest.OK(t, err)
+		token := statustest.Value(cluster.RoleToken(own, role)).OK(t)
 		statustest.Fails(t, fmt.Sprintf("a %s stops the cluster", role), ask(token, true), status.PermissionDenied)
 		statustest.Fails(t, fmt.Sprintf("a %s's token makes others", role),
 			statustest.Of(cluster.RoleToken(token, "operator")), status.InvalidArgument)

@@ -177,8 +177,7 @@ func TestScriptsReadConfigBehindVariables(t *testing.T) {
 	statustest.OK(t, os.WriteFile(file, []byte("token-file = \"/f\"\nbatch = false\nwait = 5\n"), 0o600))
 	env := map[string]string{"PATHWAYS_CONFIG": file, "PATHWAYS_WAIT": "7", "PATHWAYS_TLS_CA": ""}
 	of := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	lookup, err := Lookup(of)
-	statustest.OK(t, err)
+	lookup := statustest.Value(Lookup(of)).OK(t)
 	for name, want := range map[string]string{"PATHWAYS_TOKEN_FILE": "/f", "PATHWAYS_BATCH": "false", "PATHWAYS_WAIT": "7",
 		"PATHWAYS_TLS_CA": ""} {
 		if got, _ := lookup(name); got != want {
@@ -314,8 +313,7 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 		for _, name := range []string{"controller.log", "worker-0.log", "token", "controller.sock"} {
 			statustest.OK(t, os.WriteFile(c.path(name), []byte(name), 0o600))
 		}
-		logs, err := c.keepLogs(begun.Add(time.Duration(i) * time.Second))
-		statustest.OK(t, err)
+		logs := statustest.Value(c.keepLogs(begun.Add(time.Duration(i) * time.Second))).OK(t)
 		all = append(all, logs)
 		left, err := os.ReadDir(c.dir)
 		if err != nil || len(left) != 2 {
@@ -371,8 +369,7 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 		if name == "" {
 			cert, key = "cert.pem", "key.pem"
 		}
-		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, cert), filepath.Join(dir, key))
-		statustest.OK(t, err)
+		pair := statustest.Value(tls.LoadX509KeyPair(filepath.Join(dir, cert), filepath.Join(dir, key))).OK(t)
 		if uris := pair.Leaf.URIs; len(uris) != 1 || uris[0].String() != "pathways://"+role {
 			t.Errorf("%s is for %v", cert, uris)
 		}

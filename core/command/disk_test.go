@@ -40,8 +40,7 @@ func TestUpOnAFullDisk(t *testing.T) {
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			home := shortDir(t)
-			self, err := os.Executable()
-			statustest.OK(t, err)
+			self := statustest.Value(os.Executable()).OK(t)
 			cmd := exec.Command(self, "up", "--workers", "1")
 			cmd.Env = append(os.Environ(), asCommand+"=1", onSmallDisk+"="+c.size, "HOME="+home, "XDG_RUNTIME_DIR=")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}

@@ -51,8 +51,7 @@ func call(t *testing.T, variables map[string]string, args ...string) (code int, 
 // shortDir makes a directory for a test, in which sockets have short names, as they must.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
+	dir := statustest.Value(os.MkdirTemp("/tmp", "pw")).OK(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }

@@ -26,13 +26,11 @@ const schemaFile = "../../docs/guides/status.schema.json"
 func TestStatusSchema(t *testing.T) {
 	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}},
 		SourceInfoMode: protocompile.SourceInfoStandard}
-	files, err := compiler.Compile(t.Context(), "wire.proto")
-	statustest.OK(t, err)
+	files := statustest.Value(compiler.Compile(t.Context(), "wire.proto")).OK(t)
 	schema := schemaOf(files[0].Messages().ByName("Report"), files[0].SourceLocations())
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	schema["title"] = "what `pathways status --json` prints"
-	want, err := json.MarshalIndent(schema, "", "  ")
-	statustest.OK(t, err)
+	want := statustest.Value(json.MarshalIndent(schema, "", "  ")).OK(t)
 	want = append(want, '\n')
 	if *rewrite {
 		statustest.OK(t, os.WriteFile(schemaFile, want, 0o644))
@@ -125,8 +123,7 @@ func fits(where string, value any, schema map[string]any) (wrong []string) {
 // fitsSchema holds what status printed against the schema of the docs.
 func fitsSchema(t *testing.T, out string) {
 	t.Helper()
-	text, err := os.ReadFile(schemaFile)
-	statustest.OK(t, err)
+	text := statustest.Value(os.ReadFile(schemaFile)).OK(t)
 	var schema map[string]any
 	statustest.OK(t, json.Unmarshal(text, &schema))
 	var value any
@@ -149,8 +146,7 @@ func TestStatusJSON(t *testing.T) {
 		Sessions: []*wire.Report_SessionReport{
 			{Name: "n", User: "u", Host: "h", Slices: []*wire.Report_Slice{{Devices: []*wire.Span{{Count: 1}}}}}},
 	}} {
-		b, err := json.MarshalIndent(json.RawMessage(wire.AppendJSON(nil, r)), "", "  ")
-		statustest.OK(t, err)
+		b := statustest.Value(json.MarshalIndent(json.RawMessage(wire.AppendJSON(nil, r)), "", "  ")).OK(t)
 		fitsSchema(t, string(b))
 		if r.Gangs > 0 && !strings.Contains(string(b), `"gangs": 4503599627370496`) {
 			t.Errorf("a large number is not written as it is:\n%s", b)

@@ -50,8 +50,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	statustest.Checkf(t, c.missing(), "of a cluster of which nothing is left")
 	keep(dead, me)
 	statustest.OK(t, os.Remove(socket))
-	l, err := net.Listen("unix", socket)
-	statustest.OK(t, err)
+	l := statustest.Value(net.Listen("unix", socket)).OK(t)
 	defer l.Close()
 	statustest.Fails(t, "of a cluster that is up", c.isDown(), status.AlreadyExists)
 }

@@ -21,8 +21,7 @@ type supervised struct {
 func newSupervised(t *testing.T, args ...string) *supervised {
 	t.Helper()
 	t.Setenv(asCommand, "1") // for what up starts
-	dir, err := os.MkdirTemp("/tmp", "pw")
-	statustest.OK(t, err)
+	dir := statustest.Value(os.MkdirTemp("/tmp", "pw")).OK(t)
 	s := &supervised{t, dir}
 	t.Cleanup(func() {
 		all := s.list() // before down removes it
@@ -44,8 +43,7 @@ func (s *supervised) run(command string, args ...string) (code int, out, err str
 
 func (s *supervised) list() map[string]process {
 	s.t.Helper()
-	listed, err := at(s.dir).listed()
-	statustest.OK(s.t, err)
+	listed := statustest.Value(at(s.dir).listed()).OK(s.t)
 	all := map[string]process{}
 	for _, q := range listed {
 		all[q.Name] = q
@@ -109,8 +107,7 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 func TestControllerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t)
 	before := s.list()
-	shown, err := os.Create(filepath.Join(s.dir, "shown"))
-	statustest.OK(t, err)
+	shown := statustest.Value(os.Create(filepath.Join(s.dir, "shown"))).OK(t)
 	defer shown.Close()
 	shows := func(what string) {
 		t.Helper()

@@ -18,8 +18,7 @@ import (
 // freeAddress returns an address of this machine at which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	statustest.OK(t, err)
+	l := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 	defer l.Close()
 	return "tcp:" + l.Addr().String()
 }

@@ -16,8 +16,7 @@ func chains(t *testing.T, r *wire.Report, only uint32) string {
 	w := &reasons{chain.Chain{Report: r, Stack: func(*wire.Report_SessionReport) []string {
 		return []string{"sleep (a.py:3)"}
 	}}}
-	lines, err := w.all(only)
-	statustest.OK(t, err)
+	lines := statustest.Value(w.all(only)).OK(t)
 	return strings.Join(lines, "\n") + "\n"
 }
 

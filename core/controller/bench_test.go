@@ -70,14 +70,12 @@ func (b *bed) measured(ev Event) []Action {
 
 // say has a connection send a message, which is decoded as the shell does.
 func (b *bed) say(conn uint64, kind wire.Kind, m proto.Message) []Action {
-	payload, err := proto.Marshal(m)
-	statustest.OK(b.t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(b.t)
 	return b.frame(conn, kind, payload)
 }
 
 func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
-	m, err := decode(kind, payload)
-	statustest.OK(b.t, err)
+	m := statustest.Value(decode(kind, payload)).OK(b.t)
 	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
 }
 
@@ -203,7 +201,6 @@ func BenchmarkGang(b *testing.B) {
 }
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {
-	payload, err := proto.Marshal(m)
-	statustest.OK(t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(t)
 	return payload
 }

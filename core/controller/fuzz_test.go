@@ -16,8 +16,7 @@ func FuzzFrames(f *testing.F) {
 	add := func(kinds ...any) {
 		var script []byte
 		for i := 0; i < len(kinds); i += 2 {
-			payload, err := proto.Marshal(kinds[i+1].(proto.Message))
-			statustest.OK(f, err)
+			payload := statustest.Value(proto.Marshal(kinds[i+1].(proto.Message))).OK(f)
 			script = append(append(script, byte(kinds[i].(wire.Kind)), byte(len(payload))), payload...)
 		}
 		f.Add(script)

@@ -278,13 +278,11 @@ var elsewhere = map[wire.Kind]string{
 // kinds are the kinds that package wire declares.
 func kinds(t *testing.T) map[string]wire.Kind {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../wire/wire.go", nil, 0)
-	statustest.OK(t, err)
+	file := statustest.Value(parser.ParseFile(token.NewFileSet(), "../wire/wire.go", nil, 0)).OK(t)
 	all := map[string]wire.Kind{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Kind") {
-			number, err := strconv.Atoi(v.Values[0].(*ast.BasicLit).Value)
-			statustest.OK(t, err)
+			number := statustest.Value(strconv.Atoi(v.Values[0].(*ast.BasicLit).Value)).OK(t)
 			all[v.Names[0].Name] = wire.Kind(number)
 		}
 		return true

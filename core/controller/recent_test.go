@@ -13,8 +13,7 @@ import (
 // than they accept. Others get one of their own.
 func TestReportsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := NewServer(ServerConfig{})
-		statustest.OK(t, err)
+		s := statustest.Value(NewServer(ServerConfig{})).OK(t)
 		defer s.Close()
 		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }
 		first, theirs := recent(false), recent(true)

@@ -44,8 +44,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 		Role: wire.Role_ROLE_WORKER, Name: "late", Worker: &wire.WorkerOffer{}}})
 	for conn, lines := range map[uint64]bool{operator: true, tenant: false} {
 		b.step(Event{Kind: Join, Conn: conn, Message: &wire.Hello{Role: wire.Role_ROLE_ADMIN}, Tenant: conn == tenant})
-		r, err := ask(conn, false)
-		statustest.OK(t, err)
+		r := statustest.Value(ask(conn, false)).OK(t)
 		last := r.Islands[0].Workers[0].Last
 		if got := r.Islands[0].Workers[0]; got.Refused != 1 || got.LastRefused.What != "device_put" ||
 			(got.LastRefused.Why != "") != lines {

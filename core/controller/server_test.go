@@ -259,14 +259,12 @@ func TestWorkerDoesNotRead(t *testing.T) {
 
 // Over sockets the same happens.
 func TestServerOverSockets(t *testing.T) {
-	server, err := controller.NewServer(controller.ServerConfig{})
-	statustest.OK(t, err)
+	server := statustest.Value(controller.NewServer(controller.ServerConfig{})).OK(t)
 	defer server.Close()
 	cred := transport.Credentials{Token: "secret", Software: "test"}
 	address := "unix:" + filepath.Join(t.TempDir(), "c")
 	dialer := stream.Options{Credentials: cred}
-	l, err := stream.Listen(address, dialer, nil)
-	statustest.OK(t, err)
+	l := statustest.Value(stream.Listen(address, dialer, nil)).OK(t)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -279,8 +277,7 @@ func TestServerOverSockets(t *testing.T) {
 	admin, _, err := dialer.Dial(context.Background(), address, &wire.Hello{Role: wire.Role_ROLE_ADMIN})
 	statustest.OK(t, err)
 	defer admin.Close()
-	b, err := proto.Marshal(&wire.Ask{})
-	statustest.OK(t, err)
+	b := statustest.Value(proto.Marshal(&wire.Ask{})).OK(t)
 	statustest.OK(t, admin.Send(wire.KindAsk, b))
 	kind, payload, err := admin.Recv()
 	m := new(wire.Report)
@@ -290,8 +287,7 @@ func TestServerOverSockets(t *testing.T) {
 	// A client with no devices to have, and one that sends rubbish.
 	statustest.Fails(t, "a client of an empty cluster", statustest.Of(client.Connect(context.Background(), client.Config{
 		Dialer: dialer, Address: address, Hello: &wire.Hello{}})), status.ResourceExhausted)
-	raw, err := net.Dial("unix", strings.TrimPrefix(address, "unix:"))
-	statustest.OK(t, err)
+	raw := statustest.Value(net.Dial("unix", strings.TrimPrefix(address, "unix:"))).OK(t)
 	defer raw.Close()
 	statustest.OK(t, statustest.Of(raw.Write([]byte("GET / HTTP/1.1\r\n\r\n"))))
 	statustest.OK(t, admin.Send(wire.KindRun, []byte{0xff}))

@@ -231,8 +231,7 @@ func (w *slicing) startAgain() {
 		switch {
 		case c != nil:
 			for _, number := range slices.Sorted(maps.Keys(c.waits)) {
-				payload, err := proto.Marshal(c.waits[number])
-				statustest.OK(w.t, err)
+				payload := statustest.Value(proto.Marshal(c.waits[number])).OK(w.t)
 				m.Frames = wire.AppendFrame(m.Frames, wire.KindSliceRequest, payload)
 			}
 			m.Slices = slices.AppendSeq(slices.Collect(maps.Keys(c.waits)), maps.Keys(c.has))

@@ -58,8 +58,7 @@ func TestTraces(t *testing.T) {
 }
 
 func tableOf(t testing.TB, text string) *tenant.Table {
-	table, err := tenant.Parse("tenants.toml", text, nil)
-	statustest.OK(t, err)
+	table := statustest.Value(tenant.Parse("tenants.toml", text, nil)).OK(t)
 	return table
 }
 

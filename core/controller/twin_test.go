@@ -95,10 +95,8 @@ func (w *twin) step(ev Event) {
 }
 
 func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
-	payload, err := proto.Marshal(m)
-	statustest.OK(w.t, err)
-	got, err := decode(kind, payload)
-	statustest.OK(w.t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(w.t)
+	got := statustest.Value(decode(kind, payload)).OK(w.t)
 	w.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: got, Payload: payload})
 }
 

@@ -150,8 +150,7 @@ func newWorld(t testing.TB, c controller.ServerConfig) *world {
 	if w.server, err = controller.NewServer(c); err != nil {
 		t.Fatal(err)
 	}
-	l, err := w.network.Listen("controller")
-	statustest.OK(t, err)
+	l := statustest.Value(w.network.Listen("controller")).OK(t)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)

@@ -13,8 +13,7 @@ import (
 // Many goroutines make, free and drop; the sums agree in the end, and no limit is passed on the way.
 func TestAccountKeepsItsSumsUnderConcurrency(t *testing.T) {
 	const limit = 64
-	memory, err := newAccount(2, limit)
-	statustest.OK(t, err)
+	memory := statustest.Value(newAccount(2, limit)).OK(t)
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {

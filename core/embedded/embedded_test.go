@@ -16,8 +16,7 @@ func TestSessionsAreIndependent(t *testing.T) {
 	var sessions [2]*Session
 	for i := range sessions {
 		e.Cells = []*executor.Cell{new(executor.Cell)}
-		s, err := e.Open()
-		statustest.OK(t, err)
+		s := statustest.Value(e.Open()).OK(t)
 		defer s.Close()
 		sessions[i] = s
 		program, err := s.AddProgram(Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
@@ -44,8 +43,7 @@ func TestSessionsAreIndependent(t *testing.T) {
 func TestOnlyALimitIsCounted(t *testing.T) {
 	for _, limit := range []int64{0, 100} {
 		pass := new(executor.Pass)
-		s, err := Embedded{Devices: []string{"cpu"}, Limit: limit, Pass: pass}.Open()
-		statustest.OK(t, err)
+		s := statustest.Value(Embedded{Devices: []string{"cpu"}, Limit: limit, Pass: pass}.Open()).OK(t)
 		defer s.Close()
 		counts := limit > 0
 		if passes := pass.Load() == 1; passes == counts {
@@ -67,8 +65,7 @@ func TestOnlyALimitIsCounted(t *testing.T) {
 
 // What a run takes while it runs counts until its end is told; what would fit alone may wait.
 func TestRunsUnderWayCount(t *testing.T) {
-	s, err := Embedded{Devices: []string{"cpu"}, Limit: 100}.Open()
-	statustest.OK(t, err)
+	s := statustest.Value(Embedded{Devices: []string{"cpu"}, Limit: 100}.Open()).OK(t)
 	defer s.Close()
 	program := func(output, temp int64) uint64 {
 		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{output}, Temp: temp})
@@ -104,8 +101,7 @@ func TestRunsUnderWayCount(t *testing.T) {
 // A program's code is part of what its first run on a device needs, and counts until the program is forgotten and its
 // runs have ended.
 func TestCodeCountsFromTheFirstRun(t *testing.T) {
-	s, err := Embedded{Devices: []string{"gpu", "gpu"}, Limit: 100}.Open()
-	statustest.OK(t, err)
+	s := statustest.Value(Embedded{Devices: []string{"gpu", "gpu"}, Limit: 100}.Open()).OK(t)
 	defer s.Close()
 	in := func(device int, want, code int64) {
 		t.Helper()

@@ -21,8 +21,7 @@ const devices = 8
 // unlimited returns an empty account with a limit that no test reaches. It counts, where one without a limit does not.
 func unlimited(t testing.TB) *account {
 	t.Helper()
-	memory, err := newAccount(devices, 1<<40)
-	statustest.OK(t, err)
+	memory := statustest.Value(newAccount(devices, 1<<40)).OK(t)
 	return memory
 }
 
@@ -204,8 +203,7 @@ func TestSubmitUndoesItself(t *testing.T) {
 
 func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 	s := open(t, 1, unlimited(t))
-	a, err := s.Place(2, 40)
-	statustest.OK(t, err)
+	a := statustest.Value(s.Place(2, 40)).OK(t)
 	b, err := s.Place(2, 2)
 	statustest.OK(t, err)
 	holds(t, s, "two arrays", 2, 0, 0, 42)
@@ -222,8 +220,7 @@ func TestPlaceCountsAnArrayOnItsDevice(t *testing.T) {
 // What names no object, or one that has gone, frees nothing.
 func TestFreeOfStaleObjects(t *testing.T) {
 	s := open(t, 1, unlimited(t))
-	old, err := s.Place(0, 1)
-	statustest.OK(t, err)
+	old := statustest.Value(s.Place(0, 1)).OK(t)
 	s.Free(old)
 	object, err := s.Place(0, 2) // where the old one was
 	if err != nil || object == old {

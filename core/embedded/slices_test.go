@@ -53,8 +53,7 @@ func TestLocalSlices(t *testing.T) {
 // A request waits until its devices are released, for as long as it may.
 func TestLocalRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := newLocal([]string{"cpu", "cpu", "cpu"})
-		statustest.OK(t, err)
+		l := statustest.Value(newLocal([]string{"cpu", "cpu", "cpu"})).OK(t)
 		ctx := context.Background()
 		first, _, err := granted(l, placement.Want{Devices: 2, Exclusive: true})
 		statustest.OK(t, err)

@@ -47,16 +47,14 @@ func each(t *testing.T, l Limits, test func(t *testing.T, w where)) {
 	}
 	t.Run("inproc", func(t *testing.T) {
 		n := inproc.NewNetwork(transport.Credentials{})
-		listener, err := n.Listen("controller")
-		statustest.OK(t, err)
+		listener := statustest.Value(n.Listen("controller")).OK(t)
 		s := NewServer(l, nil)
 		serve(t, listener, s)
 		test(t, where{s, n, listener.Address()})
 	})
 	t.Run("unix", func(t *testing.T) {
 		o := stream.Options{Config: stream.Config{Heartbeat: 100 * time.Millisecond}}
-		listener, err := stream.Listen("unix:"+filepath.Join(t.TempDir(), "s"), o, nil)
-		statustest.OK(t, err)
+		listener := statustest.Value(stream.Listen("unix:"+filepath.Join(t.TempDir(), "s"), o, nil)).OK(t)
 		s := NewServer(l, nil)
 		serve(t, listener, s)
 		test(t, where{s, o, listener.Address()})

@@ -37,8 +37,7 @@ func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 		g := drawGraph(t)
 		most := rapid.IntRange(1, 8).Draw(t, "most")
 		before := fmt.Sprintf("%+v", g)
-		sections, err := g.Split(most)
-		statustest.OK(t, err)
+		sections := statustest.Value(g.Split(most)).OK(t)
 		if after := fmt.Sprintf("%+v", g); after != before {
 			t.Errorf("it was %s, and is %s", before, after)
 		}
@@ -128,8 +127,7 @@ func TestSplitBounds(t *testing.T) {
 	lengths(1, 1)
 
 	g.Programs[6].Outputs = make([]int64, graph.MaxObjects)
-	sections, err := g.Split(graph.MaxNodes)
-	statustest.OK(t, err)
+	sections := statustest.Value(g.Split(graph.MaxNodes)).OK(t)
 	statustest.Fails(t, "nodes that make more than there may be", sections[0].Graph.Check(), status.ResourceExhausted)
 	g.Nodes = []graph.Node{run(2, 1), run(4, 1)}
 	statustest.Fails(t, "a section that reads what one before has consumed", statustest.Of(g.Split(1)),

@@ -14,8 +14,7 @@ func TestTemporariesCountOnceADevice(t *testing.T) {
 	l := New()
 	statustest.OK(t, l.AddOwner(1, "session 1"))
 	statustest.OK(t, l.SetLimit(0, 100))
-	place, err := l.Place(1, []int{0})
-	statustest.OK(t, err)
+	place := statustest.Value(l.Place(1, []int{0})).OK(t)
 	admit := func(bytes, taken, temp int64, want status.Code) ID {
 		t.Helper()
 		ids := make([]ID, 1)

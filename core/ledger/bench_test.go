@@ -43,8 +43,7 @@ func benchLedger(tb testing.TB, devices int, limit int64) (*Ledger, Placement) {
 		ids[i] = i
 		statustest.OK(tb, l.SetLimit(i, limit))
 	}
-	p, err := l.Place(1, ids)
-	statustest.OK(tb, err)
+	p := statustest.Value(l.Place(1, ids)).OK(tb)
 	return l, p
 }
 

@@ -116,8 +116,7 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 		statustest.OK(t, l.AddOwner(o, name))
 	}
 	place := func(o Owner, devices ...int) Placement {
-		p, err := l.Place(o, devices)
-		statustest.OK(t, err)
+		p := statustest.Value(l.Place(o, devices)).OK(t)
 		return p
 	}
 	const gib = 1 << 30
@@ -192,8 +191,7 @@ func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 // Of the computations under way on a device the one that takes most counts, and one that takes no more takes nothing.
 func TestComputationsCountOnceADevice(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
-	q, err := l.Place(1, []int{1})
-	statustest.OK(t, err)
+	q := statustest.Value(l.Place(1, []int{1})).OK(t)
 	for d := range 2 {
 		statustest.OK(t, l.SetLimit(d, 10))
 	}
@@ -246,8 +244,7 @@ func TestDoesNotAllocate(t *testing.T) {
 func TestBeyondCountsGroupsTogether(t *testing.T) {
 	l := New()
 	place := func(o Owner, devices ...int) Placement {
-		p, err := l.Place(o, devices)
-		statustest.OK(t, err)
+		p := statustest.Value(l.Place(o, devices)).OK(t)
 		return p
 	}
 	var group Group

@@ -179,8 +179,7 @@ func twinProperty(t *rapid.T) {
 		}
 		w.open[o] = true
 		for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
-			p, err := l.Place(o, devices)
-			statustest.OK(t, err)
+			p := statustest.Value(l.Place(o, devices)).OK(t)
 			places = append(places, p)
 			w.places[p] = twinPlace{o, devices}
 		}

@@ -68,8 +68,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	}
 	view := func(devices int, want string) *View {
 		t.Helper()
-		v, err := m.ViewOf(devices)
-		statustest.OK(t, err)
+		v := statustest.Value(m.ViewOf(devices)).OK(t)
 		if got := list(v); got != want {
 			t.Errorf("a view of %d devices is %q, want %q", devices, got, want)
 		}

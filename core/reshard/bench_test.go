@@ -26,8 +26,7 @@ func BenchmarkNew(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
-					p, err := reshard.New(dims, rows, to, func(d int) int { return d / 4 })
-					statustest.OK(b, err)
+					p := statustest.Value(reshard.New(dims, rows, to, func(d int) int { return d / 4 })).OK(b)
 					b.ReportMetric(float64(len(p.Pieces)), "boxes")
 				}
 			})

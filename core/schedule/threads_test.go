@@ -22,8 +22,7 @@ func TestGangsOnAPoolStartWhenItHasThreads(t *testing.T) {
 		want string
 	}
 	waits := func(id uint64, on string, reads ...uint64) Event { // gangs whose shards wait for each other
-		devices, err := parseDevices(on)
-		statustest.OK(t, err)
+		devices := statustest.Value(parseDevices(on)).OK(t)
 		return Event{Kind: Submit,
 			Gang: Gang{ID: id, Session: uint32(id % 2), Devices: devices, Collective: true, Reads: reads}}
 	}

@@ -85,8 +85,7 @@ func serve(t *testing.T, c Config) func(host, path, token string) (int, string) 
 		}
 		w := httptest.NewRecorder()
 		site.ServeHTTP(w, r)
-		body, err := io.ReadAll(w.Result().Body)
-		statustest.OK(t, err)
+		body := statustest.Value(io.ReadAll(w.Result().Body)).OK(t)
 		return w.Code, string(body)
 	}
 }
@@ -204,8 +203,7 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 		there[m.name] = true
 	}
 	read := func(path string) string {
-		b, err := os.ReadFile(path)
-		statustest.OK(t, err)
+		b := statustest.Value(os.ReadFile(path)).OK(t)
 		return string(b)
 	}
 	guide, board := read("../../docs/guides/watching.md"), read("../../examples/monitoring/grafana.json")
@@ -242,8 +240,7 @@ func TestMetricsSayWhatTheReportSays(t *testing.T) {
 		}
 		return families, err
 	})
-	problems, err := testutil.GatherAndLint(c)
-	statustest.OK(t, err)
+	problems := statustest.Value(testutil.GatherAndLint(c)).OK(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

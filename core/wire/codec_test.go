@@ -73,8 +73,7 @@ func drawMessages(t *rapid.T) []appender {
 func TestAppendWritesWhatTheGeneratedCodeWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		for _, m := range drawMessages(t) {
-			want, err := proto.Marshal(m)
-			statustest.OK(t, err)
+			want := statustest.Value(proto.Marshal(m)).OK(t)
 			if got := m.Append([]byte("before")); string(got) != "before"+string(want) {
 				t.Errorf("%T: %x, want %x behind what was there", m, got, want)
 			}
@@ -111,8 +110,7 @@ func TestParseRefusesWhatIsNoMessage(t *testing.T) {
 
 func TestAppendGraphAddsTheSession(t *testing.T) {
 	m := wire.GraphOf(9, example(2))
-	b, err := proto.Marshal(m)
-	statustest.OK(t, err)
+	b := statustest.Value(proto.Marshal(m)).OK(t)
 	m.Session = 300
 	got := new(wire.Graph)
 	if err := proto.Unmarshal(wire.AppendGraph(nil, b, 300), got); err != nil || !proto.Equal(got, m) {
@@ -136,8 +134,7 @@ func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
 			t.Errorf("%d bytes: %q, %t, want %q, %t", n, token, found, want, n >= at-1)
 		}
 	}
-	none, err := proto.Marshal(&wire.Hello{ProtocolMin: 1, Name: "n"})
-	statustest.OK(t, err)
+	none := statustest.Value(proto.Marshal(&wire.Hello{ProtocolMin: 1, Name: "n"})).OK(t)
 	if token, found := wire.TokenIn(none); found {
 		t.Errorf("a hello without a token has %q", token)
 	}
@@ -146,8 +143,7 @@ func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
 // FuzzParse compares Parse with the generated code, which reads the same messages and sees the same in them.
 func FuzzParse(f *testing.F) {
 	add := func(m proto.Message) {
-		b, err := proto.Marshal(m)
-		statustest.OK(f, err)
+		b := statustest.Value(proto.Marshal(m)).OK(f)
 		f.Add(b)
 	}
 	add(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3,

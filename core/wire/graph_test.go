@@ -38,12 +38,10 @@ func TestGraphSurvivesEncoding(t *testing.T) {
 	for _, devices := range []uint32{1, 2, 100} {
 		g := example(devices)
 		m := wire.GraphOf(9, g)
-		b, err := proto.Marshal(m)
-		statustest.OK(t, err)
+		b := statustest.Value(proto.Marshal(m)).OK(t)
 		back := new(wire.Graph)
 		statustest.OK(t, proto.Unmarshal(b, back))
-		got, err := back.Program()
-		statustest.OK(t, err)
+		got := statustest.Value(back.Program()).OK(t)
 		want := *g
 		want.Programs = nil
 		if !reflect.DeepEqual(got, &want) {
@@ -64,8 +62,7 @@ func TestGraphSurvivesEncoding(t *testing.T) {
 // not sent.
 func FuzzGraph(f *testing.F) {
 	for _, devices := range []uint32{1, 3} {
-		b, err := proto.Marshal(wire.GraphOf(1, example(devices)))
-		statustest.OK(f, err)
+		b := statustest.Value(proto.Marshal(wire.GraphOf(1, example(devices)))).OK(f)
 		f.Add(b)
 	}
 	f.Add([]byte{0x1a, 0x09, 0x12, 0x07, 0x22, 0x05, 0x45, 0xff, 0xff, 0xff, 0xff}) // a move that stands for 2³² - 1

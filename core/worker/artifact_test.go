@@ -53,8 +53,7 @@ func (onceLoaded) Serialize() (device.Bytes, error) {
 func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	drivers := simDrivers(t, 1, 1, sim.Options{})
 	p := addOne()
-	x, err := drivers[0].Compile(t.Context(), p.Source(), sim.CompileOptions([]int{0}))
-	statustest.OK(t, err)
+	x := statustest.Value(drivers[0].Compile(t.Context(), p.Source(), sim.CompileOptions([]int{0}))).OK(t)
 	made, err := x.Serialize()
 	serialized := made.Data
 	if x.Close(); err != nil {

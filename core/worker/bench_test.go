@@ -116,8 +116,7 @@ type runs struct {
 // startRuns starts a worker with a program that has run once.
 func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *runs {
 	near, remote := inproc.Pair("controller", "worker")
-	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
-	statustest.OK(b, err)
+	x := statustest.Value(inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")).OK(b)
 	b.Cleanup(func() { x.Close() })
 	w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: instant{}, Exchange: x, Engine: engine{}})
 	statustest.OK(b, err)
@@ -137,8 +136,7 @@ func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *ru
 }
 
 func (r *runs) send(kind wire.Kind, m proto.Message) {
-	payload, err := proto.Marshal(m)
-	statustest.OK(r.b, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(r.b)
 	statustest.OK(r.b, r.near.Send(kind, payload))
 }
 

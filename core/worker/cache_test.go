@@ -21,8 +21,7 @@ import (
 func TestCacheFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.program")
 	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Kept: true, Bytes: 5}}
-	header, err := proto.Marshal(said)
-	statustest.OK(t, err)
+	header := statustest.Value(proto.Marshal(said)).OK(t)
 	serialized, code := bytes.Repeat([]byte("number "), 3<<20), []byte{1, 2, 3}
 	used := content.Used()
 	for _, parts := range [][][]byte{{serialized, code}, {code, nil}, {nil, nil}} {

@@ -33,8 +33,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	left := func(most int64) (names []string) {
 		statustest.OK(t, tidyCache(folder, most, now))
-		files, err := os.ReadDir(folder)
-		statustest.OK(t, err)
+		files := statustest.Value(os.ReadDir(folder)).OK(t)
 		for _, f := range files {
 			names = append(names, f.Name())
 		}
@@ -56,8 +55,7 @@ func TestCacheIsBounded(t *testing.T) {
 // A program that is found was used just now, and one that is larger than the whole cache takes no other's place.
 func TestCacheKeepsWhatIsUsed(t *testing.T) {
 	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Serialized: make([]byte, 1000)}}
-	header, err := proto.Marshal(said)
-	statustest.OK(t, err)
+	header := statustest.Value(proto.Marshal(said)).OK(t)
 	w := &Worker{config: Config{Cache: t.TempDir(), CacheBytes: 5 << 9}, log: slog.New(slog.DiscardHandler)} // for two
 	ask := func(key string) *wire.Compile { return &wire.Compile{Key: strings.Repeat(key, 32), Inline: 1} }
 	has := func(key string) bool {

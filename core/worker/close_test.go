@@ -19,12 +19,10 @@ import (
 // A worker that is closed while Serve begins leaves no goroutine behind, whichever comes first.
 func TestCloseWhileServeBegins(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	d, err := sim.Open(sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)})
-	statustest.OK(t, err)
+	d := statustest.Value(sim.Open(sim.Options{Devices: 2, Island: sim.NewIsland(sim.Instant, 1)})).OK(t)
 	defer d.Close()
 	pool := shm.NewPool(shm.Config{})
-	x, err := inproc.NewHub(pool).Join(firstWorker, "")
-	statustest.OK(t, err)
+	x := statustest.Value(inproc.NewHub(pool).Join(firstWorker, "")).OK(t)
 	defer x.Close()
 	for range 500 {
 		near, remote := inproc.Pair("controller", "worker")
@@ -46,11 +44,9 @@ func TestCloseWhileServeBegins(t *testing.T) {
 // Messages that the worker is acting on when it is closed touch none of what the end takes apart: the race detector
 // watches.
 func TestCloseWhileMessagesCome(t *testing.T) {
-	d, err := sim.Open(sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)})
-	statustest.OK(t, err)
+	d := statustest.Value(sim.Open(sim.Options{Devices: 1, Island: sim.NewIsland(sim.Instant, 1)})).OK(t)
 	defer d.Close()
-	x, err := inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")
-	statustest.OK(t, err)
+	x := statustest.Value(inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")).OK(t)
 	defer x.Close()
 	for range 20 {
 		near, remote := inproc.Pair("controller", "worker")

@@ -73,8 +73,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 	s := &script{t: t, drivers: drivers, each: len(drivers[0].Devices()), pool: pool}
 	h := inproc.NewHub(s.pool)
 	join := func(number uint64) transport.Mover {
-		x, err := h.Join(number, "")
-		statustest.OK(t, err)
+		x := statustest.Value(h.Join(number, "")).OK(t)
 		s.exchanges = append(s.exchanges, x)
 		return x
 	}
@@ -88,8 +87,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 		if change != nil {
 			change(&c)
 		}
-		w, err := worker.New(c)
-		statustest.OK(t, err)
+		w := statustest.Value(worker.New(c)).OK(t)
 		s.spent = append(s.spent, map[uint64]time.Duration{})
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w),
 			append(s.ended, map[uint64]error{}), append(s.waits, nil)
@@ -201,8 +199,7 @@ func (s *script) tell(kind wire.Kind, m proto.Message) {
 }
 
 func (s *script) tellOne(i int, kind wire.Kind, m proto.Message) {
-	payload, err := proto.Marshal(m)
-	statustest.OK(s.t, err)
+	payload := statustest.Value(proto.Marshal(m)).OK(s.t)
 	_ = s.conns[i].Send(kind, payload) // a worker that has gone is the test's doing
 }
 
@@ -264,8 +261,7 @@ func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, work
 
 // dispatchAs sends an operation to workers, which others have got already.
 func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op proto.Message, workers ...int) {
-	payload, err := proto.Marshal(op)
-	statustest.OK(s.t, err)
+	payload := statustest.Value(proto.Marshal(op)).OK(s.t)
 	for _, w := range workers {
 		s.tellOne(w, wire.KindDispatch,
 			&wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
@@ -381,8 +377,7 @@ func (s *script) empty() {
 		for k := range d.Devices() {
 			deadline := time.Now().Add(far)
 			for {
-				m, err := d.MemoryStats(k)
-				statustest.OK(s.t, err)
+				m := statustest.Value(d.MemoryStats(k)).OK(s.t)
 				if m.InUse == 0 {
 					break
 				}

@@ -216,8 +216,7 @@ func TestDonatedMemoryIsReused(t *testing.T) {
 func (s *script) inUse() (n int64) {
 	for _, d := range s.drivers {
 		for k := range d.Devices() {
-			m, err := d.MemoryStats(k)
-			statustest.OK(s.t, err)
+			m := statustest.Value(d.MemoryStats(k)).OK(s.t)
 			n += m.InUse
 		}
 	}

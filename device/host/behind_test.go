@@ -7,8 +7,7 @@ import (
 )
 
 func TestBehindIsOneThreadOnly(t *testing.T) {
-	usual, err := nice()
-	statustest.OK(t, err)
+	usual := statustest.Value(nice()).OK(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

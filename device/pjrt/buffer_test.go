@@ -217,20 +217,17 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 // no crash: everything open goes on, and the client is freed with the last.
 func TestClientOutlived(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
-		c, err := p.Create(ClientOptions{Devices: 1})
-		statustest.OK(t, err)
+		c := statustest.Value(p.Create(ClientOptions{Devices: 1})).OK(t)
 		x, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
 		statustest.OK(t, err)
-		b, err := c.FromHost(device.Host{Shape: f32(2), Data: floats(1, 2)})
-		statustest.OK(t, err)
+		b := statustest.Value(c.FromHost(device.Host{Shape: f32(2), Data: floats(1, 2)})).OK(t)
 		refused(t, c.Close(), status.FailedPrecondition, "2 of its buffers and executables")
 		statustest.Checkf(t, c.Close(), "a second Close")
 		// Also where the plugin knows collectives, and each run needs who carries them.
 		if err := p.registerCollectives(); err != nil && status.CodeOf(err) != status.Unimplemented {
 			t.Fatal(err)
 		}
-		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
-		statustest.OK(t, err)
+		r := statustest.Value(x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})).OK(t)
 		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 3)) {
 			t.Errorf("got %v", got)
 		}
@@ -266,8 +263,7 @@ func TestRunsLeaveNothing(t *testing.T) {
 		}
 		const rounds = 10000
 		for range rounds {
-			r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-			statustest.OK(t, err)
+			r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(t)
 			for d := range rows {
 				rows[d][0].Close()
 				rows[d][0] = r.Outputs[d][0]

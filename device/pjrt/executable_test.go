@@ -148,8 +148,7 @@ func BenchmarkExecute(b *testing.B) {
 			x := compile(b, c, devicetest.StableHLO(devicetest.AddOne, f32(4), n), onDevices(devices))
 			b.ReportAllocs()
 			for b.Loop() {
-				r, err := x.Execute(device.Run{Inputs: rows, Only: -1})
-				statustest.OK(b, err)
+				r := statustest.Value(x.Execute(device.Run{Inputs: rows, Only: -1})).OK(b)
 				for d := range n {
 					statustest.OK(b, r.Done[d].Wait(b.Context()))
 					r.Outputs[d][0].Close()

@@ -140,8 +140,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	}
 	// It is remembered, without harm to what else is.
 	file := filepath.Join(cacheDir, "plugins.json")
-	b, err := os.ReadFile(file)
-	statustest.OK(t, err)
+	b := statustest.Value(os.ReadFile(file)).OK(t)
 	statustest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644))
 	if got := of(); got != "libpjrt_cpu.so with SHA-256 remembered" {
 		t.Errorf("the cache was not used: %q", got)
@@ -150,8 +149,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 		t.Errorf("the cache holds StableHLO %v, %v", v, err)
 	}
 	// More bytes behind what is loaded.
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	statustest.OK(t, err)
+	f := statustest.Value(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)).OK(t)
 	statustest.OK(t, statustest.Of(f.WriteString("another build")))
 	statustest.OK(t, f.Close())
 	if got := of(); got == first || strings.Contains(got, "remembered") {
@@ -202,8 +200,7 @@ func TestFindNewestStableHLO(t *testing.T) {
 	}
 	// The answer is remembered: what the cache says is taken for the plugin's word.
 	file := filepath.Join(cacheDir, "plugins.json")
-	b, err := os.ReadFile(file)
-	statustest.OK(t, err)
+	b := statustest.Value(os.ReadFile(file)).OK(t)
 	var c cache
 	if err := json.Unmarshal(b, &c); err != nil || len(c.Plugins) != 2 {
 		t.Fatalf("the cache holds %s, %v", b, err)
@@ -211,9 +208,7 @@ func TestFindNewestStableHLO(t *testing.T) {
 	entry := c.Plugins[older]
 	entry.StableHLO = []int64{2, 0, 0}
 	c.Plugins[older] = entry
-	if b, err = json.Marshal(&c); err != nil {
-		t.Fatal(err)
-	}
+	b = statustest.Value(json.Marshal(&c)).OK(t)
 	statustest.OK(t, os.WriteFile(file, b, 0o644))
 	if f := find(); f.Path != older {
 		t.Errorf("the cache was not used: %+v", f)
@@ -230,7 +225,7 @@ func TestFindNewestStableHLO(t *testing.T) {
 	}
 	blocked := filepath.Join(dir, "file")
 	touch(t, dir, "file")
-	f, err = Find(FindOptions{
+	f, err := Find(FindOptions{
 		Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})
 	if err != nil || f.Path != newer {
 		t.Errorf("with no cache: %+v, %v", f, err)
@@ -255,8 +250,7 @@ func TestFindInstalled(t *testing.T) {
 	all := plugins(t)
 	f, err := Find(FindOptions{Dirs: pluginDirs(), Platform: "cpu", CacheDir: t.TempDir(), Root: t.TempDir()})
 	statustest.OK(t, err)
-	p, err := Open(f.Path)
-	statustest.OK(t, err)
+	p := statustest.Value(Open(f.Path)).OK(t)
 	best, _ := p.Attributes()["stablehlo_current_version"].([]int64)
 	for _, other := range all {
 		v, _ := other.Attributes()["stablehlo_current_version"].([]int64)

@@ -38,13 +38,10 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 		g.clients[i] = client(t, p, 2)
 		g.exchange.serve(t, g.clients[i], 2*i, 2*i+1)
 	}
-	module, err := g.clients[0].Partition(t.Context(), source, options, 4)
-	statustest.OK(t, err)
+	module := statustest.Value(g.clients[0].Partition(t.Context(), source, options, 4)).OK(t)
 	t.Cleanup(module.Release)
-	program, err := spmd.Rewrite(module.Data)
-	statustest.OK(t, err)
-	one, err := program.OneDevice(options)
-	statustest.OK(t, err)
+	program := statustest.Value(spmd.Rewrite(module.Data)).OK(t)
+	one := statustest.Value(program.OneDevice(options)).OK(t)
 	for i, c := range g.clients {
 		g.executables[i] = compile(t, c, device.Program{Format: "hlo", Code: program.Module, Partitioned: true}, one)
 	}
@@ -239,12 +236,10 @@ func TestGang(t *testing.T) {
 		g.compare(t, x, native, 50)
 
 		// What was compiled for one device serves another client.
-		serialized, err := g.executables[0].Serialize()
-		statustest.OK(t, err)
+		serialized := statustest.Value(g.executables[0].Serialize()).OK(t)
 		t.Cleanup(serialized.Release)
 		for i, c := range g.clients {
-			loaded, err := c.Load(t.Context(), serialized.Data)
-			statustest.OK(t, err)
+			loaded := statustest.Value(c.Load(t.Context(), serialized.Data)).OK(t)
 			t.Cleanup(loaded.Close)
 			g.executables[i] = loaded
 		}
@@ -331,13 +326,10 @@ func TestCollectiveFails(t *testing.T) {
 			}
 			refused(t, c.ServeCollectives(func(*device.CollectiveCall) {}), status.FailedPrecondition, "served already")
 			one := programs[0]
-			module, err := c.Partition(t.Context(), one.source(), one.options(), 4)
-			statustest.OK(t, err)
+			module := statustest.Value(c.Partition(t.Context(), one.source(), one.options(), 4)).OK(t)
 			t.Cleanup(module.Release)
-			program, err := spmd.Rewrite(module.Data)
-			statustest.OK(t, err)
-			options, err := program.OneDevice(one.options())
-			statustest.OK(t, err)
+			program := statustest.Value(spmd.Rewrite(module.Data)).OK(t)
+			options := statustest.Value(program.OneDevice(one.options())).OK(t)
 			x := compile(t, c, device.Program{Format: "hlo", Code: program.Module}, options)
 			b := put(t, c, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
 			r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0})
@@ -359,8 +351,7 @@ func TestNotServed(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		_, program := makeGang(t, p, programs[0].source(), programs[0].options())
 		other := client(t, p, 1)
-		options, err := program.OneDevice(nil)
-		statustest.OK(t, err)
+		options := statustest.Value(program.OneDevice(nil)).OK(t)
 		x := compile(t, other, device.Program{Format: "hlo", Code: program.Module}, options)
 		b := put(t, other, device.Host{Shape: f32(4), Data: floats(1, 2, 3, 4)})
 		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: 0})
@@ -377,12 +368,10 @@ func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		for _, one := range programs {
 			g, made := makeGang(t, p, one.source(), one.options())
-			options, err := made.OneDevice(one.options())
-			statustest.OK(t, err)
+			options := statustest.Value(made.OneDevice(one.options())).OK(t)
 			x := g.executables[0]
 			asked := compile(t, g.clients[0], device.Program{Format: "hlo", Code: made.Module}, options)
-			serialized, err := x.Serialize()
-			statustest.OK(t, err)
+			serialized := statustest.Value(x.Serialize()).OK(t)
 			loaded, err := g.clients[0].Load(t.Context(), serialized.Data)
 			serialized.Release()
 			statustest.OK(t, err)
@@ -394,10 +383,8 @@ func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
 					t.Errorf("%s, %s: %v, donated %v; the plugin says %v, donated %v", one.name, name, s, d, shapes, donated)
 				}
 			}
-			want, err := asked.Optimized()
-			statustest.OK(t, err)
-			got, err := x.Optimized()
-			statustest.OK(t, err)
+			want := statustest.Value(asked.Optimized()).OK(t)
+			got := statustest.Value(x.Optimized()).OK(t)
 			if s := signature(withConfig, got); !reflect.DeepEqual(s, signature(withConfig, want)) {
 				t.Errorf("%s: its program says %+v, the plugin %+v", one.name, s, signature(withConfig, want))
 			}

@@ -72,8 +72,7 @@ func TestHostCalls(t *testing.T) {
 			for i := range 6 {
 				binary.NativeEndian.PutUint32(data[4*i:], math.Float32bits(float32(i)))
 			}
-			in, err := c.FromHost(device.Host{Shape: f32(2, 3), Data: data, Device: 1})
-			statustest.OK(t, err)
+			in := statustest.Value(c.FromHost(device.Host{Shape: f32(2, 3), Data: data, Device: 1})).OK(t)
 			defer in.Close()
 			out, err := x.Execute(device.Run{LaunchID: 7, Inputs: [][]device.Buffer{{in}}, Only: 1})
 			if err != nil {

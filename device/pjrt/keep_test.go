@@ -147,8 +147,7 @@ func resident(t *testing.T) int {
 	if err != nil {
 		t.Skip(err)
 	}
-	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	statustest.OK(t, err)
+	pages := statustest.Value(strconv.Atoi(strings.Fields(string(text))[1])).OK(t)
 	return pages * os.Getpagesize()
 }
 

@@ -24,8 +24,7 @@ func TestOptimizedProgramLacksLongConstants(t *testing.T) {
     %%y = stablehlo.dynamic_slice %%t, %%i, sizes = [8] : (tensor<153600xf32>, tensor<i32>) -> tensor<8xf32>
     return %%y : tensor<8xf32>
   }`, values)), nil)
-		first, err := x.Optimized()
-		statustest.OK(t, err)
+		first := statustest.Value(x.Optimized()).OK(t)
 		again, err := x.Optimized()
 		if err != nil || len(first) != len(again) || len(first) > 64<<10 {
 			t.Errorf("the program has %d bytes, and when asked again %d, %v; want the same few", len(first), len(again), err)

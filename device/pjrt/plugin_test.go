@@ -48,8 +48,7 @@ func refused(t testing.TB, err error, code status.Code, texts ...string) {
 func TestOpenBadPlugin(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	good, err := os.ReadFile(build(t, file("good.so")))
-	statustest.OK(t, err)
+	good := statustest.Value(os.ReadFile(build(t, file("good.so")))).OK(t)
 	write := func(name string, b []byte) string {
 		t.Helper()
 		statustest.OK(t, os.WriteFile(file(name), b, 0o755))
@@ -152,8 +151,7 @@ func TestPluginKind(t *testing.T) {
 	for kind, define := range map[string]string{
 		"cpu": "EXTENSION=5", "cuda": "EXTENSION=0", "tpu": "EXTENSION=16",
 	} {
-		p, err := Open(build(t, filepath.Join(dir, kind+".so"), define))
-		statustest.OK(t, err)
+		p := statustest.Value(Open(build(t, filepath.Join(dir, kind+".so"), define))).OK(t)
 		if p.Kind() != kind {
 			t.Errorf("a plugin with %s is of kind %q, want %q", define, p.Kind(), kind)
 		}
@@ -171,8 +169,7 @@ func TestMissingSlot(t *testing.T) {
 func TestCreateOptions(t *testing.T) {
 	dir := t.TempDir()
 	open := func(kind, define string) *Plugin {
-		p, err := Open(build(t, filepath.Join(dir, kind+".so"), define))
-		statustest.OK(t, err)
+		p := statustest.Value(Open(build(t, filepath.Join(dir, kind+".so"), define))).OK(t)
 		return p
 	}
 	cpu, cuda, tpu := open("cpu", "EXTENSION=5"), open("cuda", "EXTENSION=0"), open("tpu", "EXTENSION=16")

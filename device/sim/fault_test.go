@@ -15,8 +15,7 @@ import (
 
 func stats(t testing.TB, d *sim.Driver, dev int) device.MemoryStats {
 	t.Helper()
-	m, err := d.MemoryStats(dev)
-	statustest.OK(t, err)
+	m := statustest.Value(d.MemoryStats(dev)).OK(t)
 	return m
 }
 
@@ -211,8 +210,7 @@ func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {
 	done := execute(t, compile(t, d, gang("late", 0), 0, 1), 4, noInputs(2)...)
 	is.Settle()
 	wait("a gang launched later", done.Done[0], false)
-	live, err := kept.CopyTo(2, "")
-	statustest.OK(t, err)
+	live := statustest.Value(kept.CopyTo(2, "")).OK(t)
 	is.Settle()
 	statustest.Checkf(t, live.Ready().Wait(context.Background()), "CopyTo a device that lives")
 }

@@ -68,8 +68,7 @@ func TestDonationDuringRead(t *testing.T) {
 	b := put(t, d, 0, 1)
 	is.Settle()
 	before := make([]byte, 4)
-	read, err := b.ToHost(before)
-	statustest.OK(t, err)
+	read := statustest.Value(b.ToHost(before)).OK(t)
 	p := sum()
 	p.Params[0].Donated = true
 	p.Results[0] = sim.Result{Op: "add", Args: []int{0}, Value: 1}

@@ -86,8 +86,7 @@ func TestCompileOptions(t *testing.T) {
 		{"no assignment", "1a04" + "20032801", "[0 1 2]"},
 		{"nothing of devices", "2001", "[0 1]"},
 	} {
-		options, err := hex.DecodeString(c.options)
-		statustest.OK(t, err)
+		options := statustest.Value(hex.DecodeString(c.options)).OK(t)
 		prog := plain("p", 0)
 		if c.name == "nothing of devices" {
 			prog.Devices = 2
@@ -123,8 +122,7 @@ func FuzzCompile(f *testing.F) {
 	f.Add(gang("g", 0).Source().Code, []byte(nil))
 	f.Add([]byte(`{"name":"p","results":[{"op":"fill","dtype":"s4","dims":[2]}]}`), []byte{0x1a, 2, 0x20, 1})
 	f.Fuzz(func(t *testing.T, code, options []byte) {
-		d, err := sim.Open(sim.Options{Devices: 2, Memory: 1 << 12, HostMemory: 1 << 12})
-		statustest.OK(t, err)
+		d := statustest.Value(sim.Open(sim.Options{Devices: 2, Memory: 1 << 12, HostMemory: 1 << 12})).OK(t)
 		defer d.Close()
 		exe, err := d.Compile(context.Background(), device.Program{Format: "sim", Code: code}, options)
 		if err != nil {
@@ -133,8 +131,7 @@ func FuzzCompile(f *testing.F) {
 			}
 			return
 		}
-		blob, err := exe.Serialize()
-		statustest.OK(t, err)
+		blob := statustest.Value(exe.Serialize()).OK(t)
 		again, err := d.Load(context.Background(), blob.Data)
 		statustest.OKf(t, err, "Load of what Serialize gave")
 		if exe.Fingerprint() != again.Fingerprint() {
@@ -149,13 +146,11 @@ func FuzzCompile(f *testing.F) {
 }
 
 func FuzzLoad(f *testing.F) {
-	d, err := sim.Open(sim.Options{Devices: 2})
-	statustest.OK(f, err)
+	d := statustest.Value(sim.Open(sim.Options{Devices: 2})).OK(f)
 	defer d.Close()
 	exe, err := d.Compile(context.Background(), sum().Source(), sim.CompileOptions([]int{1, 0}))
 	statustest.OK(f, err)
-	blob, err := exe.Serialize()
-	statustest.OK(f, err)
+	blob := statustest.Value(exe.Serialize()).OK(f)
 	f.Add(blob.Data)
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		exe, err := d.Load(context.Background(), blob)
@@ -176,8 +171,7 @@ func BenchmarkGang(b *testing.B) {
 			gang("gang", 1), plain("plain", 1),
 			{Name: "sum", Params: scalar, Results: []sim.Result{{Op: "all-reduce", Args: []int{0}}}}} {
 			b.Run(fmt.Sprintf("%s/%d", p.Name, n), func(b *testing.B) {
-				d, err := sim.Open(sim.Options{Devices: n})
-				statustest.OK(b, err)
+				d := statustest.Value(sim.Open(sim.Options{Devices: n})).OK(b)
 				defer d.Close()
 				devs, rows := make([]int, n), noInputs(n)
 				for i := range devs {

@@ -33,8 +33,7 @@ func push(b *testing.B, x *Exchange, data []byte) func() {
 // plain sends bytes over a socket of its own and waits for the other side to have
 // them.
 func plain(b *testing.B, network string, c *child, data []byte) func() {
-	socket, err := net.Dial(network, c.plain)
-	statustest.OK(b, err)
+	socket := statustest.Value(net.Dial(network, c.plain)).OK(b)
 	b.Cleanup(func() { socket.Close() })
 	answer := make([]byte, 1)
 	return func() {

@@ -63,8 +63,7 @@ func worldTold(t testing.TB, kind string, n int, deaf func(i int) bool, log slog
 			c.Listeners = []transport.Listener{l}
 			addresses[i] = []string{l.Address()}
 		}
-		x, err := New(c)
-		statustest.OK(t, err)
+		x := statustest.Value(New(c)).OK(t)
 		w.Exchanges = append(w.Exchanges, x)
 		pools = append(pools, c.Pool)
 	}

@@ -272,8 +272,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 			dir := t.TempDir()
 			o := options()
 			o.Heartbeat, o.Silence = 50*time.Millisecond, 2*time.Second // longer than a link takes to be made
-			l, err := stream.Listen(address(kind, dir, 1), o, nil)
-			statustest.OK(t, err)
+			l := statustest.Value(stream.Listen(address(kind, dir, 1), o, nil)).OK(t)
 			x, err := New(Config{Self: 1, Host: "here", Options: o, Hello: &wire.Hello{Cluster: "test"},
 				Listeners: []transport.Listener{l}, DialTime: time.Second})
 			statustest.OK(t, err)

@@ -17,8 +17,7 @@ func TestLinksBesideIdleConnections(t *testing.T) {
 			x, neighbour, address := neighbours(t, kind)
 			network, at, _ := strings.Cut(address, ":")
 			for range many {
-				socket, err := net.Dial(network, at)
-				statustest.OK(t, err)
+				socket := statustest.Value(net.Dial(network, at)).OK(t)
 				defer socket.Close()
 			}
 			begin := time.Now()

@@ -125,8 +125,7 @@ func well(t testing.TB, x, neighbour *Exchange) {
 // memory is a file as processes share.
 func memory(t testing.TB, size int64, sealed bool) *os.File {
 	t.Helper()
-	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	statustest.OK(t, err)
+	fd := statustest.Value(unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).OK(t)
 	f := os.NewFile(uintptr(fd), "test")
 	t.Cleanup(func() { f.Close() })
 	statustest.OK(t, f.Truncate(size))

@@ -16,8 +16,7 @@ import (
 func loans(t *testing.T, w *transporttest.World) func(number, size int) []byte {
 	return func(number, size int) []byte {
 		arena := w.Exchanges[number-1].(*Exchange).pool.Arena("loans", true, nil)
-		b, err := arena.Make(size)
-		statustest.OK(t, err)
+		b := statustest.Value(arena.Make(size)).OK(t)
 		t.Cleanup(func() {
 			b.Release()
 			arena.Close(io.EOF)

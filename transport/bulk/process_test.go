@@ -198,8 +198,7 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 		c.command.Stderr = os.Stderr
 		c.stdin, err = c.command.StdinPipe()
 		statustest.OK(t, err)
-		out, err := c.command.StdoutPipe()
-		statustest.OK(t, err)
+		out := statustest.Value(c.command.StdoutPipe()).OK(t)
 		statustest.OK(t, c.command.Start())
 		t.Cleanup(func() {
 			c.stdin.Close()
@@ -219,16 +218,14 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 // shared memory.
 func held(t testing.TB) (files int, shared int) {
 	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	statustest.OK(t, err)
+	fds := statustest.Value(os.ReadDir("/proc/self/fd")).OK(t)
 	for _, fd := range fds {
 		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "socket:") ||
 			strings.Contains(to, "memfd:") {
 			files++
 		}
 	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	statustest.OK(t, err)
+	maps := statustest.Value(os.ReadFile("/proc/self/maps")).OK(t)
 	return files, bytes.Count(maps, []byte("memfd:pathways"))
 }
 

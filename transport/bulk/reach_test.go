@@ -78,8 +78,7 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 	x.Peers(at(2), nil, nil)
 	failed := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("for two"), func(err error) { failed <- err })
-	l, err := stream.Listen(shared, options(), nil)
-	statustest.OK(t, err)
+	l := statustest.Value(stream.Listen(shared, options(), nil)).OK(t)
 	three, err := New(Config{Self: 3, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
 		Listeners: []transport.Listener{l}, DialTime: time.Hour})
 	statustest.OK(t, err)

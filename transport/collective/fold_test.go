@@ -87,8 +87,7 @@ func subnormal(t shape.DType, b []byte, i int) bool {
 // Folds are those of XLA's all-reduce inside one process, bit for bit. What XLA
 // gave is in testdata/folds.json, which testdata/make.py wrote.
 func TestFoldsAreXLAs(t *testing.T) {
-	f, err := os.Open("testdata/folds.json")
-	statustest.OK(t, err)
+	f := statustest.Value(os.Open("testdata/folds.json")).OK(t)
 	defer f.Close()
 	seen := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); seen++ {
@@ -108,8 +107,7 @@ func TestFoldsAreXLAs(t *testing.T) {
 			continue
 		}
 		bytesOf := func(s string) []byte {
-			b, err := hex.DecodeString(s)
-			statustest.OK(t, err)
+			b := statustest.Value(hex.DecodeString(s)).OK(t)
 			out := aligned(int64(len(b)))
 			copy(out, b)
 			return out
@@ -192,8 +190,7 @@ func TestBitwiseReductions(t *testing.T) {
 			spmd.Or:  func(x, y byte) byte { return x | y },
 			spmd.Xor: func(x, y byte) byte { return x ^ y },
 		} {
-			k, err := kernelOf(d, r)
-			statustest.OK(t, err)
+			k := statustest.Value(kernelOf(d, r)).OK(t)
 			want := make([]byte, len(a))
 			for i := range a {
 				want[i] = op(a[i], b[i])
@@ -237,8 +234,7 @@ func BenchmarkFold(b *testing.B) {
 
 // What a fold begins with stands in each of its elements, however many there are, and nowhere else.
 func TestNeutralElementFillsEveryLength(t *testing.T) {
-	k, err := kernelOf(shape.F32, spmd.Product)
-	statustest.OK(t, err)
+	k := statustest.Value(kernelOf(shape.F32, spmd.Product)).OK(t)
 	for n := range int64(200) {
 		b := aligned((n + 1) * k.size)
 		k.neutral(b[:n*k.size])

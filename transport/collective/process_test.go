@@ -154,8 +154,7 @@ func processor() time.Duration {
 
 // processes starts a gang of real processes and returns the nanoseconds of a chain, and of the processors for it.
 func processes(tb testing.TB, j job) (took, used int64) {
-	f, err := CreateBoard(j.processes)
-	statustest.OK(tb, err)
+	f := statustest.Value(CreateBoard(j.processes)).OK(tb)
 	defer f.Close()
 	outs, all := make([]bytes.Buffer, j.processes), make([]*exec.Cmd, j.processes)
 	for i := range all {

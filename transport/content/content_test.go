@@ -24,8 +24,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 	hub := inproc.NewHub(pool)
 	var all []*inproc.Exchange
 	for number := range uint64(2) {
-		x, err := hub.Join(number+1, "")
-		statustest.OK(t, err)
+		x := statustest.Value(hub.Join(number+1, "")).OK(t)
 		all = append(all, x)
 	}
 	t.Cleanup(func() {

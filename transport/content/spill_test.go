@@ -29,8 +29,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 	folder := onDisk(t)
 	want := bytes.Repeat([]byte("program "), 3<<20) // several chunks
 	before := content.Used()
-	m, err := content.Read(bytes.NewReader(want), len(want))
-	statustest.OK(t, err)
+	m := statustest.Value(content.Read(bytes.NewReader(want), len(want))).OK(t)
 	data, stop, stopped := m.Data, make(chan struct{}), make(chan bool)
 	m.Hold()
 	go func() {
@@ -73,8 +72,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 
 // Bytes that cannot be moved stay where they are.
 func TestSpillIntoNoFolder(t *testing.T) {
-	m, err := content.Read(bytes.NewReader([]byte("program")), 7)
-	statustest.OK(t, err)
+	m := statustest.Value(content.Read(bytes.NewReader([]byte("program")), 7)).OK(t)
 	defer m.Release()
 	if err := m.Spill("/nothing/there"); status.CodeOf(err) != status.NotFound || string(m.Data) != "program" {
 		t.Errorf("%v, and %q", err, m.Data)

@@ -25,15 +25,13 @@ func TestNetwork(t *testing.T) {
 	names := 0
 	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
 		names++
-		l, err := n.Listen(fmt.Sprintf("part%d", names))
-		statustest.OK(t, err)
+		l := statustest.Value(n.Listen(fmt.Sprintf("part%d", names))).OK(t)
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})
 	statustest.Fails(t, "a name that nothing listens at",
 		statustest.Of2(n.Dial(context.Background(), "inproc:nobody", &wire.Hello{})), status.Unavailable)
-	l, err := n.Listen("x")
-	statustest.OK(t, err)
+	l := statustest.Value(n.Listen("x")).OK(t)
 	defer l.Close()
 	statustest.Fails(t, "a name twice", statustest.Of(n.Listen("x")), status.AlreadyExists)
 	transporttest.Greetings(t, l, n, n.Credentials)

@@ -25,8 +25,7 @@ func world(t testing.TB, n int) transporttest.World {
 	}}
 	none := func(int) []string { return nil }
 	for i := 1; i <= n; i++ {
-		x, err := hub.Join(uint64(i), "")
-		statustest.OK(t, err)
+		x := statustest.Value(hub.Join(uint64(i), "")).OK(t)
 		x.Peers(transporttest.Processes(n, none, func(int) string { return "here" }), nil, nil)
 		w.Exchanges = append(w.Exchanges, x)
 	}

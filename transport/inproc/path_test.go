@@ -132,8 +132,7 @@ func TestNetworkWithDelay(t *testing.T) {
 	names := 0
 	transporttest.Conn(t, 1<<20, func(t *testing.T) (a, b transport.Conn) {
 		names++
-		l, err := n.Listen(fmt.Sprintf("part%d", names))
-		statustest.OK(t, err)
+		l := statustest.Value(n.Listen(fmt.Sprintf("part%d", names))).OK(t)
 		t.Cleanup(func() { l.Close() })
 		return transporttest.Greeted(t, l, n)
 	})

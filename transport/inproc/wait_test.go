@@ -16,8 +16,7 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard []string
 		n := NewNetwork(transport.Credentials{Waits: func(why string) { heard = append(heard, why) }})
-		l, err := n.Listen("controller")
-		statustest.OK(t, err)
+		l := statustest.Value(n.Listen("controller")).OK(t)
 		defer l.Close()
 		go func() {
 			in, err := l.Accept()

@@ -40,8 +40,7 @@ func inWorld(t *testing.T, c Config, test func(*world)) {
 		w.network.Conditions = &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }}
 		c.Term = term
 		w.acceptor = NewAcceptor(c)
-		l, err := w.network.Listen("controller")
-		statustest.OK(t, err)
+		l := statustest.Value(w.network.Listen("controller")).OK(t)
 		w.running.Go(func() { w.accept(l) })
 		test(w)
 		l.Close()

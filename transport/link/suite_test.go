@@ -52,8 +52,7 @@ func (a accepted) Accept() (*transport.Incoming, error) {
 
 func listen(t *testing.T, address string, lease time.Duration) accepted {
 	t.Helper()
-	l, err := stream.Listen(address, stream.Options{}, nil)
-	statustest.OK(t, err)
+	l := statustest.Value(stream.Listen(address, stream.Options{}, nil)).OK(t)
 	t.Cleanup(func() { l.Close() })
 	return accepted{l, link.NewAcceptor(link.Config{Lease: lease, Term: 1})}
 }

@@ -94,8 +94,7 @@ func TestAckOfWhatWasNotSent(t *testing.T) {
 func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	statustest.OK(t, os.WriteFile(path, []byte("bytes"), 0o600))
-	f, err := os.Open(path)
-	statustest.OK(t, err)
+	f := statustest.Value(os.Open(path)).OK(t)
 	var s Sent
 	s.Add(wire.KindBulk, []byte("a"))
 	statustest.OK(t, s.AddFile(wire.KindBulk, []byte("b"), f))

@@ -25,8 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // get waits for a block.
 func get(t testing.TB, a *Arena, size int) *Block {
 	t.Helper()
-	b, err := try(a, size)
-	statustest.OK(t, err)
+	b := statustest.Value(try(a, size)).OK(t)
 	return b
 }
 
@@ -46,8 +45,7 @@ func tryFor(owner uint64, a *Arena, size int) (*Block, error) {
 // mappings counts the shared memory of this process.
 func mappings(t testing.TB) int {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	statustest.OK(t, err)
+	maps := statustest.Value(os.ReadFile("/proc/self/maps")).OK(t)
 	return bytes.Count(maps, []byte("memfd:pathways"))
 }
 
@@ -96,8 +94,7 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 			if owner == 0 {
 				get = func(_ uint64, a *Arena, size int) (*Block, error) { return a.Make(size) }
 			}
-			b, err := get(owner, arenas[which], size)
-			statustest.OK(t, err)
+			b := statustest.Value(get(owner, arenas[which], size)).OK(t)
 			if len(b.Data) != size || cap(b.Data) != size || uintptr(unsafe.Pointer(&b.Data[0]))%64 != 0 {
 				t.Fatalf("asked for %d bytes, got %d of %d at %p", size, len(b.Data), cap(b.Data), &b.Data[0])
 			}
@@ -162,8 +159,7 @@ func TestNoBytes(t *testing.T) {
 func TestMakeDoesNotWait(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})
 	a, other := p.Arena("a", true, nil), p.Arena("other", false, nil)
-	first, err := other.Make(6 << 20)
-	statustest.OK(t, err)
+	first := statustest.Value(other.Make(6 << 20)).OK(t)
 	if b, err := a.Make(6 << 20); b != nil || status.CodeOf(err) != status.ResourceExhausted {
 		t.Errorf("beside memory that is in use: %v, %v", b, err)
 	}
@@ -318,13 +314,11 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	p := NewPool(Config{})
 	b := get(t, p.Arena("a", true, nil), 100_000)
 	s := b.Segment
-	fd, err := unix.Dup(int(s.File.Fd()))
-	statustest.OK(t, err)
+	fd := statustest.Value(unix.Dup(int(s.File.Fd()))).OK(t)
 	if err := unix.Ftruncate(fd, 4096); err == nil {
 		t.Error("a segment can be cut short")
 	}
-	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), s.Size)
-	statustest.OK(t, err)
+	m := statustest.Value(p.Map(os.NewFile(uintptr(fd), "segment"), s.Size)).OK(t)
 	dst, done, err := m.Use(b.Offset, int64(len(b.Data)))
 	statustest.OK(t, err)
 	m.Close()
@@ -367,8 +361,7 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 			t.Errorf("pinned: %v, of a segment of %d bytes", pinned, s.Size)
 		}
 	}
-	fd, err := unix.Dup(int(large.Segment.File.Fd()))
-	statustest.OK(t, err)
+	fd := statustest.Value(unix.Dup(int(large.Segment.File.Fd()))).OK(t)
 	m, err := p.Map(os.NewFile(uintptr(fd), "segment"), large.Segment.Size)
 	statustest.OK(t, err)
 	if len(pinned) != 3 {
@@ -402,15 +395,13 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 
 func TestMapRefuses(t *testing.T) {
 	file := func(size int64, seals int) *os.File {
-		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		statustest.OK(t, err)
+		fd := statustest.Value(unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).OK(t)
 		f := os.NewFile(uintptr(fd), "test")
 		statustest.OK(t, f.Truncate(size))
 		statustest.OK(t, statustest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)))
 		return f
 	}
-	plain, err := os.CreateTemp(t.TempDir(), "")
-	statustest.OK(t, err)
+	plain := statustest.Value(os.CreateTemp(t.TempDir(), "")).OK(t)
 	for _, c := range []struct {
 		file *os.File
 		size int64

@@ -45,8 +45,7 @@ func places(t testing.TB) map[string]func(t testing.TB) (string, Options) {
 
 func listen(t testing.TB, address string, o Options) *Listener {
 	t.Helper()
-	l, err := Listen(address, o, nil)
-	statustest.OK(t, err)
+	l := statustest.Value(Listen(address, o, nil)).OK(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -85,13 +84,10 @@ func BenchmarkConn(b *testing.B) {
 // sockets returns a Conn and the bare socket on its other side.
 func sockets(t testing.TB, config Config, trusted bool) (*Conn, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	statustest.OK(t, err)
+	l := statustest.Value(net.Listen("unix", filepath.Join(t.TempDir(), "s"))).OK(t)
 	defer l.Close()
-	raw, err := net.Dial("unix", l.Addr().String())
-	statustest.OK(t, err)
-	other, err := l.Accept()
-	statustest.OK(t, err)
+	raw := statustest.Value(net.Dial("unix", l.Addr().String())).OK(t)
+	other := statustest.Value(l.Accept()).OK(t)
 	c := New(other, "the test", config, trusted)
 	t.Cleanup(func() { raw.Close(); c.Close() })
 	return c, raw
@@ -212,8 +208,7 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 					statustest.Check(t, err)
 					dialled <- conn
 				}()
-				in, err := l.Accept()
-				statustest.OK(t, err)
+				in := statustest.Value(l.Accept()).OK(t)
 				in.Silence = 2 * time.Hour
 				statustest.Check(t, in.Welcome(&wire.Welcome{HeartbeatMs: uint32(c.asks / time.Millisecond)}))
 				conn := <-dialled
@@ -296,8 +291,7 @@ func TestFilesCrossWithTheirFrames(t *testing.T) {
 	for i := range n {
 		path := filepath.Join(t.TempDir(), "f")
 		statustest.OK(t, os.WriteFile(path, []byte{byte(i)}, 0o600))
-		f, err := os.Open(path)
-		statustest.OK(t, err)
+		f := statustest.Value(os.Open(path)).OK(t)
 		defer f.Close()
 		statustest.OK(t, a.Send(20, make([]byte, i*1000)))
 		statustest.OK(t, a.PostFile(21, []byte{byte(i)}, f))

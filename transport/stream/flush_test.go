@@ -15,8 +15,7 @@ import (
 // socketPair returns connections over the two ends of a unix socket.
 func socketPair(t *testing.T) (a, b *Conn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	statustest.OK(t, err)
+	fds := statustest.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).OK(t)
 	var ends [2]*Conn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "end")

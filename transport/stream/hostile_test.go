@@ -37,8 +37,7 @@ func idle(t *testing.T, l *Listener, n int) {
 	network, at, err := split(l.Address())
 	statustest.OK(t, err)
 	for range n {
-		socket, err := net.Dial(network, at)
-		statustest.OK(t, err)
+		socket := statustest.Value(net.Dial(network, at)).OK(t)
 		t.Cleanup(func() { socket.Close() })
 	}
 }
@@ -183,8 +182,7 @@ func TestLongGreetings(t *testing.T) {
 	o := Options{Credentials: cred()}
 	l := listen(t, "tcp:127.0.0.1:0", o)
 	dial := func() net.Conn {
-		socket, err := net.Dial("tcp", strings.TrimPrefix(l.Address(), "tcp:"))
-		statustest.OK(t, err)
+		socket := statustest.Value(net.Dial("tcp", strings.TrimPrefix(l.Address(), "tcp:"))).OK(t)
 		t.Cleanup(func() { socket.Close() })
 		return socket
 	}
@@ -199,8 +197,7 @@ func TestLongGreetings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.hello.Name = strings.Repeat("n", 2*firstSize)
-			payload, err := proto.Marshal(c.hello)
-			statustest.OK(t, err)
+			payload := statustest.Value(proto.Marshal(c.hello)).OK(t)
 			socket := dial()
 			statustest.OK(t, statustest.Of(socket.Write(wire.AppendFrame(nil, wire.KindHello, payload)[:firstSize+100])))
 			if c.code == status.Unavailable {
@@ -236,8 +233,7 @@ func TestLongGreetings(t *testing.T) {
 func refusal(t *testing.T, socket net.Conn) error {
 	t.Helper()
 	_ = socket.SetReadDeadline(time.Now().Add(20 * time.Second))
-	all, err := io.ReadAll(socket)
-	statustest.OK(t, err)
+	all := statustest.Value(io.ReadAll(socket)).OK(t)
 	if len(all) == 0 {
 		return status.New(status.Unavailable, "it closed the connection")
 	}
@@ -257,8 +253,7 @@ func resident(t *testing.T) int64 {
 	if err != nil {
 		t.Skip(err)
 	}
-	pages, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
-	statustest.OK(t, err)
+	pages := statustest.Value(strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)).OK(t)
 	return pages * int64(os.Getpagesize())
 }
 

@@ -38,8 +38,7 @@ func newAuthority(t *testing.T) *authority {
 
 func (a *authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	statustest.OK(a.t, err)
+	key := statustest.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).OK(a.t)
 	c.SerialNumber, c.Subject = big.NewInt(1), pkix.Name{CommonName: "test"}
 	parent, by := a.cert, a.key
 	if parent == nil {
@@ -63,8 +62,7 @@ func (a *authority) config(from, to time.Duration, name string, uris ...string) 
 		c.DNSNames, c.IPAddresses = nil, []net.IP{ip}
 	}
 	for _, text := range uris {
-		uri, err := url.Parse(text)
-		statustest.OK(a.t, err)
+		uri := statustest.Value(url.Parse(text)).OK(a.t)
 		c.URIs = append(c.URIs, uri)
 	}
 	leaf, key := a.sign(c)
@@ -291,8 +289,7 @@ func TestCredentialsNameTheirTenant(t *testing.T) {
 // admitted has a dialler greet a listener in a role, and returns as whom it is admitted, or why not.
 func admitted(t *testing.T, listener, dialler Options, role wire.Role) (transport.Holder, error) {
 	t.Helper()
-	l, err := Listen("tcp:127.0.0.1:0", listener, nil)
-	statustest.OK(t, err)
+	l := statustest.Value(Listen("tcp:127.0.0.1:0", listener, nil)).OK(t)
 	defer l.Close()
 	holders := make(chan transport.Holder, 1)
 	go func() {

@@ -19,8 +19,7 @@ import (
 // connection can use.
 func Certificates(t testing.TB) *tls.Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	statustest.OK(t, err)
+	key := statustest.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).OK(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -30,8 +29,7 @@ func Certificates(t testing.TB) *tls.Config {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	statustest.OK(t, err)
-	leaf, err := x509.ParseCertificate(der)
-	statustest.OK(t, err)
+	leaf := statustest.Value(x509.ParseCertificate(der)).OK(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	return &tls.Config{

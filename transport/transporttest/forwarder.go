@@ -30,8 +30,7 @@ type pair struct{ dialler, listener net.Conn }
 // Forward makes a forwarder to a listener on "host:port".
 func Forward(t testing.TB, to string) *Forwarder {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	statustest.OK(t, err)
+	l := statustest.Value(net.Listen("tcp", "127.0.0.1:0")).OK(t)
 	f := &Forwarder{Address: "tcp:" + l.Addr().String(), to: to, listen: l, pairs: map[*pair]struct{}{}}
 	var running sync.WaitGroup
 	running.Go(func() {

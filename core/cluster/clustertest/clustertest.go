@@ -131,8 +131,7 @@ func Free(t testing.TB, drivers []device.Driver) {
 	for i, d := range drivers {
 		for k := range d.Devices() {
 			for {
-				m, err := d.MemoryStats(k)
-				statustest.OK(t, err)
+				m := statustest.Value(d.MemoryStats(k)).OK(t)
 				if m.InUse == 0 {
 					break
 				}

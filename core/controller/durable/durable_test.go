@@ -15,8 +15,7 @@ import (
 
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(dir)
-	statustest.OK(t, err)
+	s := statustest.Value(Open(dir)).OK(t)
 	return s
 }
 

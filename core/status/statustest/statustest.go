@@ -66,3 +66,22 @@ func Of[V any](_ V, err error) error { return err }
 
 // Of2 returns the error of a call that also returns two values.
 func Of2[V, W any](_ V, _ W, err error) error { return err }
+
+// Value has what a call returned that also returns an error: Value(call()).OK(t) is the value, and the end of the test
+// where there is an error.
+func Value[V any](v V, err error) Returned[V] { return Returned[V]{v, err} }
+
+// Returned is what a call returned.
+type Returned[V any] struct {
+	value V
+	err   error
+}
+
+// OK returns the value of a call that a test goes on from, and ends the test with its error, if there is one.
+func (r Returned[V]) OK(t T) V {
+	if r.err != nil {
+		t.Helper()
+		t.Fatal(r.err)
+	}
+	return r.value
+}

@@ -72,8 +72,7 @@ func TestMapsByRank(t *testing.T) {
 	}
 	byRank := func(options []byte) string {
 		t.Helper()
-		b, err := ByRank(options)
-		statustest.OK(t, err)
+		b := statustest.Value(ByRank(options)).OK(t)
 		return string(b)
 	}
 	a, b, c := pair("rtt", "-1"), pair("chunk", "7"), pair("speed", "")
@@ -124,14 +123,12 @@ func FuzzParse(f *testing.F) {
 		if o.Devices != nil && len(o.Devices) != n {
 			t.Errorf("%d devices for %d shards", len(o.Devices), n)
 		}
-		with, err := WithDevices(options, make([]int64, n))
-		statustest.OK(t, err)
+		with := statustest.Value(WithDevices(options, make([]int64, n))).OK(t)
 		if again, err := Parse(with); err != nil || again.Replicas != o.Replicas || len(again.Devices) != n {
 			t.Errorf("%+v becomes %+v, %v", o, again, err)
 		}
 		// By rank they say the same, but for devices, and are the same again.
-		once, err := ByRank(options)
-		statustest.OK(t, err)
+		once := statustest.Value(ByRank(options)).OK(t)
 		again, err := Parse(once)
 		if err != nil || again.Replicas != o.Replicas || again.Partitions != o.Partitions || again.Portable != o.Portable {
 			t.Errorf("%+v by rank becomes %+v, %v", o, again, err)

@@ -21,8 +21,7 @@ func programs(t testing.TB) map[string][]byte {
 	}
 	all := map[string][]byte{}
 	for _, f := range files {
-		code, err := os.ReadFile(f)
-		statustest.OK(t, err)
+		code := statustest.Value(os.ReadFile(f)).OK(t)
 		all[strings.TrimSuffix(filepath.Base(f), ".hlo")] = code
 	}
 	return all
@@ -31,8 +30,7 @@ func programs(t testing.TB) map[string][]byte {
 // Every figure is the one that XLA's own analysis has for the same program
 // (testdata/make.py).
 func TestCostsAreXLAsOwn(t *testing.T) {
-	b, err := os.ReadFile("testdata/costs.json")
-	statustest.OK(t, err)
+	b := statustest.Value(os.ReadFile("testdata/costs.json")).OK(t)
 	var want map[string]Cost
 	statustest.OK(t, json.Unmarshal(b, &want))
 	all := programs(t)
@@ -41,8 +39,7 @@ func TestCostsAreXLAsOwn(t *testing.T) {
 	}
 	for name, code := range all {
 		t.Run(name, func(t *testing.T) {
-			got, err := ReadCost("hlo", code)
-			statustest.OK(t, err)
+			got := statustest.Value(ReadCost("hlo", code)).OK(t)
 			names := map[string]bool{}
 			for k := range got {
 				names[k] = true

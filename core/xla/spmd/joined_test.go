@@ -76,8 +76,7 @@ func TestAllToAllOfPartsOfAnArrayIsOfTheArray(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
-	p, err := Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1).program())
-	statustest.OK(t, err)
+	p := statustest.Value(Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1).program())).OK(t)
 	want := []string{"parameter", "slice", "parameter", "slice", "fusion", "custom-call"}
 	if got := opcodes(t, p.Module); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -136,8 +136,7 @@ func shardingText(t *testing.T, b []byte) string {
 
 func TestManualWrapsAPartitionedProgram(t *testing.T) {
 	before, after := rows().dumps()
-	p, err := Manual(before, after)
-	statustest.OK(t, err)
+	p := statustest.Value(Manual(before, after)).OK(t)
 	want := []string{
 		"parameter", "parameter", "add", "--", // how elements are combined is no part of the program's flow
 		"parameter manual", "reduce manual", "all-reduce manual [[0 2 4 6] [1 3 5 7]]", "--",
@@ -150,8 +149,7 @@ func TestManualWrapsAPartitionedProgram(t *testing.T) {
 	if !reflect.DeepEqual(p.Parameters, [][]byte{f32(8, 6)}) || !reflect.DeepEqual(p.Result, f32()) {
 		t.Errorf("parameters %x, result %x", p.Parameters, p.Result)
 	}
-	m, err := readModule(p.Module)
-	statustest.OK(t, err)
+	m := statustest.Value(readModule(p.Module)).OK(t)
 	if got := texts(m.rest); !slices.Contains(got, "kept") {
 		t.Errorf("fields that are not known are lost: %q", got)
 	}
@@ -173,8 +171,7 @@ func TestManualOfSeveralResults(t *testing.T) {
 			b.computation(instr{opcode: "parameter", shape: f32(2, 6)}, instr{opcode: "constant", shape: f32()},
 				instr{opcode: "tuple", shape: p.result, operands: []int64{2, 1}})
 		}
-		whole, err := Manual(p.dumps())
-		statustest.OK(t, err)
+		whole := statustest.Value(Manual(p.dumps())).OK(t)
 		want := []string{
 			"parameter manual", "constant manual", "tuple (manual manual)", "--",
 			"parameter tiles[4 1 2]", "custom-call SPMDFullToShardShape manual", "call (manual manual)",
@@ -195,8 +192,7 @@ func TestManualOfNoResults(t *testing.T) {
 	p.body = func(b *builder) {
 		b.computation(instr{opcode: "parameter", shape: f32(2, 6)}, instr{opcode: "tuple", shape: tuple()})
 	}
-	whole, err := Manual(p.dumps())
-	statustest.OK(t, err)
+	whole := statustest.Value(Manual(p.dumps())).OK(t)
 	got := lines(t, whole.Module)
 	if last := got[len(got)-2]; last != "tuple (replicated)" || !slices.Contains(got, "call (manual)") {
 		t.Errorf("got %q", got)
@@ -212,8 +208,7 @@ func TestManualOfLoops(t *testing.T) {
 		b.computation(instr{opcode: "parameter", shape: f32(2, 6)},
 			instr{opcode: "while", shape: f32(2, 6), operands: []int64{1}, called: []int64{body, done}})
 	}
-	whole, err := Manual(p.dumps())
-	statustest.OK(t, err)
+	whole := statustest.Value(Manual(p.dumps())).OK(t)
 	want := []string{"parameter manual", "--", "parameter manual", "constant manual", "--", "parameter manual",
 		"while manual", "--"}
 	if got := lines(t, whole.Module); !slices.Equal(got[:len(want)], want) {

@@ -192,10 +192,8 @@ func TestAllReduceWithGroupsInEveryForm(t *testing.T) {
 			add := b.reducer("add")
 			b.computation(instr{opcode: "parameter", shape: f32(2)},
 				instr{opcode: "all-reduce", shape: f32(2), operands: []int64{1}, called: []int64{add}, fields: c.fields})
-			p, err := Rewrite(b.program())
-			statustest.OK(t, err)
-			want, err := parseGroups(c.want)
-			statustest.OK(t, err)
+			p := statustest.Value(Rewrite(b.program())).OK(t)
+			want := statustest.Value(parseGroups(c.want)).OK(t)
 			if got := p.Collectives[0].Groups; !slices.EqualFunc(got, want, slices.Equal[[]int]) {
 				t.Errorf("got %v, want %v", got, want)
 			}
@@ -222,8 +220,7 @@ func TestAsynchronousCollectivesBecomeOneCall(t *testing.T) {
 		instr{opcode: "async-done", shape: f32(2), operands: []int64{6}, called: []int64{inner}},
 		instr{opcode: "partition-id", shape: array(8)},
 		instr{opcode: "tuple", shape: tuple(f32(2), array(8), f32(2)), operands: []int64{7, 8, 3}})
-	p, err := Rewrite(b.program())
-	statustest.OK(t, err)
+	p := statustest.Value(Rewrite(b.program())).OK(t)
 	want := []string{"all-gather site=0 groups=0:2 in=f32[2] out=f32[4]",
 		"reduce-scatter site=1 groups=0:2 reduction=max type=f32 in=f32[4] out=f32[2]"}
 	if got := specs(p); !slices.Equal(got, want) {
@@ -260,8 +257,7 @@ func TestLoopsAndBranchesKeepTheirOrder(t *testing.T) {
 		instr{opcode: "call", shape: f32(2), operands: []int64{1}, called: []int64{call}},
 		instr{opcode: "while", shape: f32(2), operands: []int64{1}, called: []int64{condition, condition}},
 		sum(4))
-	p, err := Rewrite(b.program())
-	statustest.OK(t, err)
+	p := statustest.Value(Rewrite(b.program())).OK(t)
 	want := []string{"parameter", "constant", "parameter", "custom-call", "custom-call[2]", "parameter", "while",
 		"parameter", "custom-call", "call[2]", "while", "custom-call[3]"}
 	if got := opcodes(t, p.Module); !slices.Equal(got, want) {

@@ -54,8 +54,7 @@ func python() []string {
 // The example runs on clusters of one worker and of several processes, and leaves
 // nothing.
 func TestExample(t *testing.T) {
-	self, err := os.Executable()
-	statustest.OK(t, err)
+	self := statustest.Value(os.Executable()).OK(t)
 	folder := t.TempDir()
 	for _, name := range []string{"pathways", "example", "sharing", "large"} {
 		statustest.OK(t, os.Symlink(self, filepath.Join(folder, name)))

@@ -47,8 +47,7 @@ func driver(t testing.TB, devices int) *pjrt.Client {
 	t.Helper()
 	p, err := plugin()
 	statustest.OKf(t, err, "this test needs a CPU plugin")
-	c, err := p.Create(pjrt.ClientOptions{Devices: devices})
-	statustest.OK(t, err)
+	c := statustest.Value(p.Create(pjrt.ClientOptions{Devices: devices})).OK(t)
 	t.Cleanup(func() {
 		statustest.Check(t, c.Close())
 	})
@@ -68,8 +67,7 @@ func open(t testing.TB, workers, each int) *rig {
 	for range workers {
 		r.drivers = append(r.drivers, driver(t, each))
 	}
-	l, err := cluster.InProcess{Drivers: r.drivers}.Start(t.Context())
-	statustest.OK(t, err)
+	l := statustest.Value(cluster.InProcess{Drivers: r.drivers}.Start(t.Context())).OK(t)
 	t.Cleanup(l.Close)
 	r.Local = l
 	return r
@@ -196,13 +194,11 @@ func natively(t *testing.T, p program) [][]byte {
 	defer x.Close()
 	rows := make([][]device.Buffer, p.replicas)
 	for i := range rows {
-		b, err := d.FromHost(device.Host{Shape: input, Data: values(i), Device: i})
-		statustest.OK(t, err)
+		b := statustest.Value(d.FromHost(device.Host{Shape: input, Data: values(i), Device: i})).OK(t)
 		defer b.Close()
 		rows[i] = []device.Buffer{b}
 	}
-	r, err := x.Execute(device.Run{LaunchID: 1, Inputs: rows, Only: -1})
-	statustest.OK(t, err)
+	r := statustest.Value(x.Execute(device.Run{LaunchID: 1, Inputs: rows, Only: -1})).OK(t)
 	out := make([][]byte, p.replicas)
 	for i, row := range r.Outputs {
 		out[i] = make([]byte, row[0].Shape().HostBytes())

@@ -56,8 +56,7 @@ func vector(t *testing.T, s *sharded.Session, l sharded.Layout) *sharded.Array {
 func floats(t *testing.T, a *sharded.Array) (out []float32) {
 	t.Helper()
 	for i := 0; i < a.Shards(); i += a.Copies() {
-		b, err := a.Shard(context.Background(), i)
-		statustest.OK(t, err)
+		b := statustest.Value(a.Shard(context.Background(), i)).OK(t)
 		for ; len(b.Data) > 0; b.Data = b.Data[4:] {
 			out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b.Data)))
 		}
@@ -88,15 +87,13 @@ func TestFigureTwoAsAGraph(t *testing.T) {
 		y := build.RunDonating(b, nil, build.Copy(x, pairs[1]...))[0]
 		z := build.Run(a, build.Copy(build.Run(c, build.Copy(x, pairs[2]...))[0], pairs[0]...))[0]
 		whole := build.Reshard(z, sharded.Layout{Devices: []int{5}})
-		g, err := build.End(y, z, whole)
-		statustest.OK(t, err)
+		g := statustest.Value(build.End(y, z, whole)).OK(t)
 		if text := g.String(); !strings.Contains(text, "multiply") || !strings.Contains(text, "divide") {
 			t.Errorf("the graph is %s", text)
 		}
 		in := vector(t, s, sharded.Rows(pairs[0]...))
 		for range 3 {
-			out, err := g.Play(in)
-			statustest.OK(t, err)
+			out := statustest.Value(g.Play(in)).OK(t)
 			wants := [][]float32{counted(func(x float32) float32 { return 2*x + 1 }),
 				counted(func(x float32) float32 { return x }), counted(func(x float32) float32 { return x })}
 			for i, want := range wants {
@@ -192,8 +189,7 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 			if i%3 == 0 {
 				keep = []int{0}
 			}
-			y, err := p.RunDonating(keep, x)
-			statustest.OK(t, err)
+			y := statustest.Value(p.RunDonating(keep, x)).OK(t)
 			want++
 			if keep == nil {
 				statustest.Fails(t, "an array that was donated", statustest.Of(p.Run(x)), status.FailedPrecondition,
@@ -238,13 +234,11 @@ func TestShardedReshard(t *testing.T) {
 		s := rapid.SampledFrom(sessions).Draw(rt, "session")
 		a := matrix(t, s, 0, layout(rt, "from"))
 		l := layout(rt, "to")
-		b, err := a.Reshard(l)
-		statustest.OK(rt, err)
+		b := statustest.Value(a.Reshard(l)).OK(rt)
 		a.Free()
 		rows := b.ShardDims()
 		for i := range b.Shards() {
-			block, err := b.Shard(context.Background(), i)
-			statustest.OK(rt, err)
+			block := statustest.Value(b.Shard(context.Background(), i)).OK(rt)
 			start := b.ShardStart(i)
 			for k := range rows[0] * rows[1] {
 				want := float32((start[0]+k/rows[1])*4 + start[1] + k%rows[1])
@@ -278,10 +272,8 @@ module @twice {
 	a, err := s.Lend(sharded.LendSpec{DType: shape.U8, Dims: []int64{4096}, At: func(_, _ []int64) []byte { return data },
 		Returned: func() { close(returned) }})
 	statustest.OK(t, err)
-	out, err := p.RunDonating(nil, a)
-	statustest.OK(t, err)
-	b, err := out[0].Shard(t.Context(), 0)
-	statustest.OK(t, err)
+	out := statustest.Value(p.RunDonating(nil, a)).OK(t)
+	b := statustest.Value(out[0].Shard(t.Context(), 0)).OK(t)
 	<-returned
 	for i, v := range data {
 		if v != byte(i) || b.Data[i] != byte(2*i) {

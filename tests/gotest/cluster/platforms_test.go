@@ -66,8 +66,7 @@ module @triple {
 	y = move(d.run(simulated("add", 1, 1), y), 1, 2)
 	y = move(d.run(simulated("mul", 10, 2), y), 2, 0)
 	d.Outputs = []uint64{d.run(triple, y)}
-	id, err := s.Define(&d.Graph)
-	statustest.OK(t, err)
+	id := statustest.Value(s.Define(&d.Graph)).OK(t)
 	x := s.Array(numbers, []int{0}, func(int) []byte { return packed(0, 1, 2, 3) })
 	p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Token: s.Tokens(len(d.Nodes))}
 	statustest.OK(t, s.Play(p))

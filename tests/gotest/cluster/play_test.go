@@ -61,8 +61,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 			d.Nodes = append(d.Nodes, graphs.Node{Transfer: turn})
 			d.last++
 			d.Outputs = []uint64{last, d.last}
-			id, err := s.Define(&d.Graph)
-			statustest.OK(t, err)
+			id := statustest.Value(s.Define(&d.Graph)).OK(t)
 			for range 3 {
 				p := &client.PlaySpec{Graph: id, Inputs: []uint64{x}, First: s.Objects(d.Made()), Calls: functions}
 				p.Token = s.Tokens(len(d.Nodes))
@@ -72,8 +71,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 				}
 				straight, turned := p.First+last-2, p.First+d.last-2
 				for k := range 4 {
-					want, err := s.Read(y, k, 4*length)
-					statustest.OK(t, err)
+					want := statustest.Value(s.Read(y, k, 4*length)).OK(t)
 					if got, err := s.Read(straight, k, 4*length); err != nil || !bytes.Equal(got, want) {
 						t.Errorf("device %d has %x, want %x, %v", k, got[:8], want[:8], err)
 					}

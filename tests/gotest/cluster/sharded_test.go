@@ -77,18 +77,15 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		mem := arrowmem.New(s.Pool(), "arrow", false)
 		var sums *sharded.Array
 		for range 3 {
-			results, err := p.Run(x, y)
-			statustest.OK(t, err)
+			results := statustest.Value(p.Run(x, y)).OK(t)
 			x.Free()
 			if sums != nil {
 				sums.Free()
 			}
 			x, sums = results[0], results[1]
 		}
-		whole, err := arrowio.Read(t.Context(), x, mem)
-		statustest.OK(t, err)
-		total, err := arrowio.Read(t.Context(), sums, mem)
-		statustest.OK(t, err)
+		whole := statustest.Value(arrowio.Read(t.Context(), x, mem)).OK(t)
+		total := statustest.Value(arrowio.Read(t.Context(), sums, mem)).OK(t)
 		got := whole.(array.ExtensionArray).Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Float32Values()
 		var columns [4]float32
 		for i := range 32 {
@@ -140,8 +137,7 @@ func TestShardedProgramsMakeWhatALoopMakes(t *testing.T) {
 		}
 		blind, err := s.Compile(t.Context(), sharded.CompileSpec{Code: []byte(scaled), Devices: all, Partitions: 4})
 		statustest.OK(t, err)
-		results, err := blind.Run(matrix(t, s, 0, boxes), y)
-		statustest.OK(t, err)
+		results := statustest.Value(blind.Run(matrix(t, s, 0, boxes), y)).OK(t)
 		statustest.Fails(t, fmt.Sprintf("%d workers: an array of unknown layout", workers),
 			statustest.Of(arrowio.Read(t.Context(), results[0], mem)), status.FailedPrecondition, "CompileSpec.Outputs")
 		b, err := results[1].Shard(t.Context(), 3)
@@ -179,8 +175,7 @@ func (d *watched) FromHost(h device.Host) (device.Buffer, error) {
 
 func watchedSession(t *testing.T) (*watched, *sharded.Session) {
 	d := &watched{Client: driver(t, 2), given: map[*byte]bool{}, lies: map[*byte]bool{}}
-	l, err := cluster.InProcess{Drivers: []device.Driver{d}}.Start(t.Context())
-	statustest.OK(t, err)
+	l := statustest.Value(cluster.InProcess{Drivers: []device.Driver{d}}.Start(t.Context())).OK(t)
 	t.Cleanup(l.Close)
 	return d, shardedOf(t, &rig{t: t, Local: l}, "client")
 }
