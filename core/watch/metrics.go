@@ -14,14 +14,14 @@ type metric struct {
 	help   string
 	labels []string
 	kind   string // gauge or counter
-	read   func(r *wire.Report, tell func(value float64, labels ...string))
+	read   func(r *wire.Report, to *lines)
 }
 
-func gauge(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
+func gauge(name, help string, labels []string, read func(*wire.Report, *lines)) metric {
 	return metric{name, help, labels, "gauge", read}
 }
 
-func counter(name, help string, labels []string, read func(*wire.Report, func(float64, ...string))) metric {
+func counter(name, help string, labels []string, read func(*wire.Report, *lines)) metric {
 	return metric{name, help, labels, "counter", read}
 }
 
@@ -34,35 +34,35 @@ var (
 )
 
 // perWorker tells one number of each worker.
-func perWorker(number func(*wire.Report_Worker) float64) func(*wire.Report, func(float64, ...string)) {
-	return func(r *wire.Report, tell func(float64, ...string)) {
+func perWorker(number func(*wire.Report_Worker) float64) func(*wire.Report, *lines) {
+	return func(r *wire.Report, to *lines) {
 		for is, w := range r.EachWorker() {
-			tell(number(w), is.Name, w.Process.GetName())
+			to.tell(number(w), is.Name, w.Process.GetName())
 		}
 	}
 }
 
 // perSession tells one number of each session.
-func perSession(number func(*wire.Report_SessionReport) float64) func(*wire.Report, func(float64, ...string)) {
-	return func(r *wire.Report, tell func(float64, ...string)) {
+func perSession(number func(*wire.Report_SessionReport) float64) func(*wire.Report, *lines) {
+	return func(r *wire.Report, to *lines) {
 		for _, s := range r.Sessions {
-			tell(number(s), sessionLabels(s)...)
+			to.tell(number(s), sessionLabels(s)...)
 		}
 	}
 }
 
 // perTenant tells one number of each tenant.
-func perTenant(number func(*wire.Report_Tenant) float64) func(*wire.Report, func(float64, ...string)) {
-	return func(r *wire.Report, tell func(float64, ...string)) {
+func perTenant(number func(*wire.Report_Tenant) float64) func(*wire.Report, *lines) {
+	return func(r *wire.Report, to *lines) {
 		for _, t := range r.Tenants {
-			tell(number(t), t.Name)
+			to.tell(number(t), t.Name)
 		}
 	}
 }
 
 // whole tells one number of the cluster.
-func whole(number func(*wire.Report) float64) func(*wire.Report, func(float64, ...string)) {
-	return func(r *wire.Report, tell func(float64, ...string)) { tell(number(r)) }
+func whole(number func(*wire.Report) float64) func(*wire.Report, *lines) {
+	return func(r *wire.Report, to *lines) { to.tell(number(r)) }
 }
 
 var all = []metric{
@@ -77,16 +77,16 @@ var all = []metric{
 	gauge("compiled_programs", "Compiled programs that can be used again.", nil,
 		whole(func(r *wire.Report) float64 { return float64(r.Compiled) })),
 	gauge("compiled_bytes", "Bytes of compiled programs, by who keeps them.", []string{"kept_by"},
-		func(r *wire.Report, tell func(float64, ...string)) {
-			tell(float64(r.CompiledBytes), "controller")
-			tell(float64(r.ArtifactBytes), "workers")
+		func(r *wire.Report, to *lines) {
+			to.tell(float64(r.CompiledBytes), "controller")
+			to.tell(float64(r.ArtifactBytes), "workers")
 		}),
 	gauge("num_active_users", "Users who have a session.", nil, whole(users)),
 
 	gauge("devices", "Devices that are there.", []string{"island", "platform", "worker"},
-		func(r *wire.Report, tell func(float64, ...string)) {
+		func(r *wire.Report, to *lines) {
 			for is, w := range r.EachWorker() {
-				tell(float64(len(w.Devices)), is.Name, is.Platform, w.Process.GetName())
+				to.tell(float64(len(w.Devices)), is.Name, is.Platform, w.Process.GetName())
 			}
 		}),
 	gauge("worker_silence_seconds", "Seconds since a worker was last heard of.", ofWorker,
@@ -173,7 +173,7 @@ func users(r *wire.Report) float64 {
 	return float64(len(names))
 }
 
-func countedMemory(r *wire.Report, tell func(float64, ...string)) {
+func countedMemory(r *wire.Report, to *lines) {
 	for is, w := range r.EachWorker() {
 		for _, k := range []struct {
 			kind  string
@@ -183,12 +183,12 @@ func countedMemory(r *wire.Report, tell func(float64, ...string)) {
 			for _, bytes := range k.bytes {
 				sum += float64(bytes)
 			}
-			tell(sum, is.Name, k.kind, w.Process.GetName())
+			to.tell(sum, is.Name, k.kind, w.Process.GetName())
 		}
 	}
 }
 
-func hostMemory(r *wire.Report, tell func(float64, ...string)) {
+func hostMemory(r *wire.Report, to *lines) {
 	for is, w := range r.EachWorker() {
 		m := w.Last.GetHost()
 		for _, k := range []struct {
@@ -196,7 +196,7 @@ func hostMemory(r *wire.Report, tell func(float64, ...string)) {
 			bytes int64
 		}{{"arrays", m.GetBlocks()}, {"collectives", m.GetCollectives()}, {"transfers", m.GetAssembling()},
 			{"programs", m.GetPrograms()}, {"free", m.GetFree()}, {"lent", m.GetLent()}} {
-			tell(float64(k.bytes), is.Name, k.kind, w.Process.GetName())
+			to.tell(float64(k.bytes), is.Name, k.kind, w.Process.GetName())
 		}
 	}
 }
@@ -205,31 +205,43 @@ func hostMemory(r *wire.Report, tell func(float64, ...string)) {
 // registry would take several times as long, to find mistakes that the tests of this package find; a scrape of some
 // thousand workers is megabytes, once a second.
 func appendMetrics(b []byte, r *wire.Report) []byte {
+	to := lines{text: b}
 	for i := range all {
-		m, told := &all[i], false
-		m.read(r, func(value float64, labels ...string) {
-			if !told {
-				told = true
-				b = append(append(append(append(b, "# HELP "+prefix...), m.name...), ' '), m.help...)
-				b = append(append(append(append(b, "\n# TYPE "+prefix...), m.name...), ' '), m.kind...)
-				b = append(b, '\n')
-			}
-			b = append(append(b, prefix...), m.name...)
-			for i, label := range labels {
-				separator := byte(',')
-				if i == 0 {
-					separator = '{'
-				}
-				b = append(append(append(b, separator), m.labels[i]...), '=', '"')
-				b = append(append(b, inLabels.Replace(label)...), '"')
-			}
-			if len(labels) > 0 {
-				b = append(b, '}')
-			}
-			b = append(appendValue(append(b, ' '), value), '\n')
-		})
+		to.metric, to.begun = &all[i], false
+		all[i].read(r, &to)
 	}
-	return b
+	return to.text
+}
+
+// lines is the text of metrics in the making.
+type lines struct {
+	text   []byte
+	metric *metric // whose values come now
+	begun  bool    // the first of them has come
+}
+
+// tell adds a value of the metric.
+func (l *lines) tell(value float64, labels ...string) {
+	b, m := l.text, l.metric
+	if !l.begun {
+		l.begun = true
+		b = append(append(append(append(b, "# HELP "+prefix...), m.name...), ' '), m.help...)
+		b = append(append(append(append(b, "\n# TYPE "+prefix...), m.name...), ' '), m.kind...)
+		b = append(b, '\n')
+	}
+	b = append(append(b, prefix...), m.name...)
+	for i, label := range labels {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		b = append(append(append(b, separator), m.labels[i]...), '=', '"')
+		b = append(append(b, inLabels.Replace(label)...), '"')
+	}
+	if len(labels) > 0 {
+		b = append(b, '}')
+	}
+	l.text = append(appendValue(append(b, ' '), value), '\n')
 }
 
 // prefix is what the names of all metrics begin with.
