@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import threading
 
 import jax
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from pathways import _arrow
+from together import together
 
 on_host = pytest.mark.embedded("looks at the memory of devices")
 
@@ -293,17 +293,13 @@ def test_a_capsule_is_taken_once():
 
 
 def test_release_from_other_threads_and_many_rounds(pa):
-    def work():
+    def work(_):
         for i in range(200):
             x = pathways.from_arrow(pathways.to_arrow(np.full((8, 2), i, np.float32)))
             taken = pa.array(pathways.to_arrow(x))
             assert taken.storage.flatten()[15].as_py() == i
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    together(work, range(4))
 
 
 # --- refusals ---

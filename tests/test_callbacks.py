@@ -15,6 +15,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways import _ffi
+from together import together
 
 pytestmark = pytest.mark.newest
 
@@ -143,19 +144,12 @@ def test_callback_may_run_programs_on_the_same_devices(devices):
 
 def test_callbacks_of_many_threads():
     f = jax.jit(lambda x: jax.pure_callback(lambda v: np.asarray(v) + 1, shape(100), x))
-    wrong = []
 
     def work(k):
         for i in range(20):
-            if not np.array_equal(f(jnp.full(100, 100 * k + i, F32)), np.full(100, 100 * k + i + 1)):
-                wrong.append((k, i))
+            np.testing.assert_array_equal(f(jnp.full(100, 100 * k + i, F32)), np.full(100, 100 * k + i + 1))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(work, range(6))
 
 
 # --- errors in callbacks ---

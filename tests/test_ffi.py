@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 
 import fresh
@@ -19,6 +18,7 @@ import pathways
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 from pathways import _ffi
+from together import together
 
 pytestmark = pytest.mark.newest
 
@@ -212,11 +212,7 @@ def test_threads_register_the_same_and_different_targets(handlers):
             answers.append(_raw(shared, None, None, None, handlers.add_one))
             answers.append(_raw(name, None, None, None, handlers.add_two))
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in own]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, own)
     assert set(answers) == {None}
     np.testing.assert_array_equal(call(own[3], call(shared, jnp.zeros(2))), [3, 3])
 

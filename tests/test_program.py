@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pathways import _capture
+from together import together
 
 pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("nothing_held")]
 
@@ -390,20 +390,12 @@ def test_threads(devices):
     f = figure_2(devices)
     g = pathways.program(f)
     want = [[a.tolist() for a in f(np.array([float(i), 2.0]))] for i in range(4)]
-    failures = []
 
     def work(i):
         for _ in range(10):
-            got = [a.tolist() for a in g(np.array([float(i), 2.0]))]
-            if got != want[i]:
-                failures.append((i, got))
+            assert [a.tolist() for a in g(np.array([float(i), 2.0]))] == want[i]
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    together(work, range(4))
 
 
 @pytest.mark.sizes

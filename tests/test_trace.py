@@ -3,7 +3,6 @@
 import collections
 import json
 import os
-import threading
 import xml.etree.ElementTree
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 import pathways
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from together import together
 
 pytestmark = pytest.mark.sizes
 
@@ -110,11 +110,7 @@ def test_gangs_of_many_threads_that_have_to_wait(tmp_path, devices):
         def work(x):
             jax.block_until_ready([step(x) for _ in range(20)])
 
-        threads = [threading.Thread(target=work, args=(x,)) for x in xs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, xs)
     assert pathways.stats()["queued"] > waited
     gangs = read(tmp_path / "trace.json")
     assert sorted(gangs) == [d.id for d in devices]
