@@ -8,7 +8,7 @@ pytestmark = pytest.mark.embedded("workers have limits of their own")
 ARRAY = 4 << 20
 SCRIPT = f"""
     import os, signal, threading, time
-    pathways.init(devices=1, memory_limit={int(2.5 * ARRAY)}, memory_wait={{wait}})
+    pathways.init(devices={{devices}}, memory_limit={int(2.5 * ARRAY)}, memory_wait={{wait}})
     import jax, jax.numpy as jnp, numpy as np
 
     f = jax.jit(lambda x: jnp.sin(x) * 0.5)
@@ -16,10 +16,10 @@ SCRIPT = f"""
 """
 
 
-def run(script, wait=600):
+def run(script, wait=600, devices=1):
     import textwrap
 
-    done = fresh.run(textwrap.dedent(SCRIPT.format(wait=wait)) + textwrap.dedent(script))
+    done = fresh.run(textwrap.dedent(SCRIPT.format(wait=wait, devices=devices)) + textwrap.dedent(script))
     assert done.stdout.splitlines()[-1] == "finished", done
     return done
 
@@ -52,6 +52,37 @@ def test_what_nothing_can_free_fails_at_once():
         z = f(x)
         print("finished")
     """)
+
+
+def test_what_reads_a_failed_array_does_not_wait():
+    run(
+        """
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        rows = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), P("d"))
+        x, go = jax.device_put(np.ones((2, x.size), np.float32), rows), threading.Event()
+        def boom(v):
+            go.wait()
+            raise ValueError("boom")
+        def call(v):
+            return jax.pure_callback(boom, jax.ShapeDtypeStruct(v.shape, v.dtype), v)
+        bad = jax.jit(jax.shard_map(call, mesh=rows.mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+        y, entries = bad(x), pathways.stats()["go_entries"]
+        def other():
+            while pathways.stats()["go_entries"] == entries:  # until the call below has been refused once
+                time.sleep(0.001)
+            go.set()
+        threading.Thread(target=other).start()
+        try:
+            f(y)
+            raise SystemExit("there was room")
+        except Exception as error:
+            assert "boom" in str(error), error
+        del y
+        f(x).block_until_ready()
+        print("finished")
+        """,
+        devices=2,
+    )
 
 
 def test_another_thread_frees():

@@ -279,6 +279,7 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
                     .num_objects = c->outs};
   PW_COUNT(executes, 1);
   pw_room room = {0};
+  PJRT_Error* failed = NULL;
   for (bool again = true; again;) {
     turn->taken = pw_taken(c);
     pw_room_ask(&room);
@@ -287,9 +288,13 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
     if (turn->num_freed) pw_tell_end(true);
     turn->freed = NULL;  // it was of this function
     turn->num_freed = 0;
-    again = turn->verdict > 0 && turn->can_wait && pw_room_wait(&room, e->pass);
-    if (again) free(turn->message);
+    again = turn->verdict > 0 && turn->can_wait;
+    // A run that reads what has failed needs no room: its error is that.
+    if (again && c->inherits) failed = pw_provenance_fault(c->inputs, c->n * c->m);
+    again = again && failed == NULL && pw_room_wait(&room, e->pass);
+    if (again || failed) free(turn->message);
   }
+  if (failed) return pw_room_end(&room, failed);
   PJRT_Error* err = turn->verdict > 0 ? pw_error_take((PJRT_Error_Code)turn->verdict, turn->message) : NULL;
   err = pw_room_end(&room, err);
   if (err) return located_now(err, e, c->args->options, NULL, 0);

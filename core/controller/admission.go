@@ -46,6 +46,8 @@ import (
 // yet, one goes on that waits for its elders alone, or else the one that was held last fails, and the others are looked
 // at again.
 //
+// A held gang that reads an array which fails waits for nothing any more: it fails with it.
+//
 // Held gangs are looked at in the order in which they came, and only when something has happened that may let one go
 // on.
 
@@ -62,6 +64,7 @@ type hold struct {
 	others   int64    // since when it waits for other sessions, 0 where it does not
 	quota    bool     // it would take its tenant beyond its quota of memory, as far as was looked
 	host     bool     // the same of host memory
+	spoiled  bool     // an array of its session has failed since it was last looked at
 	told     bool     // its client knows that it waits, see tellHeld
 	first    int64    // from when on all others wait behind it, see isFirst
 	vain     int64    // when that was found to be in vain: what waited then does not wait behind it

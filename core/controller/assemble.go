@@ -140,8 +140,12 @@ var errMemberFreed = status.New(status.InvalidArgument,
 var errMemberDonated = status.New(status.InvalidArgument,
 	"an array was assembled of others, one of which was donated to a run since")
 
-// damage fails what was assembled of an object, because of err.
+// damage fails what was assembled of an object, because of err, and has the session's held gang looked at again, which
+// may read it.
 func (s *session) damage(o *object, err error) {
+	if s.waiting != nil {
+		s.waiting.held.spoiled = true
+	}
 	for _, m := range o.in {
 		if a := s.objects[m.of]; a != nil && a.err == nil {
 			a.err = err

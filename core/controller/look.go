@@ -102,6 +102,11 @@ func (st *State) admitHeld() (all bool) {
 
 // mayGoOn reports whether the held gang of index i may go on.
 func (st *State) mayGoOn(g *gang, i int) bool {
+	if h := g.held; h.spoiled {
+		if h.spoiled = false; st.usable(g) != nil {
+			return true // it fails with what it reads, whatever it waits for
+		}
+	}
 	if h := g.held; !h.forMemory() {
 		h.puts = slices.DeleteFunc(h.puts, func(n uint64) bool { return st.gangs[n] == nil })
 		h.loading = h.loading && st.isLoading(g)

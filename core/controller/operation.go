@@ -409,6 +409,7 @@ func (st *State) fail(g *gang, err error) {
 			g.s.damage(o, err)
 		}
 	}
+	st.stir()
 	st.end(g.s, g.op, err)
 	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
 }
