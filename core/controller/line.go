@@ -29,6 +29,9 @@ import (
 // session that submits operations earlier than in the order in which they begin keeps other devices idle. Pipelines and
 // MPMD programs are submitted in that order (python/pathways/_schedule.py, mpmd/_timetable.py).
 //
+// To have only what reads a transfer's array wait for it there would be enough for the above, but not for a controller
+// that starts again: it takes what a worker has of a device to be all that came before it in the session (lost.go).
+//
 // # What is looked at twice
 //
 // When an operation is performed, those before it may not have started yet, and may fail before they do. Workers then
