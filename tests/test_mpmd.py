@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pathways
 import pytest
+from conftest import SEED, THOROUGH
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pathways import mpmd
@@ -128,6 +129,29 @@ def test_every_schedule(devices, name):
     near(results, jax.jit(function)(*args))
     if name in ROWS_OF:
         assert rows(compiled) == ROWS_OF[name]
+
+
+def sizes():
+    """Returns schedules with numbers of stages and of microbatches: one, or all of two of these, drawn by the seed."""
+    draw = random.Random(SEED)
+    found = [(name, n, draw.choice((4, 8, 16, 32))) for name in mpmd.SCHEDULES for n in (2, 4, 8)]
+    return found if THOROUGH else draw.sample(found, 1)
+
+
+@EMBEDDED
+@pytest.mark.parametrize(("name", "stages", "microbatches"), sizes())
+def test_schedules_of_any_size(devices, name, stages, microbatches):
+    """PATHWAYS_SEED repeats a choice."""
+    function = infer if name == "ParallelPipelinesWithWrapAround" else train
+    on = meshes(devices, max(2, stages // 2) if name.startswith("Circular") else stages)
+    args = numbers(stages, microbatches, SEED)
+    compiled = mpmd.jit(function, config(devices, stages, name, on=on)).lower(*args).compile()
+    results = compiled(*placed(compiled, args))
+    assert bits(results) == bits(compiled.one_by_one(*placed(compiled, args)))
+    near(results, jax.jit(function)(*args))
+    ws, xs = args  # and by SPMD
+    mesh = Mesh(np.array(devices[:ROWS]), ("rows",))
+    near(results, jax.jit(function)(ws, jax.device_put(xs, NamedSharding(mesh, P("rows")))))
 
 
 @EMBEDDED
