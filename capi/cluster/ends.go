@@ -176,13 +176,18 @@ func (s *session) notify(ended []client.Ended) {
 const unread = 200 * time.Millisecond
 
 // Shutdown ends submission on every session after the operations under way have ended. It returns DEADLINE_EXCEEDED if
-// that takes longer than timeout; the rest fails.
-func Shutdown(timeout time.Duration) error { return shutdown(timeout, timeout, false) }
+// that takes longer than timeout; the rest fails. Then it adds the moment MomentEnded, without a reason, so that what
+// waits for moments ends.
+func Shutdown(timeout time.Duration) error {
+	err := shutdown(timeout, timeout, false)
+	moments.add(client.Moment{Kind: client.MomentEnded, At: time.Now()})
+	return err
+}
 
-// Exit is Shutdown at the end of the process. It waits for timeout only for work that has effects outside of devices,
-// and drops the rest soon, without an error. Threads that wait for the rest stay asleep: the process is about to end
-// them. An error would wake them just as Python finalizes, where a thread that takes the GIL may end the whole process,
-// and a correct script would print tracebacks.
+// Exit is Shutdown at the end of the process, without that moment. It waits for timeout only for work that has effects
+// outside of devices, and drops the rest soon, without an error. Threads that wait for the rest stay asleep: the
+// process is about to end them. An error would wake them just as Python finalizes, where a thread that takes the GIL
+// may end the whole process, and a correct script would print tracebacks.
 func Exit(timeout time.Duration) error { return shutdown(timeout, min(timeout, unread), true) }
 
 // How long waits sleep on after Exit, for work that Exit dropped: one second if the process continues, since later

@@ -96,7 +96,7 @@ func Moments(number uint64, timeout time.Duration) (list []Numbered, last uint64
 	return moments.after(number, timeout)
 }
 
-// momentLine is what users are told; "" for a kind that this does not know.
+// momentLine is what users are told; "" for a kind that this does not know, and for an end that they asked for.
 func momentLine(m client.Moment) string {
 	devices := status.Count(len(m.Devices), "device")
 	switch m.Kind {
@@ -114,6 +114,9 @@ func momentLine(m client.Moment) string {
 	case client.MomentRestarted:
 		return "the controller was started again, and has the session as it was"
 	case client.MomentEnded:
+		if m.Reason == "" {
+			return ""
+		}
 		return "the session is lost: " + m.Reason
 	}
 	return ""

@@ -386,7 +386,8 @@ def events() -> Events:
 
     Each event has kind ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended"), worker, devices,
     reason, time.
-    Iterating blocks until something happens, and ends behind "ended". A terminal shows a line for each event.
+    Iterating blocks until something happens, and ends behind "ended", which comes when the session is lost or
+    `shutdown()` is called. A terminal shows a line for each event.
     """
     from pathways._events import Events
 
@@ -395,7 +396,7 @@ def events() -> Events:
 
 def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
     """Calls a function with each event from now on, see `events()`, on a thread of its own. What it raises is a
-    warning.
+    warning. It ends behind "ended"; call it again after the next `init()`.
 
     Returns:
       a function that ends this.

@@ -31,7 +31,7 @@ class Event:
     - "disconnected": there is no connection to the controller; the session is kept for the cluster's lease.
     - "resumed": there is a connection again, and nothing was lost.
     - "restarted": the controller had ended and was started again; it has the session back, and nothing was lost.
-    - "ended": the session is lost; only shutdown() and init() help.
+    - "ended": the session is lost; only shutdown() and init() help. Or shutdown() was called, and reason is "".
 
     worker is the worker's name, "" where it is about the controller. devices are the JAX devices that it is about.
     reason is the error behind it, "" if there is none. time is when this process heard of it.
@@ -112,7 +112,10 @@ class Events:
 
 
 def on_event(call: Callable[[Event], None]) -> Callable[[], None]:
-    """Calls a function with each event from now on, on a thread of its own; returns a function that ends that."""
+    """Calls a function with each event from now on, on a thread of its own; returns a function that ends that.
+
+    So does the event "ended".
+    """
     events, stop = Events(), threading.Event()
 
     def run() -> None:

@@ -170,3 +170,27 @@ def test_waits_for_events_end():
     with pytest.raises(pathways.PathwaysError) as unknown:
         events.wait("reborn")
     assert unknown.value.code == "INVALID_ARGUMENT" and "rebound" in unknown.value.message
+
+
+# On one process's devices, too, which have no other events.
+ENDS = """
+import time
+import jax
+jax.devices()
+events, later, heard = pathways.events(), pathways.events(), []
+pathways.on_event(lambda event: heard.append(event.kind))
+pathways.shutdown()
+assert [(event.kind, event.reason) for event in events] == [("ended", "")]
+try:
+    later.wait("rebound")
+except pathways.PathwaysError as error:
+    assert error.code == "UNAVAILABLE", error
+while not heard:
+    time.sleep(0.01)
+print(heard)
+"""
+
+
+def test_shutdown_ends_waits_for_events():
+    done = fresh.run(ENDS)
+    assert done.stdout == "['ended']\n" and not done.stderr, done.stderr
