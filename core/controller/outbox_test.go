@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -43,6 +44,28 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		if n == 0 || n == 4 {
 			t.Errorf("a peer that read nothing until the end got %d frames of 4, want those that its connection held", n)
 		}
+		theirs.Close()
+	})
+}
+
+// What the goroutine has sent takes room in the connection, too.
+func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := inproc.Pair("controller", "peer")
+		var running sync.WaitGroup
+		var o outbox
+		o.open(&transport.Incoming{Conn: ours}, &running)
+		o.start()
+		o.put(wire.KindDispatch, make([]byte, 10), nil)
+		long := &wire.Compile{Code: make([]byte, 4<<20)}
+		o.put(wire.KindCompile, nil, lateMessage(long, proto.Size(long)))
+		synctest.Wait()
+		o.put(wire.KindDispatch, make([]byte, 10), nil) // returns, though the peer does not read
+		for range 3 {
+			statustest.OK(t, statustest.Of2(theirs.Recv()))
+		}
+		o.end()
+		running.Wait()
 		theirs.Close()
 	})
 }
