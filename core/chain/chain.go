@@ -22,6 +22,8 @@ type Chain struct {
 	Ended  map[uint64]bool                           // processes that have reported the end of their part of the gang
 	Lines  []string
 
+	Silents map[uint64]bool // processes of which lines say that they say nothing; nil: it is not recorded
+
 	seen map[partOf]bool // what has been said of the gang
 }
 
@@ -71,7 +73,7 @@ func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang u
 		return
 	}
 	c.seen[at] = true
-	if c.Silent(k, depth) {
+	if c.Silent(k, true, depth) {
 		depth++
 	}
 	for _, m := range stands {
@@ -125,7 +127,7 @@ func (c *Chain) process(s *wire.Report_SessionReport, process, gang uint64, dept
 		}
 		c.seen[partOf{process, gang}] = true
 		switch {
-		case c.Silent(k, depth):
+		case c.Silent(k, true, depth):
 		case c.Ended[process]:
 			c.Say(depth, "%s has ended its part without it: devices took different ways through the program",
 				k.Process.GetName())
@@ -170,13 +172,28 @@ func (c *Chain) busy(k *wire.Report_Worker, only func(devices []uint32, gang uin
 	return is
 }
 
-// Silent says that a worker has said nothing for long, and reports whether it has.
-func (c *Chain) Silent(k *wire.Report_Worker, depth int) bool {
+// Silent says that a worker has said nothing for long, and when what waits for it ends: of elsewhere, that is something
+// which waits on other workers, too. It reports whether the worker has said nothing.
+func (c *Chain) Silent(k *wire.Report_Worker, elsewhere bool, depth int) bool {
 	if k.SilentMs < Quiet(c.Report.HeartbeatMs) {
 		return false
 	}
 	c.Say(depth, "%s has said nothing for %v: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be "+
 		"reached", k.Process.GetName(), wire.Age(k.SilentMs))
+	if c.Silents != nil {
+		c.Silents[k.Process.GetNumber()] = true
+	}
+	var ends []string
+	if after := c.Report.StuckAfterMs; elsewhere && after > 0 && (k.LostInMs == 0 || after < k.SilentMs+k.LostInMs) {
+		ends = append(ends, fmt.Sprintf("what stands still on other workers, too, is aborted after %v (--stuck-after)",
+			wire.Age(after)))
+	}
+	if k.LostInMs > 0 {
+		ends = append(ends, fmt.Sprintf("it is lost in %v, and what waits for it fails then", wire.Age(k.LostInMs)))
+	}
+	if len(ends) > 0 {
+		c.Say(depth+1, "unless it goes on, %s", strings.Join(ends, "; "))
+	}
 	return true
 }
 

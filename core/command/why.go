@@ -81,7 +81,7 @@ func (w *reasons) all(only uint32) ([]string, error) {
 			continue
 		}
 		found = true
-		if s.UnderWay > 0 || s.Held != nil || slices.ContainsFunc(w.Report.SliceWaits, isOf(s)) {
+		if s.UnderWay > 0 || s.Held != nil || s.Unanswered != nil || slices.ContainsFunc(w.Report.SliceWaits, isOf(s)) {
 			w.session(s)
 		} else if only != 0 {
 			w.Say(0, "%s waits for nothing: no operation of it is under way", ownerText(s))
@@ -107,6 +107,7 @@ func ownerText(s *wire.Report_SessionReport) string {
 func (w *reasons) session(s *wire.Report_SessionReport) {
 	w.Say(0, "%s: %s under way", ownerText(s), status.Count(s.UnderWay, "operation"))
 	said := len(w.Lines)
+	w.Silents = map[uint64]bool{}
 	for i, q := range w.Report.SliceWaits {
 		if q.Session == s.Session {
 			w.Say(1, "waits %v for a slice of %s, as number %d in the queue: %s", wire.Age(q.SinceMs),
@@ -138,14 +139,31 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 		}
 		w.Gang(s, gang, 1)
 	}
+	for _, u := range s.Unanswered {
+		if !w.Silents[u.Worker] {
+			w.unanswered(u)
+		}
+	}
 	if len(w.Lines) > said {
 		return
 	}
 	w.Say(1, "no device has reported that it computes or waits for this session: it goes on, or waits for its turn")
-	for _, k := range w.Report.EachWorker() {
-		w.Silent(k, 2)
-	}
 	w.others(s, 2)
+}
+
+// unanswered says what waits for a worker that says nothing, and for how long yet.
+func (w *reasons) unanswered(u *wire.Report_Unanswered) {
+	for _, k := range w.Report.EachWorker() {
+		if k.Process.GetNumber() != u.Worker {
+			continue
+		}
+		also, wait := "", "waits"
+		if u.Operations > 1 {
+			also, wait = fmt.Sprintf(", and %s after it,", status.Count(u.Operations-1, "operation")), "wait"
+		}
+		w.Say(1, "%s%s %s for %s", chain.Called(u.What, u.Line), also, wait, k.Process.GetName())
+		w.Silent(k, u.Elsewhere, 2)
+	}
 }
 
 // others says what devices do for other sessions.

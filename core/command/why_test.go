@@ -45,9 +45,9 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 		want  string
 	}{
 		{"a worker that is silent", inReduce(2),
-			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200},
+			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200, LostInMs: 13800},
 			"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
-				"reached\n"},
+				"reached\n      unless it goes on, it is lost in 13.8s, and what waits for it fails then\n"},
 		{"a worker that is late", inReduce(2),
 			&wire.Report_Worker{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 5900},
 			"    w1 has not reached it\n"},
@@ -80,6 +80,40 @@ func TestWhyFollowsACollectiveToTheCause(t *testing.T) {
 				t.Errorf("got\n%swant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// What waits for a worker that says nothing, and for no other, is told of it, too, and when the wait ends.
+func TestWhySaysForHowLongASilentWorkerIsWaitedFor(t *testing.T) {
+	const silent = "session 1, a: 3 operations under way\n" +
+		"  jit_f (called at f.py:1), and 2 operations after it, wait for w1\n" +
+		"    w1 has said nothing for 6.2s: it is stopped (kill -CONT resumes it), it hangs, or its machine cannot be " +
+		"reached\n"
+	for _, c := range []struct {
+		lostIn, stuckAfter int64
+		elsewhere          bool
+		ends               string
+	}{
+		{0, 0, true, ""},
+		{13800, 19000, false, "it is lost in 13.8s, and what waits for it fails then"},
+		{13800, 0, true, "it is lost in 13.8s, and what waits for it fails then"},
+		{13800, 20000, true, "it is lost in 13.8s, and what waits for it fails then"},
+		{13800, 19000, true, "what stands still on other workers, too, is aborted after 19s (--stuck-after); it is lost in " +
+			"13.8s, and what waits for it fails then"},
+		{0, 60000, true, "what stands still on other workers, too, is aborted after 1m0s (--stuck-after)"},
+	} {
+		want := silent
+		if c.ends != "" {
+			want += "      unless it goes on, " + c.ends + "\n"
+		}
+		got := chains(t, &wire.Report{StuckAfterMs: c.stuckAfter,
+			Sessions: []*wire.Report_SessionReport{{Session: 1, Name: "a", UnderWay: 3, Unanswered: []*wire.Report_Unanswered{
+				{Worker: 2, Operations: 3, What: "jit_f", Line: "f.py:1", Elsewhere: c.elsewhere}}}},
+			Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{working(1, "w0", nil),
+				{Process: &wire.Process{Number: 2, Name: "w1"}, SilentMs: 6200, LostInMs: c.lostIn}}}}}, 0)
+		if got != want {
+			t.Errorf("got\n%swant\n%s", got, want)
+		}
 	}
 }
 

@@ -352,8 +352,8 @@ func (st *State) noRoom(g *gang, why string) error {
 		remedy = "start the worker with a larger --memory-limit"
 	}
 	fmt.Fprintf(&b, "%s; %s; free arrays that are no longer needed, or %s [%s", text, why, remedy, g.name())
-	if g.run != nil && len(g.run.Trace) > 0 {
-		fmt.Fprintf(&b, ", called at %s", g.run.Trace)
+	if len(g.line) > 0 {
+		fmt.Fprintf(&b, ", called at %s", g.line)
 	}
 	if w := st.workerOf(on); w != nil {
 		fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)

@@ -56,7 +56,8 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	if g == nil {
 		return nil
 	}
-	r := &wire.Report_Held{Operations: 1, What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}
+	r := &wire.Report_Held{Operations: 1, What: g.name(), Line: string(g.line),
+		SinceMs: (st.now - g.held.since) / 1e6}
 	for i := s.head; i < len(s.queue); i++ {
 		if q := &s.queue[i]; q.op != 0 {
 			r.Operations += uint64(max(1, q.nodes))
@@ -64,9 +65,6 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	}
 	if p := s.play; p != nil {
 		r.Operations += uint64(len(p.g.nodes) - p.next)
-	}
-	if g.run != nil {
-		r.Line = string(g.run.Trace)
 	}
 	on, _, bytes := st.beyondQuota(g, true, false)
 	if on < 0 {

@@ -65,6 +65,7 @@ type gang struct {
 	program *program  // until it is launched
 	ran     *compiled // from then on
 	run     *wire.Run
+	line    []byte // of the user's code that called it
 	payload []byte // of others, too: what all workers are sent
 	kept    bool   // payload does not change
 	// Of a node of a play, instead of run and payload.
@@ -169,7 +170,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		return
 	}
 	g := st.newGang(s, m.Op)
-	g.run, g.payload, g.kept, g.first = m, q.payload, q.kept, m.FirstOutput
+	g.run, g.line, g.payload, g.kept, g.first = m, m.Trace, q.payload, q.kept, m.FirstOutput
 	g.ofProgram(p, at)
 	st.admit(g)
 }

@@ -105,7 +105,8 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 		o.finish()
 		return false
 	}
-	o.frames, o.room = append(o.frames, lasting(kind, payload, l)), 0 // the goroutine sends what room does not count
+	o.frames = append(o.frames, lasting(kind, payload, l))
+	o.room = 0 // which does not count what the goroutine sends
 	if !o.busy {
 		o.busy = true
 		o.running.Go(o.drain)
@@ -114,8 +115,8 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 }
 
 // hasRoom reports whether Send does not wait, and counts a frame of that size as sent. What waits in the connection
-// grows only by what is sent here and by drain, which leaves no room. So the connection, which takes its lock to answer, is asked only when as much was
-// sent as it had room for.
+// grows only by what is sent here, and by drain, which leaves no room. So the connection, which takes its lock to
+// answer, is asked only when as much was sent as it had room for.
 func (o *outbox) hasRoom(size int) bool {
 	if o.room <= 0 && o.pending != nil {
 		o.room = o.direct - o.pending()

@@ -117,6 +117,7 @@ type workerFacts struct {
 	usual   []int64 // by last.Running, in nanoseconds; 0 is not known
 	gone    []bool  // by last.Running: its client is
 	silent  int64
+	lostIn  int64
 	gangs   uint64
 	refused uint64
 	lacked  shortage
@@ -158,7 +159,7 @@ func (st *State) Begin(ask *wire.Ask) *Answer {
 	a := &Answer{st: st, now: st.now, events: st.eventsAfter(ask.After, int(ask.Events)),
 		report: &wire.Report{Cluster: st.config.Cluster, Gangs: st.gang, UptimeMs: (st.now - st.begun) / 1e6,
 			Term: st.config.Term, NewestEvent: st.happened, DeviceNs: int64(st.spent), Devices: uint64(st.devices),
-			HeartbeatMs: st.config.Heartbeat / 1e6}}
+			HeartbeatMs: st.config.Heartbeat / 1e6, StuckAfterMs: st.config.StuckAfter / 1e6}}
 	if ask.OnlyEvents {
 		return a
 	}
@@ -196,8 +197,8 @@ func (a *Answer) worker(w *worker) (cost int) {
 		return 1
 	}
 	st := a.st
-	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, gangs: uint64(st.busy[w.slot]),
-		refused: w.refused, lacked: w.lacked}
+	f := workerFacts{w: w, island: w.island.name, last: w.last, silent: st.now - w.heard, lostIn: st.lostIn(w),
+		gangs: uint64(st.busy[w.slot]), refused: w.refused, lacked: w.lacked}
 	if c := st.conns[w.to[0]]; c != nil {
 		f.link = c.cuts.report(st.now)
 	}
@@ -227,7 +228,7 @@ func (a *Answer) session(s *session) (cost int) {
 		Session: s.id, Name: s.name, User: s.user, Host: s.host, Objects: uint64(len(s.objects)),
 		Programs: uint64(len(s.programs)), UnderWay: uint64(s.underWay), AgeMs: (st.now - s.begun) / 1e6,
 		DeviceNs: int64(s.spent), Held: st.heldOf(s), Tenant: s.tenant.terms.Name,
-		Platforms: s.platforms}}
+		Platforms: s.platforms, Unanswered: st.unanswered(s)}}
 	if c := st.conns[s.conn]; c != nil {
 		f.report.Link = c.cuts.report(st.now)
 	}
@@ -246,6 +247,9 @@ func (a *Answer) session(s *session) (cost int) {
 	}
 	if f.report.Held != nil {
 		cost += heldGlance
+	}
+	if f.report.Unanswered != nil {
+		cost += s.underWay
 	}
 	a.facts.sessions = append(a.facts.sessions, f)
 	return cost
@@ -285,7 +289,7 @@ func (a *Answer) Report() *wire.Report {
 			r.Islands = append(r.Islands, island)
 		}
 		island.Workers = append(island.Workers, &wire.Report_Worker{Process: f.w.process, Devices: f.w.offer.Devices,
-			Last: f.said(), SilentMs: f.silent / 1e6, Gangs: f.gangs, Refused: f.refused,
+			Last: f.said(), SilentMs: f.silent / 1e6, LostInMs: f.lostIn / 1e6, Gangs: f.gangs, Refused: f.refused,
 			LastRefused: f.lacked.report(a.now), ArrayBytes: f.arrays, ProgramBytes: f.programs, TempBytes: f.temps,
 			Link: f.link})
 	}
@@ -380,6 +384,7 @@ func withoutLines(r *wire.Report) *wire.Report {
 			s.Held = shallow(s.Held)
 			s.Held.Line = ""
 		}
+		s.Unanswered = copies(s.Unanswered, func(u *wire.Report_Unanswered) { u.Line = "" })
 	})
 	return r
 }

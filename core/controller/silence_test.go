@@ -77,6 +77,54 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 	statustest.Check(t, b.st.Check())
 }
 
+// What waits for a worker that says nothing is told of from a few heartbeats on, with the time at which it ends, and to
+// operators with its line. What does not need that worker is not.
+func TestReportSaysWhatWaitsForASilentWorker(t *testing.T) {
+	const second = int64(1e9)
+	b := newBed(t, Config{Heartbeat: second, Silence: 10 * second, StuckAfter: 60 * second}, 2, 1)
+	b.program(2)
+	for conn, lease := range map[uint64]int64{b.workers[0]: 0, b.workers[1]: 20 * second} {
+		b.st.conns[conn].cuts.lease = lease
+	}
+	b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}})
+	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{1},
+		Trace: []byte("secret.py:3")})
+	b.say(b.client, wire.KindFetch, &wire.Fetch{Op: 4, Object: 1, Device: 1})
+	pass := func(seconds int) (*wire.Report_SessionReport, *wire.Report_Worker) {
+		for range seconds {
+			b.now += second
+			b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{})
+			b.step(Event{Kind: Tick})
+		}
+		r := b.st.Report()
+		if r.StuckAfterMs != 60_000 {
+			t.Errorf("what stands still is aborted after %d ms, expected 60,000", r.StuckAfterMs)
+		}
+		return r.Sessions[0], r.Islands[0].Workers[1]
+	}
+	if s, w := pass(2); s.Unanswered != nil || w.LostInMs/1000 != 27 {
+		t.Errorf("after two heartbeats %v waits, and %s is lost in %d ms", s.Unanswered, w.Process.Name, w.LostInMs)
+	}
+	s, w := pass(2)
+	if u := s.Unanswered; len(u) != 1 || u[0].Worker != w.Process.Number || u[0].Operations != 2 || u[0].What != "p" ||
+		u[0].Line != "secret.py:3" || w.LostInMs/1000 != 25 {
+		t.Errorf("%v waits, and %s is lost in %d ms; expected two operations for it, and 26 s", u, w.Process.Name, w.LostInMs)
+	}
+	if u := withoutLines(b.st.Report()).Sessions[0].Unanswered; len(u) != 1 || u[0].Line != "" {
+		t.Errorf("a tenant sees %v", u)
+	}
+	b.step(Event{Kind: Cut, Conn: b.workers[1], Err: errLeft})
+	if s, w = pass(5); len(s.Unanswered) != 1 || w.LostInMs/1000 != 14 {
+		t.Errorf("5 s after its connection broke %v waits, and the worker is lost in %d ms, expected 15 s", s.Unanswered,
+			w.LostInMs)
+	}
+	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errLeft})
+	if s := b.st.Report().Sessions[0]; s.Unanswered != nil {
+		t.Errorf("when it is lost, %v waits", s.Unanswered)
+	}
+	statustest.Check(t, b.st.Check())
+}
+
 // While a controller that has started again waits for one of those that were there, it takes no messages of the others,
 // so that it cannot know who is silent.
 func TestNobodyIsSilentWhileTheControllerWaitsForItsCluster(t *testing.T) {

@@ -157,17 +157,12 @@ func (l *stillness) candidates() []uint64 {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// silent reports whether a worker was not heard of for some heartbeats.
-func (l *stillness) silent(w *worker) bool {
-	return w != nil && l.st.now-w.heard >= chain.Quiet(l.st.config.Heartbeat/1e6)*1e6
-}
-
 // cut reports whether a gang has parts both on a worker that was silent for StuckAfter and elsewhere. A gang that is
 // all on one worker waits for no other: it may compute, as far as is known.
 func (l *stillness) cut(g *gang) bool {
 	gone, there := 0, 0
 	g.waits.each(func(slot int) {
-		if w := l.st.workers[slot]; l.silent(w) && l.st.now-w.heard >= l.st.config.StuckAfter {
+		if w := l.st.workers[slot]; l.st.isSilent(w) && l.st.now-w.heard >= l.st.config.StuckAfter {
 			gone++
 		} else {
 			there++
@@ -206,7 +201,7 @@ func (l *stillness) part(g *gang, w *worker, s *standstill) (waits bool) {
 		s.is = false
 		return false
 	}
-	if l.silent(w) {
+	if l.st.isSilent(w) {
 		s.since = max(s.since, w.heard)
 		return false
 	}
@@ -309,7 +304,7 @@ func (st *State) chain(g *gang) []string {
 			}
 		}
 		all.Workers = append(all.Workers, &wire.Report_Worker{Process: w.process, Last: last,
-			SilentMs: (st.now - w.heard) / 1e6})
+			SilentMs: (st.now - w.heard) / 1e6, LostInMs: st.lostIn(w) / 1e6})
 		if !g.waits.has(slot) {
 			c.Ended[w.process.Number] = true
 		}
@@ -318,7 +313,7 @@ func (st *State) chain(g *gang) []string {
 	c.Gang(&wire.Report_SessionReport{Session: g.s.id}, g.number, 1)
 	if len(c.Lines) == 0 { // it is behind other gangs, and cut
 		for _, w := range all.Workers {
-			c.Silent(w, 1)
+			c.Silent(w, true, 1)
 		}
 	}
 	return c.Lines

@@ -8348,10 +8348,11 @@ type Report struct {
 	Devices       uint64                  `protobuf:"varint,13,opt,name=devices,proto3" json:"devices,omitempty"`                                 // of workers that are there
 	// For people: for whom a controller waits that has started again, and for how long. Until then the numbers of
 	// sessions and workers are not known. "": it does not wait.
-	Waits       string              `protobuf:"bytes,17,opt,name=waits,proto3" json:"waits,omitempty"`
-	HeartbeatMs int64               `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"` // how often workers are to be heard of
-	Tenants     []*Report_Tenant    `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                             // by name; none where the controller has no file of tenants
-	SliceWaits  []*Report_SliceWait `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`     // in the order of their turns
+	Waits        string              `protobuf:"bytes,17,opt,name=waits,proto3" json:"waits,omitempty"`
+	HeartbeatMs  int64               `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often workers are to be heard of
+	StuckAfterMs int64               `protobuf:"varint,19,opt,name=stuck_after_ms,json=stuckAfterMs,proto3" json:"stuck_after_ms,omitempty"` // for so long operations may stand still; 0: without end
+	Tenants      []*Report_Tenant    `protobuf:"bytes,20,rep,name=tenants,proto3" json:"tenants,omitempty"`                                  // by name; none where the controller has no file of tenants
+	SliceWaits   []*Report_SliceWait `protobuf:"bytes,14,rep,name=slice_waits,json=sliceWaits,proto3" json:"slice_waits,omitempty"`          // in the order of their turns
 	// Not sent: filled in by the command line, for a cluster that it started.
 	Supervisor    *Report_Supervisor `protobuf:"bytes,30,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -8503,6 +8504,13 @@ func (x *Report) GetWaits() string {
 func (x *Report) GetHeartbeatMs() int64 {
 	if x != nil {
 		return x.HeartbeatMs
+	}
+	return 0
+}
+
+func (x *Report) GetStuckAfterMs() int64 {
+	if x != nil {
+		return x.StuckAfterMs
 	}
 	return 0
 }
@@ -8940,6 +8948,7 @@ type Report_Worker struct {
 	ArrayBytes    []int64      `protobuf:"varint,8,rep,packed,name=array_bytes,json=arrayBytes,proto3" json:"array_bytes,omitempty"`       // of arrays, from the admission of what makes them
 	ProgramBytes  []int64      `protobuf:"varint,9,rep,packed,name=program_bytes,json=programBytes,proto3" json:"program_bytes,omitempty"` // of code, from the admission of a program's first run there
 	TempBytes     []int64      `protobuf:"varint,10,rep,packed,name=temp_bytes,json=tempBytes,proto3" json:"temp_bytes,omitempty"`         // of computations under way beside these: of the one that takes most
+	LostInMs      int64        `protobuf:"varint,11,opt,name=lost_in_ms,json=lostInMs,proto3" json:"lost_in_ms,omitempty"`                 // when it is lost, unless it is heard of before; 0: it is not
 	Link          *Report_Link `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9043,6 +9052,13 @@ func (x *Report_Worker) GetTempBytes() []int64 {
 		return x.TempBytes
 	}
 	return nil
+}
+
+func (x *Report_Worker) GetLostInMs() int64 {
+	if x != nil {
+		return x.LostInMs
+	}
+	return 0
 }
 
 func (x *Report_Worker) GetLink() *Report_Link {
@@ -9325,6 +9341,7 @@ type Report_SessionReport struct {
 	Tenant        string                 `protobuf:"bytes,26,opt,name=tenant,proto3" json:"tenant,omitempty"`                         // whose it is; empty where the controller has no file of tenants
 	Lacks         string                 `protobuf:"bytes,27,opt,name=lacks,proto3" json:"lacks,omitempty"`                           // which of its devices have no worker, and why; empty where all have one
 	Platforms     []string               `protobuf:"bytes,28,rep,name=platforms,proto3" json:"platforms,omitempty"`                   // of its devices
+	Unanswered    []*Report_Unanswered   `protobuf:"bytes,29,rep,name=unanswered,proto3" json:"unanswered,omitempty"`                 // by workers that say nothing, in the order of its devices
 	Link          *Report_Link           `protobuf:"bytes,40,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9472,11 +9489,95 @@ func (x *Report_SessionReport) GetPlatforms() []string {
 	return nil
 }
 
+func (x *Report_SessionReport) GetUnanswered() []*Report_Unanswered {
+	if x != nil {
+		return x.Unanswered
+	}
+	return nil
+}
+
 func (x *Report_SessionReport) GetLink() *Report_Link {
 	if x != nil {
 		return x.Link
 	}
 	return nil
+}
+
+// What of a session waits for a worker that was not heard of for some heartbeats.
+type Report_Unanswered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        uint64                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`         // its process number
+	Operations    uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"` // that the worker takes part in: this one, and those behind it
+	What          string                 `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`              // the program's name, or what is to be done
+	Line          string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`              // of the user's code that called it, for operators; may be empty
+	Elsewhere     bool                   `protobuf:"varint,5,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`   // one of them waits on other workers, too
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report_Unanswered) Reset() {
+	*x = Report_Unanswered{}
+	mi := &file_wire_proto_msgTypes[116]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report_Unanswered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report_Unanswered) ProtoMessage() {}
+
+func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[116]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report_Unanswered.ProtoReflect.Descriptor instead.
+func (*Report_Unanswered) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{100, 7}
+}
+
+func (x *Report_Unanswered) GetWorker() uint64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *Report_Unanswered) GetOperations() uint64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+func (x *Report_Unanswered) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Report_Unanswered) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *Report_Unanswered) GetElsewhere() bool {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return false
 }
 
 // What a tenant may have, as the file of tenants says, and what its sessions have.
@@ -9507,7 +9608,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9519,7 +9620,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9532,7 +9633,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 7}
+	return file_wire_proto_rawDescGZIP(), []int{100, 8}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9685,7 +9786,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9697,7 +9798,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9710,7 +9811,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 8}
+	return file_wire_proto_rawDescGZIP(), []int{100, 9}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9799,7 +9900,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9811,7 +9912,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9824,7 +9925,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 9}
+	return file_wire_proto_rawDescGZIP(), []int{100, 10}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9887,7 +9988,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9899,7 +10000,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9912,7 +10013,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 10}
+	return file_wire_proto_rawDescGZIP(), []int{100, 11}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -9956,7 +10057,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9968,7 +10069,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9981,7 +10082,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 11}
+	return file_wire_proto_rawDescGZIP(), []int{100, 12}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -10078,7 +10179,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10090,7 +10191,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10103,7 +10204,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 12}
+	return file_wire_proto_rawDescGZIP(), []int{100, 13}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -10173,7 +10274,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10185,7 +10286,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10198,7 +10299,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 13}
+	return file_wire_proto_rawDescGZIP(), []int{100, 14}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10228,7 +10329,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10240,7 +10341,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10253,7 +10354,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 14}
+	return file_wire_proto_rawDescGZIP(), []int{100, 15}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -11035,7 +11136,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xcf\"\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xe2$\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11054,7 +11155,8 @@ const file_wire_proto_rawDesc = "" +
 	"\rmore_programs\x18\x10 \x01(\rR\fmorePrograms\x12\x18\n" +
 	"\adevices\x18\r \x01(\x04R\adevices\x12\x14\n" +
 	"\x05waits\x18\x11 \x01(\tR\x05waits\x12!\n" +
-	"\fheartbeat_ms\x18\x0f \x01(\x03R\vheartbeatMs\x126\n" +
+	"\fheartbeat_ms\x18\x0f \x01(\x03R\vheartbeatMs\x12$\n" +
+	"\x0estuck_after_ms\x18\x13 \x01(\x03R\fstuckAfterMs\x126\n" +
 	"\atenants\x18\x14 \x03(\v2\x1c.pathways.wire.Report.TenantR\atenants\x12@\n" +
 	"\vslice_waits\x18\x0e \x03(\v2\x1f.pathways.wire.Report.SliceWaitR\n" +
 	"sliceWaits\x12@\n" +
@@ -11076,7 +11178,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Island\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x126\n" +
-	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xc2\x03\n" +
+	"\aworkers\x18\x03 \x03(\v2\x1c.pathways.wire.Report.WorkerR\aworkers\x1a\xe0\x03\n" +
 	"\x06Worker\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.pathways.wire.ProcessR\aprocess\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x12,\n" +
@@ -11090,7 +11192,9 @@ const file_wire_proto_rawDesc = "" +
 	"\rprogram_bytes\x18\t \x03(\x03R\fprogramBytes\x12\x1d\n" +
 	"\n" +
 	"temp_bytes\x18\n" +
-	" \x03(\x03R\ttempBytes\x12.\n" +
+	" \x03(\x03R\ttempBytes\x12\x1c\n" +
+	"\n" +
+	"lost_in_ms\x18\v \x01(\x03R\blostInMs\x12.\n" +
 	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x01\n" +
 	"\x04Link\x12\x15\n" +
 	"\x06cut_ms\x18\x01 \x01(\x03R\x05cutMs\x12\x12\n" +
@@ -11112,7 +11216,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
 	"\x04host\x18\x05 \x01(\tR\x04host\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\x1a\x82\x04\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x1a\xc4\x04\n" +
 	"\rSessionReport\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -11130,8 +11234,20 @@ const file_wire_proto_rawDesc = "" +
 	"\x04held\x18\x19 \x01(\v2\x1a.pathways.wire.Report.HeldR\x04held\x12\x16\n" +
 	"\x06tenant\x18\x1a \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05lacks\x18\x1b \x01(\tR\x05lacks\x12\x1c\n" +
-	"\tplatforms\x18\x1c \x03(\tR\tplatforms\x12.\n" +
-	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x90\x04\n" +
+	"\tplatforms\x18\x1c \x03(\tR\tplatforms\x12@\n" +
+	"\n" +
+	"unanswered\x18\x1d \x03(\v2 .pathways.wire.Report.UnansweredR\n" +
+	"unanswered\x12.\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x8a\x01\n" +
+	"\n" +
+	"Unanswered\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x02 \x01(\x04R\n" +
+	"operations\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x12\n" +
+	"\x04line\x18\x04 \x01(\tR\x04line\x12\x1c\n" +
+	"\telsewhere\x18\x05 \x01(\bR\telsewhere\x1a\x90\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
@@ -11240,7 +11356,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11361,14 +11477,15 @@ var file_wire_proto_goTypes = []any{
 	(*Report_Program)(nil),       // 116: pathways.wire.Report.Program
 	(*Report_Refusal)(nil),       // 117: pathways.wire.Report.Refusal
 	(*Report_SessionReport)(nil), // 118: pathways.wire.Report.SessionReport
-	(*Report_Tenant)(nil),        // 119: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 120: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 121: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 122: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 123: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 124: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 125: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 126: pathways.wire.Report.Supervised
+	(*Report_Unanswered)(nil),    // 119: pathways.wire.Report.Unanswered
+	(*Report_Tenant)(nil),        // 120: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 121: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 122: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 123: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 124: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 125: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 126: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 127: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
@@ -11415,7 +11532,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 41: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	42,  // 42: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	45,  // 43: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	120, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	121, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	43,  // 45: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	43,  // 46: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	44,  // 47: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -11478,11 +11595,11 @@ var file_wire_proto_depIdxs = []int32{
 	111, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
 	113, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
 	118, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	124, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	125, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
 	116, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	119, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	123, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	125, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	120, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	124, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	126, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
 	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
 	98,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
 	114, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
@@ -11491,18 +11608,19 @@ var file_wire_proto_depIdxs = []int32{
 	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
 	117, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
 	115, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	122, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	120, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	115, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	121, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	89,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	121, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	126, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	127, // [127:127] is the sub-list for method output_type
-	127, // [127:127] is the sub-list for method input_type
-	127, // [127:127] is the sub-list for extension type_name
-	127, // [127:127] is the sub-list for extension extendee
-	0,   // [0:127] is the sub-list for field type_name
+	123, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	121, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	119, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	115, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	122, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	89,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	122, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	127, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	128, // [128:128] is the sub-list for method output_type
+	128, // [128:128] is the sub-list for method input_type
+	128, // [128:128] is the sub-list for extension type_name
+	128, // [128:128] is the sub-list for extension extendee
+	0,   // [0:128] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11516,7 +11634,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   124,
+			NumMessages:   125,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

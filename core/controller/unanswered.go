@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"github.com/openpathways/pathways/core/chain"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// What waits for a worker that says nothing waits until it is heard of, or lost: the latter comes in bounded time, by
+// Config.Silence and the lease of its link, and ends all that the worker has a part in. What stands still on other
+// workers meanwhile may end earlier, see stuck.go. People are told of both.
+
+// isSilent reports whether a worker was not heard of for some heartbeats.
+func (st *State) isSilent(w *worker) bool {
+	return w != nil && w.gone == nil && st.now-w.heard >= chain.Quiet(st.config.Heartbeat/1e6)*1e6
+}
+
+// lostIn returns after how long a worker is lost that is not heard of before; 0 where it is not.
+func (st *State) lostIn(w *worker) int64 {
+	c := st.conns[w.to[0]]
+	switch {
+	case c == nil || st.config.Silence <= 0:
+		return 0
+	case c.cuts.isCut():
+		return max(1e6, c.cuts.left(st.now))
+	}
+	return max(1e6, st.config.Silence-(st.now-w.heard)+c.cuts.lease)
+}
+
+// unanswered tells what of a session waits for workers that say nothing. It takes time in proportion to its devices,
+// and where there is such a worker, to its operations under way.
+func (st *State) unanswered(s *session) (all []*wire.Report_Unanswered) {
+	var seen set
+	for _, slot := range s.slots {
+		if w := st.workers[slot]; !seen.has(slot) && st.isSilent(w) {
+			seen.add(slot)
+			if u := st.unansweredBy(s, w); u != nil {
+				all = append(all, u)
+			}
+		}
+	}
+	return all
+}
+
+func (st *State) unansweredBy(s *session, w *worker) *wire.Report_Unanswered {
+	u := &wire.Report_Unanswered{Worker: w.process.Number}
+	adds := func(what string, line []byte) {
+		if u.Operations++; u.Operations == 1 {
+			u.What, u.Line = what, string(line)
+		}
+	}
+	for _, under := range []gangs{s.readers, s.putters} {
+		for g := under.first; g != nil; g = g.behind {
+			if g.waits.has(w.slot) {
+				adds(g.name(), g.line)
+				u.Elsewhere = u.Elsewhere || g.left > 1
+			}
+		}
+	}
+	for e := s.line.first; e != nil; e = e.behind {
+		if e.g != nil && e.g.to.has(w.slot) {
+			adds(e.g.name(), e.g.line)
+		}
+	}
+	if g := s.waiting; g != nil && g.held.loading && g.program.loading.has(w.slot) {
+		adds("loading "+g.name(), g.line)
+	}
+	for _, c := range s.compiling {
+		if c.by == w && !c.ready {
+			adds("compiling a program", nil)
+		}
+	}
+	if u.Operations == 0 {
+		return nil
+	}
+	return u
+}
