@@ -16,6 +16,7 @@ import (
 // would take a message more; unless the run has so many pieces that its own message would become too long.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
+// A controller that starts again knows of none: those that runs under way read are assembled again, see rejoin.go.
 
 // maxAssemblies bounds what is remembered of arguments that runs have read, assembled or not.
 const maxAssemblies = 1 << 14
@@ -100,16 +101,17 @@ func (a *assemblies) without(objects []uint64) (assembled []uint64) {
 	return assembled
 }
 
-// assemble puts assembled objects in the place of arguments of several. The caller holds order.
-func (r *remote) assemble(run *wire.Run) {
+// assemble puts assembled objects in the place of arguments of several, and returns what it knows of those objects. The
+// caller holds order.
+func (r *remote) assemble(run *wire.Run) (read []*assembly) {
 	if !r.welcome.Assembles || run.Only != 0 {
-		return
+		return nil
 	}
 	r.mu.Lock()
 	devices := r.devices[run.Program]
 	r.mu.Unlock()
 	if devices == "" {
-		return
+		return nil
 	}
 	pieces := 0
 	for _, m := range run.Mixed {
@@ -133,8 +135,12 @@ func (r *remote) assemble(run *wire.Run) {
 			_ = r.post(wire.KindAssemble, true) // if it fails, the reader gets the error too
 		}
 		inputs[m.Argument] = known.object
+		if r.kept.on {
+			read = append(read, known)
+		}
 	}
 	run.Inputs, run.Mixed = inputs, mixed
+	return read
 }
 
 // keepDevices keeps the devices of a program.

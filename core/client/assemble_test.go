@@ -21,15 +21,20 @@ func assembling(t *testing.T, takes bool) *near {
 	return n
 }
 
-// reads submits a run of which argument 1 is made of shards of two objects.
+// reads submits a run of program 1 of which argument 1 is made of shards of two objects.
 func (n *near) reads(objects ...uint64) {
+	n.t.Helper()
+	n.runReads(1, objects...)
+}
+
+func (n *near) runReads(program uint64, objects ...uint64) {
 	n.t.Helper()
 	inputs, m := []uint64{5, 0}, &wire.Mixed{Argument: 1}
 	for _, o := range objects {
 		m.Pieces = append(m.Pieces, &wire.Piece{Object: o, Rows: 1})
 	}
-	statustest.OK(n.t, n.cluster.Run(&RunSpec{Program: 1, FirstOutput: 100, Inputs: inputs, Mixed: []*wire.Mixed{m},
-		Only: -1}))
+	statustest.OK(n.t, n.cluster.Run(&RunSpec{Program: program, FirstOutput: 100, Inputs: inputs,
+		Mixed: []*wire.Mixed{m}, Only: -1}))
 	if !slices.Equal(inputs, []uint64{5, 0}) {
 		n.t.Errorf("the caller's inputs became %v", inputs)
 	}
@@ -40,22 +45,27 @@ func (n *near) heard() (all []string) {
 	n.far.mu.Lock()
 	defer n.far.mu.Unlock()
 	for _, m := range n.far.sent {
-		switch m.kind {
-		case wire.KindRun:
-			r := new(wire.Run)
-			_ = r.Parse(m.payload)
-			all = append(all, fmt.Sprintf("run of %v, %d mixed", r.Inputs, len(r.Mixed)))
-		case wire.KindAssemble:
-			a := new(wire.Assemble)
-			_ = proto.Unmarshal(m.payload, a)
-			all = append(all, fmt.Sprintf("assemble %d for program %d of %d pieces", a.Object, a.Program, len(a.Pieces)))
-		case wire.KindFree:
-			f := new(wire.Free)
-			_ = proto.Unmarshal(m.payload, f)
-			all = append(all, fmt.Sprintf("free %v", f.Objects))
-		}
+		all = append(all, m.words()...)
 	}
 	return all
+}
+
+func (m message) words() []string {
+	switch m.kind {
+	case wire.KindRun:
+		r := new(wire.Run)
+		_ = r.Parse(m.payload)
+		return []string{fmt.Sprintf("run of %v, %d mixed", r.Inputs, len(r.Mixed))}
+	case wire.KindAssemble:
+		a := new(wire.Assemble)
+		_ = proto.Unmarshal(m.payload, a)
+		return []string{fmt.Sprintf("assemble %d for program %d of %d pieces", a.Object, a.Program, len(a.Pieces))}
+	case wire.KindFree:
+		f := new(wire.Free)
+		_ = proto.Unmarshal(m.payload, f)
+		return []string{fmt.Sprintf("free %v", f.Objects)}
+	}
+	return nil
 }
 
 // An argument of so many objects that a run's message would become too long is assembled for the first run.

@@ -129,8 +129,9 @@ type pending struct {
 	put     *putting
 	fetch   *fetching
 	calls   *calling
-	message []byte   // its frame, where the session outlives its controller
-	play    *playing // instead, of a play's nodes
+	message []byte      // its frame, where the session outlives its controller
+	reads   []*assembly // then: what of a run's arguments is assembled
+	play    *playing    // instead, of a play's nodes
 }
 
 // compiling is a Compile in progress.

@@ -122,7 +122,7 @@ func (r *remote) sendPut(later bool) {
 	// the end of the connection, too.
 	r.buf, _ = proto.MarshalOptions{}.MarshalAppend(r.buf[:0], &wire.Put{Op: o.op, Object: o.object, Devices: o.devices,
 		Array: &wire.Array{Dtype: uint32(o.shape.DType), Dims: o.shape.Dims, Memory: o.memory}})
-	r.remember(wire.KindPut, o.op)
+	r.remember(wire.KindPut, o.op, nil)
 	_ = r.post(wire.KindPut, later)
 	r.mu.Lock()
 	o.put.unsent = false

@@ -37,15 +37,16 @@ type remembered struct {
 	ends  int      // since workers were told; remote.mu guards it
 }
 
-// remember keeps the message of an operation, which is in buf. The caller holds order.
-func (r *remote) remember(kind wire.Kind, op uint64) {
+// remember keeps the message of an operation, which is in buf, and what is assembled of its arguments. The caller holds
+// order.
+func (r *remote) remember(kind wire.Kind, op uint64, reads []*assembly) {
 	if !r.kept.on {
 		return
 	}
 	message := wire.AppendFrame(make([]byte, 0, len(r.buf)+wire.Header), kind, r.buf)
 	r.mu.Lock()
 	if p, ok := r.pending[op]; ok {
-		p.message = message
+		p.message, p.reads = message, reads
 		r.pending[op] = p
 	}
 	r.mu.Unlock()
@@ -117,11 +118,6 @@ func (r *remote) rejoin() error {
 	r.mu.Lock()
 	a := &retold{last: &wire.Rejoin{Epoch: r.epoch, Last: r.op, Programs: slices.Sorted(maps.Keys(r.devices))}}
 	r.retellGraphs(a)
-	for _, as := range r.assemblies.by {
-		if as.object != 0 {
-			a.add(wire.KindAssemble, as.message)
-		}
-	}
 	for _, id := range slices.Sorted(maps.Keys(r.compiles)) {
 		a.add(wire.KindCompile, r.compiles[id].message)
 	}
@@ -162,6 +158,7 @@ func (r *remote) retellGraphs(a *retold) {
 func (r *remote) retellOperations(a *retold) {
 	var aborts []*wire.Abort
 	var play *playing // whose message was added last
+	told := map[*assembly]bool{}
 	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
 		p := r.pending[op]
 		switch {
@@ -172,6 +169,7 @@ func (r *remote) retellOperations(a *retold) {
 				a.frames = append(a.frames, play.message)
 			}
 		case p.put == nil:
+			r.retellAssemblies(a, p, told)
 			a.frames = append(a.frames, p.message)
 		default:
 			frame, err := r.delivered(op, p.message)
@@ -183,6 +181,29 @@ func (r *remote) retellOperations(a *retold) {
 	}
 	for _, m := range aborts {
 		a.say(wire.KindAbort, m)
+	}
+	for _, as := range r.assemblies.by {
+		if !told[as] {
+			as.object, as.message = 0, nil // the next run that reads it has it assembled
+		}
+	}
+}
+
+// retellAssemblies adds what is assembled of the arguments of a run, but for what was told: behind the operations that
+// make its members, also where they are freed since. The program for which it was assembled at first may be forgotten,
+// so it is assembled for the one that runs, which has the same devices.
+func (r *remote) retellAssemblies(a *retold, p pending, told map[*assembly]bool) {
+	for _, as := range p.reads {
+		if told[as] {
+			continue
+		}
+		told[as] = true
+		m, run := new(wire.Assemble), new(wire.Run)
+		if _, payload, _, err := wire.NextFrame(p.message); err == nil && run.Parse(payload) == nil &&
+			proto.Unmarshal(as.message, m) == nil {
+			m.Program = run.Program
+			a.say(wire.KindAssemble, m)
+		}
 	}
 }
 

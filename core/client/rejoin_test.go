@@ -1,11 +1,14 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,18 +28,39 @@ func (l lasting) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wi
 	return l, l.welcome, nil
 }
 
+// connectLasting connects to a controller that can start again.
+func connectLasting(t *testing.T) *near {
+	n := &near{t: t, far: newFar(), exchange: new(noExchange)}
+	n.far.keep, n.far.welcome.Keeps = true, true
+	var err error
+	n.cluster, err = Connect(t.Context(), Config{Dialer: lasting{n.far}, Hello: &wire.Hello{},
+		Exchange: func(*wire.Welcome) (transport.Exchange, error) { return n.exchange, nil }})
+	statustest.OK(t, err)
+	return n
+}
+
+// retold has the controller start again, and returns the messages that it is sent again.
+func (n *near) retold() (all []message) {
+	n.t.Helper()
+	before := len(n.came(wire.KindRejoin))
+	n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
+	synctest.Wait()
+	m := new(wire.Rejoin)
+	statustest.OK(n.t, proto.Unmarshal(n.came(wire.KindRejoin)[before], m))
+	for frames := m.Frames; len(frames) > 0; {
+		kind, payload, rest, err := wire.NextFrame(frames)
+		statustest.OK(n.t, err)
+		frames, all = rest, append(all, message{kind, payload})
+	}
+	return all
+}
+
 // Puts are under way when another worker takes the place of a lost one, and the controller starts again before they
 // end. Each is sent again with the rows whose bytes went to where its devices are now, and cancelled if it has none; a
 // put that was called behind the change has all of its rows, whenever its array got its number.
 func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &near{t: t, far: newFar(), exchange: new(noExchange)}
-		n.far.keep, n.far.welcome.Keeps = true, true
-		var err error
-		if n.cluster, err = Connect(t.Context(), Config{Dialer: lasting{n.far}, Hello: &wire.Hello{},
-			Exchange: func(*wire.Welcome) (transport.Exchange, error) { return n.exchange, nil }}); err != nil {
-			t.Fatal(err)
-		}
+		n := connectLasting(t)
 		defer n.cluster.Close()
 		put := func(object uint64, devices ...uint32) {
 			t.Helper()
@@ -54,28 +78,72 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 			Workers: []*wire.Process{{Number: 7}}})
 		synctest.Wait()
 		put(first+2, 0, 1)
-		n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
-		synctest.Wait()
 
 		var got []string
-		m := new(wire.Rejoin)
-		statustest.OK(t, proto.Unmarshal(n.came(wire.KindRejoin)[0], m))
-		for frames := m.Frames; len(frames) > 0; {
-			kind, payload, rest, err := wire.NextFrame(frames)
-			statustest.OK(t, err)
-			frames = rest
-			switch put, abort := new(wire.Put), new(wire.Abort); kind {
+		for _, m := range n.retold() {
+			switch put, abort := new(wire.Put), new(wire.Abort); m.kind {
 			case wire.KindPut:
-				statustest.OK(t, proto.Unmarshal(payload, put))
+				statustest.OK(t, proto.Unmarshal(m.payload, put))
 				got = append(got, fmt.Sprint(put.Op, put.Devices, status.CodeOf(put.Lost.Err())))
 			case wire.KindAbort:
-				statustest.OK(t, proto.Unmarshal(payload, abort))
+				statustest.OK(t, proto.Unmarshal(m.payload, abort))
 				got = append(got, fmt.Sprint(abort.Gang, status.CodeOf(abort.Status.Err())))
 			}
 		}
 		want := []string{"1 [0] UNAVAILABLE", "2 [1] OK", "3 [0 1] OK", "2 UNAVAILABLE"}
 		if !slices.Equal(got, want) {
 			t.Errorf("the controller is sent %q, want %q", got, want)
+		}
+	})
+}
+
+// What the arguments of runs under way are assembled of is sent again behind the operations that make its members, also
+// if these are freed since, and for a program that is there still. What no run under way reads is assembled anew.
+func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connectLasting(t)
+		defer n.cluster.Close()
+		r := n.cluster.(*remote)
+		r.welcome.Assembles = true
+		for program := range uint64(2) {
+			r.keepDevices(program+1, []uint32{0, 1})
+		}
+		o := n.cluster.Objects(10)
+		n.reads(o, o+1) // operation 1
+		n.reads(o, o+1) // operation 2, of an object o+10
+		n.reads(o+2, o+3)
+		n.reads(o+2, o+3) // operation 4, of an object o+11
+		n.cluster.Forget(1)
+		moved := o + 4
+		statustest.OK(t, n.cluster.Transfer(&wire.Transfer{Object: moved, Array: &wire.Array{},
+			Moves: []*wire.Move{{Source: o + 2, To: 1}}}, 0)) // operation 5
+		n.runReads(2, o, o+1)
+		n.runReads(2, o, moved)
+		n.runReads(2, o, moved) // operation 8, of an object o+12
+		n.cluster.Free([]uint64{moved})
+		time.Sleep(2 * freeAfter)
+		n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1, 2, 3, 4}})
+		synctest.Wait()
+		var got []string
+		for _, m := range n.retold() {
+			got = append(got, cmp.Or(strings.Join(m.words(), ""), fmt.Sprint(m.kind)))
+		}
+		want := []string{fmt.Sprint(wire.KindTransfer),
+			fmt.Sprintf("assemble %d for program 2 of 2 pieces", o+10), fmt.Sprintf("run of [5 %d], 0 mixed", o+10),
+			"run of [5 0], 1 mixed",
+			fmt.Sprintf("assemble %d for program 2 of 2 pieces", o+12), fmt.Sprintf("run of [5 %d], 0 mixed", o+12),
+			fmt.Sprint(wire.KindForget), fmt.Sprintf("free [%d %d]", moved, o+12)}
+		if !slices.Equal(got, want) {
+			t.Errorf("the controller is sent %q, want %q", got, want)
+		}
+		before := len(n.heard())
+		n.runReads(2, o, o+1)
+		n.runReads(2, o+2, o+3)
+		synctest.Wait()
+		want = []string{fmt.Sprintf("run of [5 %d], 0 mixed", o+10),
+			fmt.Sprintf("assemble %d for program 2 of 2 pieces", o+13), fmt.Sprintf("run of [5 %d], 0 mixed", o+13)}
+		if got := n.heard()[before:]; !slices.Equal(got, want) {
+			t.Errorf("then it got %q, want %q", got, want)
 		}
 	})
 }

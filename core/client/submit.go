@@ -86,9 +86,10 @@ func (r *remote) waitForRoom(ask bool) {
 }
 
 // send sends the operation in buf. If the connection has ended, the reader ends this
-// operation with all others; if the message cannot be sent, its number is taken back.
-func (r *remote) send(kind wire.Kind, op uint64) error {
-	r.remember(kind, op)
+// operation with all others; if the message cannot be sent, its number is taken back. Reads is
+// what is assembled of its arguments.
+func (r *remote) send(kind wire.Kind, op uint64, reads ...*assembly) error {
+	r.remember(kind, op, reads)
 	err := r.post(kind, false)
 	if status.CodeOf(err) == status.InvalidArgument {
 		return r.takeBack(op, err)
@@ -137,11 +138,12 @@ func (r *remote) Run(s *RunSpec) error {
 	run := wire.Run{Op: op, Program: s.Program, FirstOutput: s.FirstOutput, Inputs: s.Inputs, Mixed: s.Mixed,
 		NotDonated: s.NotDonated,
 		Only:       uint32(s.Only + 1), Trace: s.Trace}
+	var reads []*assembly
 	if len(run.Mixed) > 0 {
-		r.assemble(&run)
+		reads = r.assemble(&run)
 	}
 	r.buf = run.Append(r.buf[:0])
-	err = r.send(wire.KindRun, op)
+	err = r.send(wire.KindRun, op, reads...)
 	r.called(begun, "run", op, 0)
 	return err
 }

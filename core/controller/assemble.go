@@ -42,39 +42,69 @@ func (st *State) assembleLater(s *session, ev *Event, m *wire.Assemble) error {
 // so.
 func (st *State) assemble(s *session, m *wire.Assemble) {
 	s.unmade, s.pieces = s.unmade-1, s.pieces-1-len(m.Pieces)
+	st.assembleNow(s, m)
+}
+
+// assembleNow makes the object. For a run that was dispatched before the controller started again, the workers are told
+// of it whatever became of its members since.
+func (st *State) assembleNow(s *session, m *wire.Assemble) {
 	p := s.programs[m.Program]
 	if p == nil || m.Object == 0 || s.objects[m.Object] != nil {
 		return
 	}
-	a, err := st.members(s, p.place, m.Pieces)
+	var a *assembly
+	err := fits(p.place, m.Pieces)
+	tells := err == nil && st.known != nil
+	if err == nil {
+		a, err = st.members(s, p.place, m.Pieces)
+	}
 	if err == nil {
 		err = st.alive(p.place)
 	}
-	if st.create(s, m.Object, []int64{0}, []int64{0}, p.place, err) != nil || err != nil {
+	if st.create(s, m.Object, []int64{0}, []int64{0}, p.place, err) != nil || err != nil && !tells {
 		return
 	}
-	s.objects[m.Object].of = a
-	for i, id := range a.members {
-		member := s.objects[id]
-		a.at = append(a.at, len(member.in))
-		member.in = append(member.in, membership{m.Object, i})
+	o := s.objects[m.Object]
+	o.absent = false // though it may have failed
+	if err == nil {
+		o.of = a
+		for i, id := range a.members {
+			member := s.objects[id]
+			a.at = append(a.at, len(member.in))
+			member.in = append(member.in, membership{m.Object, i})
+		}
 	}
 	st.tell(s, p.place.workers)
 	st.gang++
 	own := ownPieces(p.place, m)
 	p.place.workers.each(func(slot int) {
-		st.deliverDispatch(st.workers[slot].to[:], st.gang, 0, s, wire.KindAssemble, true, encoded(own[slot]))
+		if w := st.workers[slot]; w.gone == nil {
+			st.deliverDispatch(w.to[:], st.gang, 0, s, wire.KindAssemble, true, encoded(own[slot]))
+		}
 	})
 }
 
-// members checks the pieces that an object is to be assembled of, one for each device of a place.
+// fits returns why pieces are not of one shard for each device of a place; nil if they are.
+func fits(at *place, pieces []*wire.Piece) error {
+	left := len(at.rows)
+	for _, piece := range pieces {
+		if piece == nil || piece.Rows == 0 || int(piece.Rows) > left {
+			left = -1
+			break
+		}
+		left -= int(piece.Rows)
+	}
+	if left != 0 {
+		return invalid("an assembled array has other than %d rows, the devices of its program", len(at.rows))
+	}
+	return nil
+}
+
+// members checks the pieces that an object is to be assembled of, which fit the place.
 func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly, error) {
 	a := new(assembly)
 	index, row := map[uint64]int{}, 0 // index says where a member is
 	for _, piece := range pieces {
-		if piece == nil || piece.Rows == 0 || int(piece.Rows) > len(at.rows)-row {
-			return nil, invalid("an assembled array has other than %d rows, the devices of its program", len(at.rows))
-		}
 		var here set
 		for _, d := range at.rows[row : row+int(piece.Rows)] {
 			here.add(int(d))
@@ -94,9 +124,6 @@ func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly
 		}
 		index[piece.Object] = len(a.members)
 		a.members, a.rows = append(a.members, piece.Object), append(a.rows, int(piece.Rows))
-	}
-	if row != len(at.rows) {
-		return nil, invalid("an assembled array has %d rows, and its program %d devices", row, len(at.rows))
 	}
 	return a, nil
 }

@@ -115,7 +115,8 @@ func (st *State) comesBack(conn uint64) {
 // rebuild makes the State of what workers and clients have said.
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
-		pending: map[opName]bool{}, made: map[opName]bool{}, numbers: map[uint64]bool{}}
+		assembles: map[opName]*wire.Assemble{}, pending: map[opName]bool{}, made: map[opName]bool{},
+		numbers: map[uint64]bool{}}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		st.noteMissing(st.sessions[id]) // before another worker takes the place of one that is lost
 		r.takesOffer(st.sessions[id])
@@ -166,8 +167,10 @@ type rebuilding struct {
 	sent     []*reminder                      // of all sessions, what no worker can have first
 	underWay []*reminder                      // operations that workers have
 	made     map[opName]bool                  // objects that underWay makes
-	numbers  map[uint64]bool                  // of gangs that workers have
-	offered  []*session                       // whose clients are told again of an offer
+	// Objects that are assembled.
+	assembles map[opName]*wire.Assemble
+	numbers   map[uint64]bool // of gangs that workers have
+	offered   []*session      // whose clients are told again of an offer
 }
 
 // heldArray is what workers have of an array.
@@ -367,6 +370,8 @@ func (r *rebuilding) frames(s *session, frames []byte) error {
 		case *wire.Graph: // plays need it
 			r.st.define(s, m, &one.ev)
 			continue
+		case *wire.Assemble:
+			r.assembles[opName{s.id, m.Object}] = m
 		case *wire.Play:
 			one.op = m.Op
 			r.nodes(one, m)
@@ -481,9 +486,22 @@ func (r *rebuilding) makeGangs() {
 			st.known = nil
 			continue
 		}
+		if m, ok := one.ev.Message.(*wire.Run); ok {
+			r.assembleFor(one.s, m)
+		}
 		st.perform(one.s, &queued{kind: one.ev.Wire, op: one.op, message: one.ev.Message, payload: one.ev.Payload,
 			kept: true})
 		st.known = nil
+	}
+}
+
+// assembleFor assembles what a run reads that was dispatched: those of its workers that lack it may lack that, too.
+// Others may have freed members behind the run, which then fails what is assembled, and not the run.
+func (r *rebuilding) assembleFor(s *session, run *wire.Run) {
+	for _, object := range run.Inputs {
+		if m := r.assembles[opName{s.id, object}]; m != nil && s.objects[object] == nil {
+			r.st.assembleNow(s, m)
+		}
 	}
 }
 

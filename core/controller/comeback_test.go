@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -292,6 +293,37 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A worker that lacks a run, and what is assembled of its arguments, is sent both in their order, whatever became of
+// the members on a worker that has begun the run.
+func TestRunsOfAssembledArraysGoOnWhenTheControllerStartsAgain(t *testing.T) {
+	for _, second := range []uint64{1, 5} { // the other member is there, or was freed behind the run
+		b := newBedThatKeeps(t)
+		assemble := &wire.Assemble{Object: 9, Program: 1, Pieces: []*wire.Piece{{Object: 1, Rows: 1},
+			{Object: second, Rows: 1}}}
+		client := &wire.Rejoin{Last: 2, Frames: append(frames(t, wire.KindAssemble, assemble),
+			frames(t, wire.KindRun, &wire.Run{Op: 2, Program: 1, Inputs: []uint64{9}, FirstOutput: 2})...)}
+		if second != 1 {
+			client.Frames = append(client.Frames, frames(t, wire.KindFree, &wire.Free{Objects: []uint64{second, 9}})...)
+		}
+		got := b.work(b.startAgain([2][]*wire.HeldGang{{}, {{Gang: 70, Op: 2}}}, client))
+		want := [2][]string{{"71", "70"}, {"71"}}
+		if second != 1 {
+			want = [2][]string{{"71", "70", "72"}, {"71", "72"}}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("with a member %d the workers are sent %v, want %v", second, got, want)
+		}
+		b.done(0, 70)
+		b.done(1, 70)
+		if got := b.told(); !slices.Equal(got, []int{2}) {
+			t.Errorf("the client is told that %v have ended, want 2", got)
+		}
+		if o := b.st.sessions[1].objects[9]; (o != nil) != (second == 1) {
+			t.Errorf("with a member %d, what was assembled is %v", second, o)
+		}
 	}
 }
 

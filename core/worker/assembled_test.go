@@ -37,6 +37,25 @@ func TestRunReadsAssembledArray(t *testing.T) {
 	w.empty()
 }
 
+// A controller that has started again assembles what its runs read: the worker forgets what the one before had it
+// assemble, but for runs that it was sent.
+func TestAssembledArraysEndWithTheStartOfTheController(t *testing.T) {
+	w := newWorld(t, 1, 2, sum())
+	w.must(w.put(1, 1, 1, w.devices, ramp))
+	w.dispatch(1, wire.KindAssemble, &wire.Assemble{Object: 9, Devices: []uint32{0, 1},
+		Pieces: []*wire.Piece{{Object: 1, Rows: 2}}}, w.all...)
+	run := func(object uint64) uint64 {
+		return w.dispatch(1, wire.KindRun, &wire.Run{Op: object, Program: 1, Inputs: []uint64{9}, FirstOutput: object},
+			w.all...)
+	}
+	before := run(2)
+	w.tell(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
+	w.must(before)
+	statustest.Fails(t, "a run that comes later", w.wait(run(3), w.all...), status.NotFound)
+	w.free(1, 2, 3)
+	w.empty()
+}
+
 // A run that donates an assembled array takes over the shards that it is made of, on each device its own.
 func TestRunDonatesAssembledArray(t *testing.T) {
 	p := addOne()

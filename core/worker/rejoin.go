@@ -76,6 +76,9 @@ const maxHeld = 1 << 16
 // it.
 func (w *Worker) rejoin() error {
 	w.posts.leave(true)
+	for _, s := range w.sessions {
+		s.assembled = nil // runs that come from now on read what is assembled from now on
+	}
 	holdings := map[uint32]*wire.Holding{}
 	of := func(session uint32) *wire.Holding {
 		h := holdings[session]
