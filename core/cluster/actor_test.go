@@ -454,14 +454,23 @@ func (a *actor) compute() bool {
 		z.risk = z.risk || o.risk
 	}
 	z.compute(n, in)
-	spec.Token = a.begin(fmt.Sprintf("%s of %v on %v into %d", c.program.Name, spec.Inputs, y.devices, z.object), z.risk)
-	if a.gone(spec.Token, a.s.Run(spec)) {
-		return false
+	times := 1
+	if spec.Mixed != nil {
+		times += a.r.IntN(3) // what is read again is assembled
+	}
+	for range times {
+		spec.Token = a.begin(fmt.Sprintf("%s of %v on %v into %d", c.program.Name, spec.Inputs, y.devices, z.object), z.risk)
+		if a.gone(spec.Token, a.s.Run(spec)) {
+			return false
+		}
+		a.arrays = append(a.arrays, z)
+		again := *z
+		again.object, again.risk = a.s.Objects(1), z.risk || a.risk(y.devices...)
+		spec.FirstOutput, z = again.object, &again
 	}
 	if n == replace {
 		a.free(first)
 	}
-	a.arrays = append(a.arrays, z)
 	return true
 }
 
