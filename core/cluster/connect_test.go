@@ -64,6 +64,7 @@ func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 	up := "`pathways up --dir " + filepath.Dir(dir) + " --cluster " + filepath.Base(dir) + "`"
 	for _, c := range []struct{ address, says string }{
 		{"unix:" + killed, up},
+		{"unix:" + killed, "or with the same `pathways controller`"},
 		{"unix:" + filepath.Join(dir, "none", cluster.Socket), "`pathways up --dir " + dir + " --cluster none`"},
 		{"unix:" + filepath.Join(dir, "other.sock"), "start it with `pathways controller`"},
 		{"tcp:127.0.0.1:1", "start it with `pathways controller`"},
