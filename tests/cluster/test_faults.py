@@ -50,7 +50,7 @@ try:
         got = np.asarray(y)
         assert np.array_equal(got, np.arange(len(got), dtype=np.float32) + rounds), got
         print(rounds, flush=True)
-except (jax.errors.JaxRuntimeError, ValueError) as error:  # the second by JAX's fast path
+except (RuntimeError, ValueError) as error:  # JAX's, a program's, and what JAX's fast path raises
     print("error", str(error).replace("\\n", " "), flush=True)
 """
 )
