@@ -273,3 +273,28 @@ func TestGangNumbersRiseOverStartsOfTheController(t *testing.T) {
 		l.end()
 	})
 }
+
+// A run whose program is forgotten behind it ends well, also where the controller dies when the run has ended, and its
+// client has yet to hear so.
+func TestRunsOfForgottenProgramsOutliveTheirController(t *testing.T) {
+	const way = 100 * time.Millisecond // from process to process
+	for _, when := range []time.Duration{way / 2, 3 * way / 2, 5 * way / 2, 7 * way / 2} {
+		t.Run(fmt.Sprint(when), func(t *testing.T) {
+			inLasting(t, 10*time.Second, way, func(t *testing.T, l *lasting) {
+				s, ended := connectCollecting(t, l.Local, 3)
+				object := carry(t, s, 0)
+				p := statustest.Value(s.Compile(t.Context(), client.CompileSpec{Format: sim.Format,
+					Code: addOne.Source().Code, Options: sim.CompileOptions([]int{1})})).OK(t)
+				checkCarried(t, s, 0, object)
+				statustest.OK(t, s.Run(&client.RunSpec{Program: p.ID, FirstOutput: s.Objects(1), Inputs: []uint64{object + 1},
+					Only: -1, Token: 3}))
+				s.Forget(p.ID)
+				time.Sleep(when)
+				l.restart()
+				checkEnds(t, ended, 3)
+				statustest.Check(t, l.Check())
+				l.end(s)
+			})
+		})
+	}
+}

@@ -471,7 +471,7 @@ func (st *State) forget(g *gang) {
 	if s.out == 0 && len(s.ok) > 0 {
 		st.soil(s)
 	}
-	if s.out == 0 && s.unkept != nil {
+	if s.out == 0 && s.unkept != nil && !s.settles {
 		st.letUnkept(s)
 	}
 	st.recycle(g)

@@ -56,7 +56,7 @@ type session struct {
 	forgotten   string   // then: where arrays may have gone that no worker has
 	tellsSlices bool     // its client says then which slices it has
 	sliced      bool     // it has, or had, slices, and its client does not
-	unkept      []uint64 // programs that are gone and that stay on disk until no gang is under way
+	unkept      []unkept // programs that are gone, and stay on disk
 
 	// Its operations, from their arrival on. The queue holds those that were received and not performed.
 	last     uint64 // operation received last
@@ -532,6 +532,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.SliceRelease:
 		st.releaseSlices(s, m.Slices)
 	case *wire.Settled:
+		st.letSettled(s, m)
 		m.Session = s.id
 		st.send(st.connsOf(s.told), wire.KindSettled, m)
 	case *wire.Profile:
