@@ -29,6 +29,8 @@ import (
 // process is: it holds arrays of the same programs.
 type Board struct {
 	data   []byte
+	unmap  func() // nil where the memory is not this member's alone
+	bells  bells
 	places int
 	self   int
 	done   chan struct{}
@@ -172,6 +174,21 @@ func CreateBoard(places int) (*os.File, error) {
 //
 // Errors: INVALID_ARGUMENT where it is no board, or has no such place.
 func OpenBoard(f *os.File, place int) (*Board, error) {
+	data, err := mapBoard(f)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBoard(data, place, futexes{})
+	if err != nil {
+		_ = unix.Munmap(data)
+		return nil, err
+	}
+	b.unmap = func() { _ = unix.Munmap(data) }
+	return b, nil
+}
+
+// mapBoard maps a board's memory.
+func mapBoard(f *os.File) ([]byte, error) {
 	var info unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &info); err != nil || info.Size < boardPage {
 		return nil, status.New(status.InvalidArgument, "the file has no room for a board")
@@ -183,21 +200,25 @@ func OpenBoard(f *os.File, place int) (*Board, error) {
 	if err != nil {
 		return nil, status.New(status.ResourceExhausted, "a board of %d bytes could not be mapped: %w", info.Size, err)
 	}
-	b := &Board{data: data, self: place, done: make(chan struct{}), waits: map[mail]wait{}, early: map[mail]letter{},
-		open: map[*meeting]int{}, live: map[uint64]bool{}}
 	n := binary.LittleEndian.Uint64(data[8:])
 	if binary.LittleEndian.Uint64(data) != boardMagic || n < 1 || n > placesMax || info.Size != boardBytes(int(n)) {
 		_ = unix.Munmap(data)
 		return nil, status.New(status.InvalidArgument, "the file is not a board")
 	}
-	if place < 0 || place >= int(n) {
-		_ = unix.Munmap(data)
+	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // else its pages are small
+	return data, nil
+}
+
+// newBoard makes the member at a place of a board that is mapped.
+func newBoard(data []byte, place int, bells bells) (*Board, error) {
+	n := int(binary.LittleEndian.Uint64(data[8:]))
+	if place < 0 || place >= n {
 		return nil, status.New(status.InvalidArgument, "place %d is not on this board, which has %d", place, n)
 	}
-	b.places, b.out = int(n), make([]outbox, n)
+	b := &Board{data: data, bells: bells, places: n, self: place, out: make([]outbox, n), done: make(chan struct{}),
+		waits: map[mail]wait{}, early: map[mail]letter{}, open: map[*meeting]int{}, live: map[uint64]bool{}}
 	b.area.data, b.area.words = b.areaOf(place)
 	b.area.limit, b.sizes = granules, usualSizes
-	_ = unix.Madvise(data[areasAt(int(n)):], unix.MADV_HUGEPAGE) // else its pages are small
 	b.met.Store(new(members))
 	go b.poll()
 	return b, nil
@@ -218,7 +239,7 @@ func (b *Board) Meet(process uint64, place int) {
 	b.met.Store(now)
 }
 
-// Close ends the board's goroutine and unmaps it. No engine may use it any more.
+// Close ends the board's goroutine, and unmaps what OpenBoard has mapped. No engine may use it any more.
 func (b *Board) Close() {
 	if b.closed.Swap(true) {
 		return
@@ -226,13 +247,15 @@ func (b *Board) Close() {
 	b.area.close()
 	for _, line := range []int{countLine, lingerLine} {
 		b.bell(b.self, line).Add(1)
-		wake(b.bell(b.self, line))
+		b.bells.wake(b.bell(b.self, line))
 	}
 	<-b.done
 	// Who writes a queue or lingers sees closed.
 	for ; b.used(); time.Sleep(retryPause) {
 	}
-	_ = unix.Munmap(b.data)
+	if b.unmap != nil {
+		b.unmap()
+	}
 }
 
 // used reports whether a goroutine other than the poller's is in the memory.
@@ -425,24 +448,8 @@ func (b *Board) ringBell(to int) {
 	case w&wantedSoon != 0:
 		soon := b.bell(to, lingerLine)
 		soon.Add(1)
-		wake(soon)
+		b.bells.wake(soon)
 	default:
-		wake(bell)
+		b.bells.wake(bell)
 	}
-}
-
-// sleep waits on a word until it is not n, wake is called for it, or the time is over; with a time of 0 there is no
-// end. It may return for no reason.
-func sleep(word *atomic.Uint32, n uint32, most time.Duration) {
-	var end *unix.Timespec
-	if most > 0 {
-		t := unix.NsecToTimespec(most.Nanoseconds())
-		end = &t
-	}
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0, uintptr(n), uintptr(unsafe.Pointer(end)), 0,
-		0)
-}
-
-func wake(word *atomic.Uint32) { // which never blocks, so the scheduler is not told
-	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1, math.MaxInt32, 0, 0, 0)
 }

@@ -147,7 +147,7 @@ func (b *Board) linger(m *meeting, inHand int) {
 			return
 		}
 		if len(full) == 0 {
-			sleep(bell, n, left)
+			b.bells.sleep(bell, n, left)
 		} else {
 			end = time.Now().Add(b.patience()) // the meeting may have begun another round
 		}
@@ -253,6 +253,6 @@ func (b *Board) poll() {
 		if !others && (w == 0 || int32(n-uint32(w)) >= 0) || b.closed.Load() {
 			continue
 		}
-		sleep(bell, n, 0)
+		b.bells.sleep(bell, n, 0)
 	}
 }
