@@ -6,13 +6,24 @@ import "context"
 // all have, so that each device can run its part separately.
 type Partitioner interface {
 	// Partition compiles a program for the given number of devices, numbered 0 to
-	// devices-1 in the options' assignment, and returns its partitioned and optimised
-	// module, a serialized HloModuleProtoWithConfig. It leaves nothing loaded.
-	Partition(ctx context.Context, p Program, options []byte, devices int) (module Bytes, err error)
+	// devices-1 in the options' assignment, and returns what each of them runs by itself.
+	// It leaves nothing loaded.
+	Partition(ctx context.Context, p Program, options []byte, devices int) (*Part, error)
 	// ServeCollectives sets the function that handles calls of custom call target
 	// spmd.Target by running programs. It is called once, before the first such program
 	// is compiled. handle must not block: it may run on a thread that the devices need.
 	ServeCollectives(handle func(*CollectiveCall)) error
+}
+
+// Part is a program as each of several devices runs it: for one device, with its collectives as calls of custom call
+// target spmd.Target. The receiver releases Module.
+type Part struct {
+	Program    Program
+	Options    []byte // to compile it with
+	Collective bool   // whether it has collectives, in which the devices wait for each other
+	// Module is the program of all devices, partitioned and optimised, as Executable.Optimized returns one; empty if the
+	// driver has no such form.
+	Module Bytes
 }
 
 // CollectiveCall is one device's arrival at a collective. Operands and results are

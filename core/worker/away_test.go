@@ -120,8 +120,8 @@ func (d *inline) Close() error                                          { return
 func (d *inline) MemoryStats(int) (device.MemoryStats, error)           { return device.MemoryStats{}, nil }
 func (d *inline) ServeCollectives(f func(*device.CollectiveCall)) error { d.handle = f; return nil }
 func (d *inline) ServeHostCalls(f func(*device.HostCall)) error         { d.call = f; return nil }
-func (d *inline) Partition(context.Context, device.Program, []byte, int) (device.Bytes, error) {
-	return device.Bytes{}, status.New(status.Unimplemented, "nothing is compiled here")
+func (d *inline) Partition(context.Context, device.Program, []byte, int) (*device.Part, error) {
+	return nil, status.New(status.Unimplemented, "nothing is compiled here")
 }
 func (d *inline) Load(_ context.Context, name []byte) (device.Executable, error) {
 	return &inlineProgram{d: d, name: string(name)}, nil

@@ -11,7 +11,6 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
 	"github.com/openpathways/pathways/core/xla/hlo"
-	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
 	"github.com/openpathways/pathways/transport/content"
@@ -286,15 +285,15 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 	var optimized []byte // of all devices, without constants
 	if !o.Portable {
 		source := device.Program{Format: m.Format, Code: m.Code}
-		module, err := w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places))
+		part, err := w.driver.(device.Partitioner).Partition(ctx, source, m.Options, len(m.Places))
 		if err != nil {
 			return nil, nil, err
 		}
-		optimized = bytes.Clone(hlo.WithoutConstants("hlo_with_config", module.Data))
-		err = forOneDevice(module.Data, m, l)
-		if module.Release(); err != nil {
-			return nil, nil, err
+		if len(part.Module.Data) > 0 {
+			optimized = bytes.Clone(hlo.WithoutConstants("hlo_with_config", part.Module.Data))
 		}
+		part.Module.Release()
+		l.Format, l.Code, l.Options, l.Collective = part.Program.Format, part.Program.Code, part.Options, part.Collective
 	}
 	x, err := w.driver.Compile(ctx, device.Program{Format: l.Format, Code: l.Code, Partitioned: !o.Portable}, l.Options)
 	if err != nil {
@@ -306,15 +305,4 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 		info.Optimized = optimized
 	}
 	return info, l, w.finish(m, x, l, text)
-}
-
-// forOneDevice sets a Loadable's program, and its options, to those that each device of a partitioned program runs.
-func forOneDevice(module []byte, m *wire.Compile, l *wire.Loadable) error {
-	p, err := spmd.Rewrite(module)
-	if err != nil {
-		return err
-	}
-	l.Format, l.Code, l.Collective = "hlo", p.Module, len(p.Collectives) > 0
-	l.Options, err = p.OneDevice(m.Options)
-	return err
 }

@@ -38,7 +38,7 @@ func makeGang(t testing.TB, p *Plugin, source device.Program, options []byte) (*
 		g.clients[i] = client(t, p, 2)
 		g.exchange.serve(t, g.clients[i], 2*i, 2*i+1)
 	}
-	module := statustest.Value(g.clients[0].Partition(t.Context(), source, options, 4)).OK(t)
+	module := statustest.Value(g.clients[0].partitioned(t.Context(), source, options, 4)).OK(t)
 	t.Cleanup(module.Release)
 	program := statustest.Value(spmd.Rewrite(module.Data)).OK(t)
 	one := statustest.Value(program.OneDevice(options)).OK(t)
@@ -326,7 +326,7 @@ func TestCollectiveFails(t *testing.T) {
 			}
 			refused(t, c.ServeCollectives(func(*device.CollectiveCall) {}), status.FailedPrecondition, "served already")
 			one := programs[0]
-			module := statustest.Value(c.Partition(t.Context(), one.source(), one.options(), 4)).OK(t)
+			module := statustest.Value(c.partitioned(t.Context(), one.source(), one.options(), 4)).OK(t)
 			t.Cleanup(module.Release)
 			program := statustest.Value(spmd.Rewrite(module.Data)).OK(t)
 			options := statustest.Value(program.OneDevice(one.options())).OK(t)
@@ -396,13 +396,13 @@ func TestPartitionRefused(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		one := programs[0]
-		_, err := c.Partition(t.Context(), one.source(), one.options(), 0)
+		_, err := c.partitioned(t.Context(), one.source(), one.options(), 0)
 		refused(t, err, status.InvalidArgument, "0 devices")
-		_, err = c.Partition(t.Context(), device.Program{Format: "mlir", Code: []byte("module {")}, one.options(), 4)
+		_, err = c.partitioned(t.Context(), device.Program{Format: "mlir", Code: []byte("module {")}, one.options(), 4)
 		refused(t, err, status.InvalidArgument)
 		reducer := program{"mean", 1, 4, "4xf32", "4xf32",
 			strings.Replace(psum(all+", "+global), "stablehlo.add", "stablehlo.subtract", 1), nil}
-		if module, err := c.Partition(t.Context(), reducer.source(), reducer.options(), 4); err == nil {
+		if module, err := c.partitioned(t.Context(), reducer.source(), reducer.options(), 4); err == nil {
 			_, err = spmd.Rewrite(module.Data)
 			module.Release()
 			refused(t, err, status.Unimplemented, "all-reduce", "subtract")
@@ -413,13 +413,13 @@ func TestPartitionRefused(t *testing.T) {
 		broadcast := program{"broadcast", 1, 4, "4xf32", "4xf32",
 			`%y = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[2, 0, 1]]> : tensor<1x3xi64>, ` +
 				channel + `} : (tensor<4xf32>) -> tensor<4xf32>`, nil}
-		_, err = c.Partition(t.Context(), broadcast.source(), broadcast.options(), 4)
+		_, err = c.partitioned(t.Context(), broadcast.source(), broadcast.options(), 4)
 		refused(t, err, status.Unimplemented, "collective-broadcast")
 		for n := range 4 { // more sizes than are kept
 			one.partitions = n + 1
 			source := devicetest.StableHLO(devicetest.AddOne, f32(4), n+1)
 			devices := []int{0, 1, 2, 3}[:n+1]
-			module, err := c.Partition(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1)
+			module, err := c.partitioned(t.Context(), source, compileoptions.New(n+1, 1, devices, false), n+1)
 			statustest.Check(t, err)
 			module.Release()
 		}

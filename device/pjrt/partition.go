@@ -12,15 +12,43 @@ import (
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/xla/compileoptions"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 )
 
 var _ device.Partitioner = (*Client)(nil)
 
-// Partition compiles a program for CPU devices that need not exist: those of a client that is made for this, and on
+// Partition implements device.Partitioner, for CPU devices.
+func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) (*device.Part, error) {
+	module, err := c.partitioned(ctx, p, options, devices)
+	if err != nil {
+		return nil, err
+	}
+	part, err := partOf(module, options)
+	if err != nil {
+		module.Release()
+	}
+	return part, err
+}
+
+// partOf returns what each device of a partitioned program runs.
+func partOf(module device.Bytes, options []byte) (*device.Part, error) {
+	p, err := spmd.Rewrite(module.Data)
+	if err != nil {
+		return nil, err
+	}
+	one, err := p.OneDevice(options)
+	if err != nil {
+		return nil, err
+	}
+	return &device.Part{Program: device.Program{Format: plainHLO, Code: p.Module, Partitioned: true}, Options: one,
+		Collective: len(p.Collectives) > 0, Module: module}, nil
+}
+
+// partitioned compiles a program for CPU devices that need not exist: those of a client that is made for this, and on
 // which nothing runs, so that LLVM need not optimize. Such a client has a thread for each device; a few are kept for
 // the next programs with the same number of devices.
-func (c *Client) Partition(ctx context.Context, p device.Program, options []byte, devices int) (module device.Bytes,
+func (c *Client) partitioned(ctx context.Context, p device.Program, options []byte, devices int) (module device.Bytes,
 	err error) {
 	if ctx.Err() != nil {
 		return module, waitEnded(ctx)
