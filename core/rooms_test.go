@@ -37,7 +37,7 @@ var rooms = []room{
 	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker",
 		"core/sharded", "capi/partition", "capi/cluster"}},
 	{"core/xla/hlo", []string{"core/xla/spmd", "device/pjrt", "core/worker", "capi/base", "capi/embedded"}},
-	{"core/xla/spmd", []string{"device/pjrt", "transport/collective", "core/worker", "capi/partition"}},
+	{"core/xla/spmd", []string{"device/pjrt", "device/sim", "transport/collective", "core/worker", "capi/partition"}},
 	{"core/xla/aot", []string{"device/pjrt"}},
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
 	{"core/status/system", []string{"*"}},

@@ -33,6 +33,7 @@ type Driver struct {
 	once    sync.Once
 
 	// The island's lock guards the rest.
+	handle   func(*device.CollectiveCall) // see Separate
 	closed   bool
 	pending  int // number of shards and copies that are not done
 	borrowed map[*storage]struct{}
@@ -153,6 +154,10 @@ func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) 
 
 // executable makes an executable of a program for devices.
 func (d *Driver) executable(prog *parsed, ids []int, code []byte) (device.Executable, error) {
+	if len(prog.Calls) > 0 && len(ids) != 1 {
+		return nil, status.New(status.InvalidArgument, "program %q calls its collectives and is for %d devices: want one, "+
+			"since each device runs it by itself", prog.Name, len(ids))
+	}
 	x := &executable{drv: d, prog: prog, ids: ids, code: bytes.Clone(code)}
 	seen := map[int]bool{}
 	for i, id := range ids {

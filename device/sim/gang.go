@@ -38,9 +38,10 @@ type shard struct {
 	missing int           // number of inputs that are not ready
 	temp    bool          // whether temporary bytes are charged
 	over    bool
-	finish  *finish // once it has started
-	err     error   // its final error, if known when it starts
-	late    error   // an error that occurred while its results were made
+	finish  *finish  // once it has started
+	brought [][]byte // by Program.Calls
+	err     error    // its final error, if known when it starts
+	late    error    // an error that occurred while its results were made
 }
 
 // finish is the end of shards that started at the same time.
@@ -164,6 +165,10 @@ func (g *gang) start(shards ...*shard) {
 	for _, s := range shards {
 		begins = max(begins, s.since)
 	}
+	if s := shards[0]; len(g.prog.Calls) > 0 && s.err == nil { // of one device
+		is.set(begins+cost, nil, s.meet)
+		return
+	}
 	if f := g.last; f != nil && !f.entry.taken && f.entry.at == begins+cost {
 		f.shards = append(f.shards, shards...)
 	} else {
@@ -187,7 +192,9 @@ func (f *finish) compute() {
 				continue
 			}
 			out := s.out[k]
-			switch {
+			switch brought := s.brings(k); {
+			case brought != nil:
+				out.data = brought
 			case r.Op == "zeros":
 			case r.Op == "all-reduce":
 				if sum == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/xla/spmd"
 	"github.com/openpathways/pathways/device"
 )
 
@@ -42,6 +43,8 @@ type Program struct {
 	Gang bool `json:"gang,omitempty"`
 	// Fail, if not nil, is the error with which every run ends.
 	Fail *Failure `json:"fail,omitempty"`
+	// Calls are the collectives of a part that Separate.Partition made, in place of those of its results.
+	Calls []Call `json:"calls,omitempty"`
 }
 
 // Param is one argument.
@@ -118,7 +121,8 @@ type parsed struct {
 	alias   []int   // by result: the parameter whose memory it reuses, or -1
 	inPlace []bool  // by result: whether nothing else reads that parameter
 	fail    error
-	gang    bool // whether its devices wait for each other
+	gang    bool         // whether its devices wait for each other
+	specs   []*spmd.Spec // of Calls
 	cost    time.Duration
 }
 
@@ -178,9 +182,9 @@ func (p *parsed) check() error {
 		}
 		p.results = append(p.results, device.Output{Shape: s, Memory: r.Memory})
 		p.out = append(p.out, s.Bytes())
-		p.gang = p.gang || r.Op == "all-reduce"
+		p.gang = p.gang || r.Op == "all-reduce" && len(p.Calls) == 0
 	}
-	return nil
+	return p.checkCalls()
 }
 
 // result checks one result and returns its shape.

@@ -27,10 +27,15 @@
 // time is moved by Island.Advance. On a Manual clock that one goroutine drives,
 // and with the same seed, everything happens in the same order each time.
 //
+// The devices of a Separate driver have an interconnect among themselves alone, as those of
+// a CPU client have. What spans several such drivers is partitioned, and the client carries
+// its collectives.
+//
 // # Concurrency
 //
 // Every method may be called from any goroutine. An idle island has no
-// goroutine; a busy one has at most one, whatever the number of devices.
+// goroutine; a busy one has at most one, whatever the number of devices, and one for each
+// device that is in a collective which the client carries.
 // Functions given to Event.Then run on it, or on the goroutine of the call that
 // made the event fire, never under a lock.
 //
