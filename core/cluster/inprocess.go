@@ -69,7 +69,8 @@ type Local struct {
 	hub       *inproc.Hub
 	pool      *shm.Pool
 	config    InProcess
-	in        *joined // the epoch of the drivers that have an interconnect of their own
+	in        *joined                            // the epoch of the drivers that have an interconnect of their own
+	boards    map[uint64]*collective.InprocBoard // of the others, by number
 	workers   []*member
 	hurry     func() bool
 	section   int
@@ -84,7 +85,8 @@ type Local struct {
 type member struct {
 	worker   *worker.Worker
 	exchange *inproc.Exchange
-	engine   *collective.Engine
+	engine   *collective.Engine // nil if the driver has an interconnect of its own, and board with it
+	board    *collective.Board
 	served   chan struct{}
 }
 
@@ -110,7 +112,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 	}
 	l := &Local{network: inproc.NewNetwork(credentials), hub: inproc.NewHub(pool), pool: pool,
 		config: c, hurry: c.Hurry, section: c.Section, parts: map[string]uint64{}, names: map[uint64]string{},
-		in: &joined{membership: device.Membership{Epoch: 1}, nodes: map[uint64]int{}}}
+		boards: map[uint64]*collective.InprocBoard{},
+		in:     &joined{membership: device.Membership{Epoch: 1}, nodes: map[uint64]int{}}}
 	l.server.Store(server)
 	if c.Network != nil {
 		l.network.Conditions = c.Network
@@ -155,7 +158,9 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	offer := worker.Offer(d)
 	offer.Island, offer.Host = island, "here"
 	_, partitions := d.(device.Partitioner)
-	if !partitions {
+	if partitions {
+		offer.Board = "memory of this process"
+	} else {
 		offer.Epoch, offer.Node = l.in.membership.Epoch, l.in.add(d)
 	}
 	conn, welcome, err := link.Dial(ctx, l.network, "inproc:"+inProcessName,
@@ -183,15 +188,20 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 		config.Ending = func(why error) { c.Ending(index, why) }
 	}
 	if partitions {
-		m.engine = collective.New(m.exchange, 0, nil)
-		config.Engine = m.engine
+		if m.board, err = l.board(welcome); err != nil {
+			conn.Close()
+			m.exchange.Close()
+			return err
+		}
+		m.engine = collective.New(m.exchange, 0, m.board)
+		config.Engine, config.Exchange = m.engine, neighbours{m.exchange, m.board, welcome.Board.Number}
 	} else {
 		l.in.come(&wire.Process{Number: welcome.Process, Epoch: offer.Epoch, Node: offer.Node})
 		config.Exchange, config.DeviceID = fellows{m.exchange, l.in}, l.in.device
 	}
 	if m.worker, err = worker.New(config); err != nil {
 		conn.Close()
-		m.exchange.Close()
+		m.end()
 		return err
 	}
 	l.workers = append(l.workers, m)
@@ -201,6 +211,23 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 		m.end()
 	}()
 	return nil
+}
+
+// board returns a worker's part of the board that its welcome names.
+func (l *Local) board(w *wire.Welcome) (*collective.Board, error) {
+	all := l.boards[w.Board.Number]
+	if all == nil {
+		var err error
+		if all, err = collective.NewInprocBoard(controller.BoardSlots); err != nil {
+			return nil, err
+		}
+		l.boards[w.Board.Number] = all
+	}
+	board, err := all.Open(int(w.Board.Slot))
+	if err == nil {
+		board.Meet(w.Process, int(w.Board.Slot))
+	}
+	return board, err
 }
 
 // Threads returns the size of the pool of threads that a driver's devices share, as the
@@ -280,6 +307,9 @@ func (m *member) end() {
 		m.engine.Close()
 	}
 	m.exchange.Close()
+	if m.board != nil {
+		m.board.Close()
+	}
 }
 
 // Close ends the cluster and all its sessions.
@@ -291,6 +321,9 @@ func (l *Local) Close() {
 	l.server.Load().Close()
 	for _, m := range l.workers {
 		<-m.served
+	}
+	for _, b := range l.boards {
+		b.Close()
 	}
 	l.pool.Trim()
 }

@@ -1,0 +1,57 @@
+package collective
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
+)
+
+// Members of a board in one process sleep in the time of a bubble: one that waits does not keep the other's time from
+// going on, beyond what a member lingers. The engines are as on a board between processes.
+func TestMembersInOneProcessSleepInABubblesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := statustest.Value(NewInprocBoard(2)).OK(t)
+		defer all.Close()
+		var engines []*Engine
+		for i := range 2 {
+			b := statustest.Value(all.Open(i)).OK(t)
+			defer b.Close()
+			b.Meet(1, 0)
+			b.Meet(2, 1)
+			engines = append(engines, New(nowhere{uint64(i + 1)}, 1, b))
+		}
+		spec := allReduce(2, shape.Shape{DType: shape.F32})
+		const launches = 3
+		var wg sync.WaitGroup
+		for id := range uint64(launches) {
+			for i, e := range engines {
+				e.Begin(Gang{ID: id + 1, Launch: int32(id + 1), Ranks: blocked(2, 2)})
+				c := Call{Launch: int32(id + 1), Spec: spec, Operands: [][]byte{aligned(4)}, Results: [][]byte{aligned(4)}}
+				elements[float32](c.Operands[0])[0] = float32(i + 1)
+				wg.Add(1)
+				c.Done = func(err error) {
+					statustest.Check(t, err)
+					if got := elements[float32](c.Results[0])[0]; got != 3 {
+						t.Errorf("rank %d of gang %d gets %v, want 3", i, id+1, got)
+					}
+					wg.Done()
+				}
+				go func() {
+					time.Sleep(time.Duration(i*int(id)) * time.Second)
+					e.Enter(c)
+				}()
+			}
+			wg.Wait()
+			for _, e := range engines {
+				e.End(id + 1)
+			}
+		}
+		if _, err := all.Open(2); err == nil {
+			t.Error("there is a member at a place that the board does not have")
+		}
+	})
+}
