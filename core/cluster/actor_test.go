@@ -289,9 +289,11 @@ func (a *actor) wait() {
 
 // step does something; false where the session is lost.
 func (a *actor) step() bool {
-	switch k := a.r.IntN(21); {
+	switch k := a.r.IntN(22); {
 	case k == 20:
 		return a.slice()
+	case k == 21 && len(a.arrays) > 0:
+		return a.reduce()
 	case k < 3 || len(a.arrays) == 0:
 		return a.put()
 	case k < 11:
@@ -471,6 +473,32 @@ func (a *actor) compute() bool {
 	if n == replace {
 		a.free(first)
 	}
+	return true
+}
+
+// reduce computes one total several times in a row, and keeps the last: devices that wait for each other, again and
+// again, are ahead of each other by as much as they may be.
+func (a *actor) reduce() bool {
+	y := a.arrays[a.r.IntN(len(a.arrays))]
+	compiled := a.compiled(total, y.devices)
+	if compiled == nil {
+		return a.s.Lost() == nil
+	}
+	var z *array
+	for range 2 + a.r.IntN(20) {
+		if z != nil {
+			a.s.Free([]uint64{z.object})
+		}
+		z = &array{object: a.s.Objects(1), devices: y.devices, values: map[int]shard{},
+			risk: y.risk || a.risk(y.devices...)}
+		z.compute(total, []*array{y})
+		token := a.begin(fmt.Sprintf("total of %d on %v into %d", y.object, y.devices, z.object), z.risk)
+		if a.gone(token, a.s.Run(&client.RunSpec{Program: compiled.ID, FirstOutput: z.object, Only: -1,
+			Inputs: []uint64{y.object}, Token: token})) {
+			return false
+		}
+	}
+	a.arrays = append(a.arrays, z)
 	return true
 }
 

@@ -33,7 +33,10 @@ var computations = []struct {
 		func(x []float32, _ float32) float32 { return x[0] + 3 }},
 }
 
-const replace = 4 // consumes its argument
+const (
+	total   = 2
+	replace = 4 // consumes its argument
+)
 
 // compute fills in what a computation returns.
 func (z *array) compute(n int, in []*array) {

@@ -47,6 +47,18 @@ func simulatedOn(t testing.TB, workers int, o sim.Options) []device.Driver {
 	return drivers
 }
 
+// separateOn makes drivers of simulated devices whose collectives between workers the workers carry, as those of CPU
+// devices.
+func separateOn(t testing.TB, workers int, o sim.Options) (drivers []device.Driver) {
+	t.Helper()
+	for range workers {
+		d := statustest.Value(sim.OpenSeparate(o)).OK(t)
+		t.Cleanup(func() { d.Close() })
+		drivers = append(drivers, d)
+	}
+	return drivers
+}
+
 // isLoss reports whether an error is that of what was under way on a worker that is lost, or reads an array that was
 // there: which of them, depends on when the controller hears of the loss.
 func isLoss(err error) bool {

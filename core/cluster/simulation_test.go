@@ -21,6 +21,7 @@ import (
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status/statustest"
+	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/inproc"
@@ -147,10 +148,14 @@ type trial struct {
 	seed    uint64
 	begun   time.Time
 	local   *cluster.Local
-	drivers []*sim.Driver // of the workers, and then of the spares
+	drivers []*sim.Driver   // of the workers, and then of the spares
+	offers  []device.Driver // with which they join
 	islands []string
-	each    int           // devices of a worker
-	lease   time.Duration // 0 or lease
+	// separate: collectives between workers go by their engines and the board of their host, and not by an interconnect
+	// of the devices.
+	separate bool
+	each     int           // devices of a worker
+	lease    time.Duration // 0 or lease
 	// restarts: the controller may die and start again, with what it has kept in dir.
 	restarts bool
 	dir      string
@@ -234,6 +239,7 @@ func (x *trial) run(many int) {
 		})
 	}
 	x.work(clients, logs)
+	x.workAfterRestart(workers, clients)
 	x.probe()
 	x.check(workers)
 	x.local.Close()
@@ -251,8 +257,8 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, %d clients, lease %v, memory %d", workers, x.each, x.islands,
-			clients, x.lease, x.memory)
+		t.Logf("%d workers of %d devices on islands %q, separate: %v, %d clients, lease %v, memory %d", workers, x.each,
+			x.islands, x.separate, clients, x.lease, x.memory)
 	}
 }
 
@@ -272,13 +278,20 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
 		Cost: time.Duration(r.Int64N(int64(time.Millisecond))), Jitter: time.Millisecond,
 		Latency: time.Duration(r.Int64N(int64(time.Millisecond))), Memory: x.memory}
-	drivers := simulatedOn(x.t, workers+spares, o)
-	for _, d := range drivers {
+	if x.separate = r.IntN(2) == 0; x.separate {
+		x.offers = separateOn(x.t, workers+spares, o)
+	} else {
+		x.offers = simulatedOn(x.t, workers+spares, o)
+	}
+	for _, d := range x.offers {
+		if s, ok := d.(sim.Separate); ok {
+			d = s.Driver
+		}
 		x.drivers = append(x.drivers, d.(*sim.Driver))
 		x.islands = append(x.islands, []string{"", "", "other"}[r.IntN(3)])
 	}
 	var err error
-	x.local, err = cluster.InProcess{Drivers: drivers[:workers], Islands: x.islands[:workers],
+	x.local, err = cluster.InProcess{Drivers: x.offers[:workers], Islands: x.islands[:workers],
 		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
 		Lease: x.lease, Store: x.store, Memory: x.memory, MemoryWait: memoryWait,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
@@ -292,7 +305,7 @@ func (x *trial) planSpare(r *rand.Rand, n int) {
 	name := fmt.Sprint("spare-", n)
 	x.faults = append(x.faults, fault{at: time.Duration(r.Int64N(int64(workTime))), what: name + " joins",
 		do: func() {
-			if err := x.local.Join(x.t.Context(), name, x.drivers[n], x.islands[n]); err != nil && len(x.doomed) == 0 {
+			if err := x.local.Join(x.t.Context(), name, x.offers[n], x.islands[n]); err != nil && len(x.doomed) == 0 {
 				x.t.Errorf("%s cannot join: %v", name, err)
 			}
 		}})
@@ -317,6 +330,21 @@ func (x *trial) work(clients int, logs *slog.Logger) {
 	})
 	running.Wait()
 	x.clients.Wait()
+}
+
+// workAfterRestart has the controller start again while nobody works, and then other clients, with which nothing is
+// wrong. The workers have forgotten the gangs of the first ones by then, but for what must never come again.
+func (x *trial) workAfterRestart(workers, clients int) {
+	if !x.restarts || x.doomed[fmt.Sprint("c", clients-1)] && len(x.doomed) == workers+clients { // the controller is gone
+		return
+	}
+	x.restartsController(workers, 0).do()
+	var running sync.WaitGroup
+	for i := range clients {
+		a := newActor(x, clients+i)
+		running.Go(a.work)
+	}
+	running.Wait()
 }
 
 // plan draws what goes wrong.
