@@ -510,6 +510,29 @@ func TestIslandsKeepTheirNumbersWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
+// A controller that starts again keeps the last numbers that were given, also those of clients that have gone, for the
+// start behind it: peers remember which processes have gone.
+func TestNumbersAreNotGivenAgainAfterTwoStarts(t *testing.T) {
+	b := newBedThatKeeps(t)
+	b.check(b.step(Event{Kind: Lost, Conn: b.client, Err: errLeft}))
+	kept := b.facts()
+	want := proto.CloneOf(kept.Numbers)
+	refused, actions := New(Config{Keeps: true, Starts: 2}).Restore(kept)
+	if len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	got := kept.Numbers
+	for _, a := range actions {
+		if m, ok := a.Fact.(*wire.KeptLink); ok {
+			got = m
+		}
+	}
+	if got.Process != want.Process || got.Session != want.Session {
+		t.Errorf("process %d and session %d are kept as the last ones, want %d and %d", got.Process, got.Session,
+			want.Process, want.Session)
+	}
+}
+
 // A place on a board has blocks of the worker that had it, also of one that was lost before the controller started
 // again.
 func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {

@@ -234,6 +234,7 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
+	st.keepNumbers() // restoreWorker has kept those of the workers
 	st.restorePrograms(k)
 	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
 	st.out, st.events, st.happened = nil, nil, 0 // who is restored joined earlier: that is no news
