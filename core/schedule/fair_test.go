@@ -498,6 +498,31 @@ func TestFairServesATenantsWideGangsBesideItsNarrowOnes(t *testing.T) {
 	}
 }
 
+// A tenant whose gangs use several devices is not behind others of its weight on the one where it gets least, however
+// long theirs take, and although a wider one, which that device keeps back, makes it seem far ahead on another.
+func TestFairSharesOfGangsThatOverlap(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		b := newBench(t, &Fair{Gangs: 512}, 3)
+		add := func(session uint32, weight float64, length int64, devices ...int) {
+			b.loads = append(b.loads, &load{session: session, tenant: &Tenant{ID: session, Weight: weight},
+				devices: Devices(devices...), apart: apart, length: func() int64 { return length }})
+		}
+		add(1, 4, 2e6, 0, 1)
+		add(2, 2, 2e6, 0)
+		add(3, 1, 19e6, 0, 1, 2)
+		add(4, 4, 79e6, 1)
+		for _, l := range b.loads {
+			b.feed(l)
+		}
+		got := b.between(4*second, 14*second)
+		wide, long := float64(got[1])/(2*10*second), float64(got[4])/(10*second)
+		if wide < long-0.02 || wide < 0.3 {
+			t.Errorf("without a collective: %v; the tenant with gangs of two devices got %.1f %% of them, and the other of "+
+				"its weight %.1f %%", apart, 100*wide, 100*long)
+		}
+	}
+}
+
 // A gang behind one that leaves no room for it has its place shortly before that ends, by its estimate, and no other
 // then: so its device has it as soon as it is free. Behind one that was not measured, or several, it waits for an end.
 func TestFairPlacesTheNextGangShortlyBeforeALongOneEnds(t *testing.T) {

@@ -99,7 +99,7 @@ func (f *Fair) begin(s *share, group int) {
 	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
 	begin := at.virtual
 	if t.sessions > 0 {
-		begin -= float64(f.slack(at)) / f.weightOf(p, group)
+		begin -= float64(f.slack(at)) // whatever its weight, as in line: otherwise it pays for what keeps it back elsewhere
 	}
 	p.finish[group] = max(p.finish[group], begin)
 	switch begin = t.virtual; {
