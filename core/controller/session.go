@@ -382,7 +382,7 @@ func (st *State) gone(s *session, why error) {
 		to = slices.Clone(st.present)
 	}
 	st.send(to, wire.KindDrop, &wire.Drop{Session: s.id, Status: wire.Of(why)})
-	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number},
+	st.send(to, wire.KindPeers, &wire.Peers{Gone: []uint64{s.process.Number}, Clients: true,
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
 }
 

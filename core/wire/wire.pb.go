@@ -5943,7 +5943,8 @@ type Peers struct {
 	Gone  []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
 	// Not sent: devices are virtual to a session, see Session.
 	Devices       []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
-	Why           *Status   `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // they went
+	Why           *Status   `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`          // they went
+	Clients       bool      `protobuf:"varint,5,opt,name=clients,proto3" json:"clients,omitempty"` // that have gone: they have no part in collectives
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6004,6 +6005,13 @@ func (x *Peers) GetWhy() *Status {
 		return x.Why
 	}
 	return nil
+}
+
+func (x *Peers) GetClients() bool {
+	if x != nil {
+		return x.Clients
+	}
+	return false
 }
 
 // Controller to worker, before anything else of a session: what is behind its
@@ -10929,12 +10937,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"J\n" +
 	"\x05Abort\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xa1\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xbb\x01\n" +
 	"\x05Peers\x12*\n" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12/\n" +
 	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\x12'\n" +
-	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\"\x9c\x01\n" +
+	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\x12\x18\n" +
+	"\aclients\x18\x05 \x01(\bR\aclients\"\x9c\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
 	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +

@@ -500,7 +500,7 @@ func (w *Worker) peers(m *wire.Peers) {
 	}
 	w.mu.Unlock()
 	w.config.Exchange.Peers(m.Come, m.Gone, why)
-	if w.config.Engine != nil {
+	if w.config.Engine != nil && !m.Clients {
 		if why == nil {
 			why = status.New(status.Unavailable, "the controller reports that the process is lost")
 		}
