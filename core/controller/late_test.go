@@ -9,8 +9,6 @@ import (
 
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
-	"github.com/openpathways/pathways/transport"
-	"github.com/openpathways/pathways/transport/inproc"
 )
 
 // sent returns the bytes of a message that State sends.
@@ -55,10 +53,7 @@ func TestLateMessagesKeepTheirPlace(t *testing.T) {
 	l := lateMessage(m, proto.Size(m))
 	var running, readers sync.WaitGroup
 	for range 3 {
-		ours, theirs := inproc.Pair("controller", "peer")
-		var o outbox
-		o.open(&transport.Incoming{Conn: ours}, &running)
-		o.start()
+		o, theirs := openOutbox(&running)
 		o.put(wire.KindPeers, []byte("before"), nil)
 		o.put(wire.KindCompiled, nil, l)
 		o.put(wire.KindDrop, []byte("after"), nil)

@@ -15,14 +15,20 @@ import (
 	"github.com/openpathways/pathways/transport/inproc"
 )
 
+// openOutbox opens an outbox to a peer, and starts it. The caller ends it, and closes the peer's side.
+func openOutbox(running *sync.WaitGroup) (*outbox, transport.Conn) {
+	ours, theirs := inproc.Pair("controller", "peer")
+	o := new(outbox)
+	o.open(&transport.Incoming{Conn: ours}, running)
+	o.start()
+	return o, theirs
+}
+
 // A peer that does not read holds up no other, and not the end either.
 func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := inproc.Pair("controller", "peer")
 		var running sync.WaitGroup
-		var o outbox
-		o.open(&transport.Incoming{Conn: ours}, &running)
-		o.start()
+		o, theirs := openOutbox(&running)
 		payload := make([]byte, 1<<20)
 		for range 4 {
 			o.put(wire.KindDispatch, payload, nil)
@@ -51,11 +57,8 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 // What the goroutine has sent takes room in the connection, too.
 func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := inproc.Pair("controller", "peer")
 		var running sync.WaitGroup
-		var o outbox
-		o.open(&transport.Incoming{Conn: ours}, &running)
-		o.start()
+		o, theirs := openOutbox(&running)
 		o.put(wire.KindDispatch, make([]byte, 10), nil)
 		long := &wire.Compile{Code: make([]byte, 4<<20)}
 		o.put(wire.KindCompile, nil, lateMessage(long, proto.Size(long)))
@@ -72,11 +75,8 @@ func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
 
 // The last resort: a message that no frame holds ends its connection, and the peer is told why.
 func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
-	ours, theirs := inproc.Pair("controller", "peer")
 	var running sync.WaitGroup
-	var o outbox
-	o.open(&transport.Incoming{Conn: ours}, &running)
-	o.start()
+	o, theirs := openOutbox(&running)
 	o.put(wire.KindReport, make([]byte, wire.MaxFrame+1), nil)
 	kind, payload, err := theirs.Recv()
 	m := new(wire.Goodbye)
