@@ -118,6 +118,9 @@ func (st *State) letKeptProgram(s *session, program uint64) {
 
 // letSettled removes the facts of programs that are gone and of whose runs a client has heard the end.
 func (st *State) letSettled(s *session, m *wire.Settled) {
+	if len(s.unkept) == 0 {
+		return
+	}
 	first := m.Next
 	for _, op := range m.Pending {
 		first = min(first, op)
