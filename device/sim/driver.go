@@ -129,15 +129,20 @@ func (d *Driver) MemoryStats(local int) (device.MemoryStats, error) {
 	return device.MemoryStats{InUse: m.inUse, Peak: m.peak, Limit: m.limit}, nil
 }
 
-// Compile implements device.Driver.
-func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) (device.Executable, error) {
+// read reads a program, to do something with it.
+func (d *Driver) read(ctx context.Context, do string, p device.Program) (*parsed, error) {
 	if ctx.Err() != nil {
-		return nil, status.New(status.Cancelled, "compile: %w", ctx.Err())
+		return nil, status.New(status.Cancelled, "%s: %w", do, ctx.Err())
 	}
 	if p.Format != Format {
 		return nil, status.New(status.InvalidArgument, "program format %q: simulated devices take %q only", p.Format, Format)
 	}
-	prog, err := parse(p.Code, d.options.Cost)
+	return parse(p.Code, d.options.Cost)
+}
+
+// Compile implements device.Driver.
+func (d *Driver) Compile(ctx context.Context, p device.Program, options []byte) (device.Executable, error) {
+	prog, err := d.read(ctx, "compile", p)
 	if err != nil {
 		return nil, err
 	}

@@ -34,18 +34,12 @@ type Call struct {
 // Partition implements device.Partitioner. Each all-reduce becomes a call, and so does the wait of devices for each
 // other where nothing is reduced.
 func (s Separate) Partition(ctx context.Context, p device.Program, options []byte, devices int) (*device.Part, error) {
-	if ctx.Err() != nil {
-		return nil, status.New(status.Cancelled, "partition: %w", ctx.Err())
-	}
-	if p.Format != Format {
-		return nil, status.New(status.InvalidArgument, "program format %q: simulated devices take %q only", p.Format, Format)
-	}
-	whole, err := parse(p.Code, s.options.Cost)
+	whole, err := s.read(ctx, "partition", p)
 	if err != nil {
 		return nil, err
 	}
 	if whole.Devices > 0 && whole.Devices != devices {
-		return nil, status.New(status.InvalidArgument, "program %q is for %d devices, and is to be partitioned for %d",
+		return nil, status.New(status.InvalidArgument, "program %q is for %d devices; it cannot be partitioned for %d",
 			whole.Name, whole.Devices, devices)
 	}
 	one := whole.Program
@@ -125,7 +119,8 @@ func (s *shard) meet() {
 	}
 	p, d := s.gang.prog, s.on.drv
 	if d.handle == nil {
-		s.called(nil, status.New(status.FailedPrecondition, "program %q calls collectives, which nobody serves", p.Name))
+		s.called(nil, status.New(status.FailedPrecondition, "program %q has collectives, and the driver has no handler for "+
+			"them", p.Name))
 		return
 	}
 	// Copies, since a shard that ends meanwhile lets go of its arrays.
