@@ -249,8 +249,10 @@ static PJRT_Error* twice(const pw_call* c) {
   for (size_t k = 0; k < c->e->num_donated; k++) {
     size_t i = (size_t)c->e->donated[k];
     if (i >= c->m || pw_is_fixed(&c->options, c->e->donated[k])) continue;
-    for (size_t d = 0; d < c->n; d++)
-      if (owner(c, d, i)) atomic_store_explicit(&owner(c, d, i)->donor, first + i, memory_order_relaxed);
+    for (size_t d = 0; d < c->n; d++) {
+      pw_buffer* b = owner(c, d, i);
+      if (b) atomic_store_explicit(&b->donor, first + i, memory_order_relaxed);
+    }
   }
   for (size_t d = 0; d < c->n; d++)
     for (size_t i = 0; i < c->m; i++) {
