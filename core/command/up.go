@@ -29,8 +29,8 @@ func (c childExit) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // upLease is the lease of a cluster that up starts, unless --lease says another: several times the two seconds or so
 // that the supervisor takes to start a controller again. Nobody waits that long for what a dead process held: all
-// processes are of this machine, where the controller sees them die. One that is started by hand may have clients on
-// other machines, of which it cannot tell, so it has no lease unless it is given one.
+// processes are of this machine, where the controller sees them die. A controller that is started by hand may have
+// clients on other machines, whose death it cannot see, so it has no lease unless it is given one.
 const upLease = 10 * time.Second
 
 func (p *program) up() *cobra.Command {

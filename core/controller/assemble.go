@@ -100,7 +100,7 @@ func fits(at *place, pieces []*wire.Piece) error {
 	return nil
 }
 
-// members checks the pieces that an object is to be assembled of, which fit the place.
+// members checks the pieces of which an object is assembled. They fit the place.
 func (st *State) members(s *session, at *place, pieces []*wire.Piece) (*assembly, error) {
 	a := new(assembly)
 	index, row := map[uint64]int{}, 0 // index says where a member is

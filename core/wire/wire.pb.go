@@ -6198,7 +6198,8 @@ type Rejoin struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	More     bool                   `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`        // another one follows
 	Holdings []*Holding             `protobuf:"bytes,2,rep,name=holdings,proto3" json:"holdings,omitempty"` // of a worker, each session in one message or several
-	Last     uint64                 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`        // number of a client's last operation, or the highest of a gang that a worker was sent
+	// A client's last operation, or the highest number of a gang that a worker was sent.
+	Last uint64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
 	// Of a client:
 	Epoch    uint64   `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`              // of its devices, see Rebind
 	Programs []uint64 `protobuf:"varint,5,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has
