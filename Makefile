@@ -176,14 +176,14 @@ bench-paper: $(VENV)/.installed $(PEERS)/.installed ## repeat the paper's dispat
 	GO=$(GO) $(VENV)/bin/python tests/bench/paper.py $(BENCH)
 
 .PHONY: bench-peers
-bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 2.8 GB
+bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 8 GB
 
 # Beside the same JAX. Each that cannot be had here is left out, by the benchmark too.
 $(PEERS)/.installed: $(VENV)/.dependencies
 	@echo "== $(PEERS): the peers of the benchmark"
 	@$(VENV)/bin/python -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet $$($(VENV)/bin/python -m pip freeze | grep -E '^(jax|jaxlib|numpy)==')
-	@for peer in ray torchmonarch tensorflow-cpu; do \
+	@for peer in ray torchmonarch torch tensorflow-cpu; do \
 		$(PEERS)/bin/python -m pip install --quiet $$peer || echo "$$peer cannot be installed here; the benchmark leaves it out"; \
 	done
 	@touch $@
