@@ -11,7 +11,8 @@ import (
 // concatenation. This file finds what was one array, so that one call reads and writes it where it lies.
 
 // join makes the concatenation of an all-to-all's results the call itself, on the array that its operands were cut
-// from, where that is all that the operands and the results are. The slices stay for the compiler to remove.
+// from, where that is all that the operands and the results are. Slices that nothing else uses go too: the module is
+// optimized already, so its compiler removes nothing.
 //
 // The call is then where the concatenation is, and not before: nothing but the concatenation needs its result, and
 // whatever else waits for other devices is ordered after that.
@@ -45,6 +46,10 @@ func (w *rewriter) join(c *computation) {
 		in.drop = true
 		for _, p := range parts {
 			p.drop = true
+		}
+		for _, id := range in.operands {
+			slice := c.byID[id]
+			slice.drop = len(users[id]) == 1 && !fixed(slice)
 		}
 	}
 }

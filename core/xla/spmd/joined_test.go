@@ -76,9 +76,18 @@ func TestAllToAllOfPartsOfAnArrayIsOfTheArray(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
-	p := statustest.Value(Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1).program())).OK(t)
-	want := []string{"parameter", "slice", "parameter", "slice", "fusion", "custom-call"}
-	if got := opcodes(t, p.Module); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+	for _, c := range []struct {
+		name  string
+		extra []instr
+		want  []string
+	}{
+		{"slices that nothing else uses", nil, []string{"parameter", "custom-call"}},
+		{"a slice that something else uses", []instr{{opcode: "negate", shape: f32(6, 2), operands: []int64{2}}},
+			[]string{"parameter", "slice", "custom-call", "negate"}},
+	} {
+		p := statustest.Value(Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1, c.extra...).program())).OK(t)
+		if got := opcodes(t, p.Module); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
 	}
 }
