@@ -175,17 +175,25 @@ func (p *program) root() *cobra.Command {
 	}
 	for _, cmd := range []*cobra.Command{p.controller(), p.worker(), p.up(), p.supervisor(), p.down(), p.status(),
 		p.top(), p.why(), p.queue(), p.events(), p.tenants(), p.address(), p.token(), p.certs(), p.options(), p.version()} {
-		if takes := cmd.Args; takes != nil {
-			cmd.Args = func(cmd *cobra.Command, args []string) error {
-				if err := takes(cmd, args); err != nil {
-					return usage{fmt.Errorf("%w\n`%s --help` shows the usage", err, cmd.CommandPath())}
-				}
-				return nil
-			}
-		}
+		explainArguments(cmd)
 		root.AddCommand(cmd)
 	}
 	return root
+}
+
+// explainArguments has wrong arguments of a command, and of those below it, reported as wrong usage.
+func explainArguments(cmd *cobra.Command) {
+	if takes := cmd.Args; takes != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := takes(cmd, args); err != nil {
+				return usage{fmt.Errorf("%w\n`%s --help` shows the usage", err, cmd.CommandPath())}
+			}
+			return nil
+		}
+	}
+	for _, below := range cmd.Commands() {
+		explainArguments(below)
+	}
 }
 
 // meant suggests the commands that the user may have meant.

@@ -73,6 +73,8 @@ func TestWrongUseIsExplained(t *testing.T) {
 			[]string{"worker", "--address", "unix:x", "--first-device", "2"}, "expected both"},
 		{"no directory", short, []string{"certs"}, "certs --help"},
 		{"argument too many", short, []string{"status", "now"}, "status --help"},
+		{"argument too many of a command below another", short, []string{"tenants", "apply", "tenants.toml"},
+			"tenants apply --help"},
 		{"argument", short, []string{"up", "train.py"}, "after --"},
 		{"variable", map[string]string{"HOME": "/tmp", "PATHWAYS_WORKERS": "some"}, []string{"up"}, "PATHWAYS_WORKERS"},
 		{"cluster", short, []string{"up", "--cluster", "../x"}, "letters, digits"},

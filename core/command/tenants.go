@@ -26,9 +26,9 @@ than theirs, GOT the part that it took in the last ten seconds.`,
 	apply := &cobra.Command{
 		Use:   "apply",
 		Short: "have the controller read its file of tenants again",
-		Long: `Has the controller read its file of tenants again, and lists them; operators only. A file with a mistake
-changes nothing, and the mistake is named. Sessions go on: with the new terms of their tenant, or the old ones if the
-file no longer names it.`,
+		Long: `Has the controller read the file of tenants that it was started with (--tenants) again, and lists them; operators
+only. A file with a mistake changes nothing, and the mistake is named. Sessions go on: with the new terms of their
+tenant, or the old ones if the file no longer names it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.listTenants(cmd.Context(), settings{cmd.Flags()}, true)
