@@ -10,9 +10,10 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
 - `jax._src.array.shard_sharded_device_array_slow_path`: the function by which JAX reads an array on the host to change
   its sharding. Without it, moves take the stock way.
 - `jax._src.interpreters.pxla`: `shard_arg_handlers` and `batched_device_put`, by which JAX brings arrays to other
-  devices, and `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call. They are replaced
-  where a script has devices of several platforms. Without the last one, C++ moves arrays that were never placed, by
-  reading them on the host.
+  devices; `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call; and, for what was
+  compiled ahead, `MeshExecutable.create_cpp_call` and `_in_shardings`, and `jax._src.stages.Compiled.call`. They are
+  replaced where a script has devices of several platforms. Without the last ones, C++ moves arrays that were never
+  placed, by reading them on the host.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
@@ -159,11 +160,12 @@ def replace_puts(
 ) -> None:
     """Replaces the two functions by which JAX brings arrays to other devices by what is made of them.
 
-    JAX's C++ calls neither in calls of a jitted function like an earlier one. So is_slow says of a call's arguments and
-    of the shardings in which the computation takes them whether such calls stay with JAX's Python. It does nothing the
-    second time.
+    JAX's C++ calls neither in calls of a jitted function like an earlier one, or of what was compiled ahead. So is_slow
+    says of a call's arguments and of the shardings in which the computation takes them whether such calls stay with
+    JAX's Python. It does nothing the second time.
     """
-    from jax._src import array, pjit
+    import jax
+    from jax._src import array, pjit, stages
     from jax._src.interpreters import pxla
 
     def fastpath_data(stock):
@@ -173,12 +175,27 @@ def replace_puts(
 
         return get
 
+    def cpp_call(stock):
+        def make(executable, params):
+            quick = stock(executable, params)
+
+            def call(*args, **named):
+                if is_slow(jax.tree.leaves((args, named)), executable._in_shardings):
+                    return stages.Compiled.call(params, *args, **named)[0]
+                return quick(*args, **named)
+
+            return quick and call
+
+        return make
+
     stock = pxla.shard_arg_handlers[array.ArrayImpl]
     if not hasattr(stock, "__wrapped__"):
         pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(shard_args(stock))
         pxla.batched_device_put = functools.wraps(pxla.batched_device_put)(batched_put(pxla.batched_device_put))
         if data := getattr(pjit, "_get_fastpath_data", None):
             pjit._get_fastpath_data = functools.wraps(data)(fastpath_data(data))
+        if call := getattr(pxla.MeshExecutable, "create_cpp_call", None):
+            pxla.MeshExecutable.create_cpp_call = functools.wraps(call)(cpp_call(call))
 
 
 class DevicePut(NamedTuple):

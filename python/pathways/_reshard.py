@@ -325,7 +325,7 @@ def cross() -> None:
     def is_slow(args, shardings):
         """Returns whether an array that was never placed follows others to another platform, which C++ would do by
         reading it here."""
-        arrays = [x for x in args if isinstance(x, jax.Array)]
+        arrays = [x for x in args if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)]
         return any(_crosses(x.sharding, to) for to in shardings[:1] for x in arrays)
 
     _private.replace_puts(shard_args, batched_put, is_slow)

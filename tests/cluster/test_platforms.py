@@ -93,13 +93,15 @@ assert [node["kind"] for node in both.lower(jax.device_put(x, over(fast))).graph
 # Arrays that were never placed follow the others, within the cluster, in calls like an earlier one as well.
 plus = jax.jit(jnp.add)
 ones = jnp.ones(6)
-for n in range(3):
-    before = pathways.stats()
-    total = plus(moved[0], ones)
-    after = pathways.stats()
-    assert [after[k] - before[k] for k in ("puts", "fetches", "reshards")] == [0, 0, 1], (n, before, after)
-    assert total.devices() == {host[0]}
-follows = pathways.program(lambda v: plus(plus(v, 2 * jnp.ones(6)), np.ones(6)) + 1)
+ahead = plus.lower(moved[0], ones).compile()
+for call in (plus, ahead):
+    for n in range(3):
+        before = pathways.stats()
+        total = call(moved[0], ones)
+        after = pathways.stats()
+        assert [after[k] - before[k] for k in ("puts", "fetches", "reshards")] == [0, 0, 1], (call, n, before, after)
+        assert total.devices() == {host[0]}
+follows = pathways.program(lambda v: plus(ahead(v, 2 * jnp.ones(6)), np.ones(6)) + 1)
 for n in range(2):
     np.testing.assert_array_equal(follows(moved[0]), x + 4)
 
