@@ -3,6 +3,7 @@
 import random
 import threading
 
+import fresh
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 LAYOUTS = (P(), P("a"), P(None, "a"), P("b", "a"), P(("a", "b")), P("a", "b"))
+TYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +27,10 @@ def meshes():
     ]
 
 
-def weights(layout, seed=0):
+def weights(layout, seed=0, dtype=np.float32):
     draw = np.random.default_rng(seed)
     return {
-        "kernel": jax.device_put(draw.normal(size=(16, 8)).astype(np.float32), layout),
+        "kernel": jax.device_put(draw.normal(size=(16, 8)).astype(dtype), layout),
         "steps": jax.device_put(np.arange(4, dtype=np.int32), NamedSharding(layout.mesh, P())),
     }
 
@@ -38,20 +40,21 @@ def test_newest_version_is_the_trainers_in_any_layout_and_type(meshes):
     for _ in range(4):
         one, other = draw.sample(meshes, 2)
         layouts = [NamedSharding(m, draw.choice(LAYOUTS)) for m in (one, other)]
-        dtype = draw.choice((None, jnp.bfloat16, jnp.float16))
-        params = weights(layouts[0])
+        own, dtype = draw.choice(TYPES), draw.choice((None, *TYPES))
+        params = weights(layouts[0], 0, own)
         fetches = pathways.stats()["fetches"]
         copy = pathways.sync(params, {"kernel": layouts[1], "steps": NamedSharding(other, P())}, dtype=dtype)
         for version in range(1, 3):
-            params = weights(layouts[0], version)
+            params = weights(layouts[0], version, own)
             assert copy.push(params) == version
         number, got = copy.wait(timeout=60)
         assert pathways.stats()["fetches"] == fetches  # nothing of it passes through this process
         assert number == 2
         assert copy.latest()[0] == 2
         assert got["kernel"].sharding.is_equivalent_to(layouts[1], 2)
-        want = params["kernel"].astype(dtype or np.float32)
-        assert np.asarray(got["kernel"]).tobytes() == np.asarray(want).tobytes(), (SEED, layouts, dtype)
+        want = params["kernel"].astype(dtype or own)
+        assert got["kernel"].dtype == want.dtype
+        assert np.asarray(got["kernel"]).tobytes() == np.asarray(want).tobytes(), (SEED, layouts, own, dtype)
         assert np.array_equal(np.asarray(got["steps"]), np.arange(4))
 
 
@@ -77,6 +80,28 @@ def test_trainer_may_donate_what_it_pushed_and_readers_see_no_part_of_a_version(
     assert all(values == {float(number)} for number, values in seen), seen
     assert [number for number, _ in seen] == sorted(number for number, _ in seen)
     assert {float(v) for x in copy.latest()[1] for v in np.unique(np.asarray(x))} == {20.0}
+
+
+def test_readers_hold_two_versions_of_their_own_part_and_no_more():
+    """However many are pushed, and none of their devices has all of an array in between."""
+    script = """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        devices = jax.devices()
+        rows = NamedSharding(Mesh(np.array(devices[:4]), "f"), P("f"))
+        columns = NamedSharding(Mesh(np.array(devices[4:]), "t"), P(None, "t"))
+        params = [jax.device_put(np.zeros((512, 512), "f"), rows) for _ in range(4)]
+        step = jax.jit(lambda params: [x + 1 for x in params], donate_argnums=0)
+        weights = pathways.sync(params, to=columns)
+        for _ in range(10):
+            params = step(params)
+            weights.push(params)
+        weights.wait()
+        print(*(device.memory_stats()["peak_bytes_in_use"] for device in devices[4:]))
+    """
+    peaks = list(map(int, fresh.run(script).stdout.split()))
+    part = 512 * 512 * 4 // 4  # of an array, on one device
+    assert len(peaks) == 4 and max(peaks) <= (2 * 4 + 1) * part, peaks
 
 
 def test_weights_that_are_there_already_are_copied(meshes):
@@ -176,3 +201,20 @@ def test_what_cannot_be_sent_is_refused(meshes):
         with pytest.raises(pathways.PathwaysError, match="inside a function that JAX traces or a program captures"):
             inside(params)
     assert copy.latest()[0] == 0
+
+
+def test_tunix_moves_weights_between_the_meshes_of_its_roles(meshes):
+    """Unmodified: it uses jax.device_put, and nothing passes through this process."""
+    reshard = pytest.importorskip("tunix.rl.reshard", reason="google-tunix is not installed", exc_type=ImportError)
+    from tunix.rl.rl_cluster import Role
+
+    role_to_mesh = dict(zip((Role.ACTOR, Role.ROLLOUT), meshes, strict=True))
+    for roles in (role_to_mesh, reversed(role_to_mesh)):
+        source, target = (weights(NamedSharding(role_to_mesh[role], P("a", "b")), i) for i, role in enumerate(roles))
+        jax.block_until_ready((source, target))
+        before = pathways.stats()
+        got = jax.block_until_ready(reshard.reshard_pytree(source, target))
+        after = pathways.stats()
+        assert [after[k] - before[k] for k in ("puts", "fetches")] == [0, 0]
+        assert jax.tree.map(lambda x: x.sharding, got) == jax.tree.map(lambda x: x.sharding, target)
+        assert jax.tree.all(jax.tree.map(np.array_equal, got, source))
