@@ -86,7 +86,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	case len(payload) != tokenSize || kind != kindLink && kind != kindStream:
 		return status.New(status.InvalidArgument, "a link began with a message of kind %d and %d bytes", kind, len(payload))
 	case kind == kindLink:
-		return x.link(p, conn, [tokenSize]byte(payload), in.Protocol)
+		return x.link(p, conn, [tokenSize]byte(payload))
 	}
 	x.mu.Lock()
 	l := x.links[[tokenSize]byte(payload)]
@@ -98,7 +98,7 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	c := l.carrier
 	p.mu.Unlock()
 	err = l.addStripe(c, conn, kindStream)
-	if err != nil && (!l.resumes || status.CodeOf(err) == status.InvalidArgument) {
+	if status.CodeOf(err) == status.InvalidArgument {
 		l.lost(err)
 	} else if err != nil && c != nil {
 		l.breaks(c, err)
@@ -109,13 +109,13 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 // link makes a connection that the peer dialled a link, or has one go on over it that the peer does not know of. Where
 // answers are lost the peer dials again and again, and each of these connections has a goroutine here: one at a time
 // looks and joins, so that one link is made of them.
-func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte, protocol uint32) error {
+func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte) error {
 	p.linking.Lock()
 	defer p.linking.Unlock()
 	if l := p.unknown(); l != nil {
 		return l.adopt(conn, token)
 	}
-	l := newLink(p, conn, protocol)
+	l := newLink(p, conn)
 	l.token, l.accepted = token, true
 	x.mu.Lock()
 	taken := x.links[token] != nil
@@ -166,7 +166,7 @@ func (p *peer) unknown() *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		if l.accepted && l.resumes && l.attempt == 0 {
+		if l.accepted && l.attempt == 0 {
 			return l
 		}
 	}

@@ -27,8 +27,7 @@
 // A link whose connection breaks is given another, see carrier.go: nothing is lost and
 // nothing arrives twice. Where that takes longer than DialTime, what is under way with
 // the peer fails with UNAVAILABLE that names both processes, and what comes later
-// fails at once, until there is a connection again; Apart lists such peers. Peers of
-// protocols before 5 cannot be connected to again, and are lost with their connection.
+// fails at once, until there is a connection again; Apart lists such peers.
 //
 // A process that sends what no process of Open Pathways sends, that says goodbye or
 // refuses a link, or which Peers says has gone, is lost: everything from it and to it

@@ -49,7 +49,7 @@ func newCarrier(conn *stream.Conn) *carrier {
 func (l *link) run() {
 	for c := l.last; c != nil; c = l.another() {
 		err := l.receive(c.conn)
-		if l.lasts(err) {
+		if lasts(err) {
 			l.breaks(c, err)
 		} else {
 			l.lost(err)
@@ -66,12 +66,10 @@ func (l *link) run() {
 	l.x.forget(l)
 }
 
-// lasts reports whether the link outlives an error of its connection.
-func (l *link) lasts(err error) bool {
-	if _, bye := err.(errGoodbye); bye || !l.resumes {
-		return false
-	}
-	return resume.Outlasts(err)
+// lasts reports whether a link outlives an error of its connection.
+func lasts(err error) bool {
+	_, bye := err.(errGoodbye)
+	return !bye && resume.Outlasts(err)
 }
 
 // breaks is told that a connection has broken, by the first that sees it.
@@ -157,7 +155,7 @@ func (l *link) again() (*carrier, error) {
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(x.ctx, x.config.DialTime)
 	defer cancel()
-	conn, _, err := p.connect(ctx, l.address, x.config.Options)
+	conn, err := p.connect(ctx, l.address, x.config.Options)
 	if err != nil {
 		return nil, err
 	}

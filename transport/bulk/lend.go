@@ -18,13 +18,7 @@ func (x *Exchange) CanLend(peer uint64, data []byte) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	old := p.out != nil && p.out.shared && !p.out.lends
-	p.mu.Unlock()
-	switch {
-	case old:
-		return errTooOld(p.name())
-	case !p.shares():
+	if !p.shares() {
 		return errElsewhere(p.name())
 	}
 	if s, _ := x.pool.Find(data); s == nil {
@@ -35,11 +29,6 @@ func (x *Exchange) CanLend(peer uint64, data []byte) error {
 
 var errNotShared = status.New(status.FailedPrecondition,
 	"the bytes do not lie in shared memory of this process's pool, which others on this host can read")
-
-func errTooOld(peer string) error {
-	return status.New(status.FailedPrecondition,
-		"%s is of a version that cannot be lent memory; install the same version of openpathways on both", peer)
-}
 
 func errElsewhere(peer string) error {
 	return status.New(status.FailedPrecondition,
@@ -58,8 +47,6 @@ func (t *outgoing) show() {
 	switch {
 	case !l.shared:
 		t.err = errElsewhere(l.peer.title())
-	case !l.lends:
-		t.err = errTooOld(l.peer.title())
 	case s == nil:
 		t.err = errNotShared
 	case l.shown[s] == 0 && len(l.shown) >= maxShared: // more, and the peer would hang up

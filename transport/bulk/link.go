@@ -26,7 +26,6 @@ type link struct {
 	arena    *shm.Arena      // what the peer writes into, where it is shared
 
 	// Its connections.
-	resumes  bool          // it outlives them
 	carrier  *carrier      // nil while it has none
 	last     *carrier      // the latest, which may have broken
 	next     chan *carrier // for run, of a link that the peer dialled
@@ -44,10 +43,8 @@ type link struct {
 	credit   int64                   // bytes of eager blocks that may be sent
 	quiet    int64                   // of those that went without asking for an answer
 	segments map[uint32]*shm.Mapping // the peer's memory here
-	lends    bool                    // the peer knows what lending is
 	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
 	numbered uint32                  // number given to one last
-	places   bool                    // the peer knows kindPlace
 	frame    []byte                  // for eager blocks
 	corked   bool                    // messages wait for uncork, to leave in one write
 	sending  []*outgoing             // with bytes for the stripes, in turns
@@ -65,9 +62,8 @@ type link struct {
 	oldest    int                     // of failed, once it is full
 }
 
-func newLink(p *peer, conn *stream.Conn, protocol uint32) *link {
-	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), lends: protocol >= wire.ProtocolLend,
-		resumes: protocol >= wire.ProtocolResume, places: protocol >= wire.ProtocolPlace, rooms: map[*shm.Segment]uint32{},
+func newLink(p *peer, conn *stream.Conn) *link {
+	l := &link{x: p.x, peer: p, shared: conn.PassesFiles(), rooms: map[*shm.Segment]uint32{},
 		next: make(chan *carrier, 1), over: make(chan struct{}), credit: eagerBytes,
 		frame:    make([]byte, 0, 8+keySize+eagerSize),
 		outgoing: map[uint64]*outgoing{}, segments: map[uint32]*shm.Mapping{}, shown: map[*shm.Segment]uint32{},
@@ -88,7 +84,7 @@ func (l *link) receive(conn *stream.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case kind == kindAck && l.resumes:
+		case kind == kindAck:
 			err = l.onAck(payload)
 		default:
 			// Who waits for a short block is told by this goroutine.
@@ -97,7 +93,7 @@ func (l *link) receive(conn *stream.Conn) error {
 			if short {
 				l.x.calls.Run()
 			}
-			if err == nil && l.resumes && l.received.Add(len(payload), kind == kindSegment || kind == kindShow) {
+			if err == nil && l.received.Add(len(payload), kind == kindSegment || kind == kindShow) {
 				_ = conn.Post(kindAck, numbers(nil, l.received.Count())) // the next one tells more
 			}
 		}
@@ -219,9 +215,7 @@ func (l *link) take(conn *stream.Conn, kind wire.Kind, r *reader) (then func(), 
 	case kindSegment, kindUnmap, kindHide, kindShow:
 		return nil, l.takeOfSegment(conn, kind, r)
 	case kindAgain, kindAfresh:
-		if l.resumes {
-			return nil, l.takeOfResuming(kind, r)
-		}
+		return nil, l.takeOfResuming(kind, r)
 	case kindCredit:
 		return nil, l.takeCredit(r)
 	case kindGoodbye:
@@ -379,9 +373,7 @@ func (l *link) dropped(s *shm.Segment) {
 
 // post sends a message. While the link has no connection, it waits for the next.
 func (l *link) post(kind wire.Kind, payload []byte) {
-	if l.resumes {
-		l.sent.Add(kind, payload)
-	}
+	l.sent.Add(kind, payload)
 	switch { // if it fails, run hears why
 	case l.carrier == nil:
 	case l.corked:
@@ -401,17 +393,11 @@ func (l *link) uncork() {
 
 // postFile is post of a message and a file.
 func (l *link) postFile(kind wire.Kind, payload []byte, file *os.File) error {
-	if l.resumes {
-		if err := l.sent.AddFile(kind, payload, file); err != nil {
-			return err
-		}
+	if err := l.sent.AddFile(kind, payload, file); err != nil {
+		return err
 	}
-	if l.carrier == nil {
-		return nil
+	if l.carrier != nil {
+		_ = l.carrier.conn.PostFile(kind, payload, file) // if it fails, it is sent again
 	}
-	err := l.carrier.conn.PostFile(kind, payload, file)
-	if l.resumes {
-		return nil // it is sent again
-	}
-	return err
+	return nil
 }

@@ -248,9 +248,6 @@ func (t *outgoing) end() {
 	t.link.post(kindWritten, numbers(nil, t.n))
 }
 
-// mayAsk reports whether the peer can ask for the bytes of a block again.
-func (l *link) mayAsk() bool { return l.resumes && !l.shared }
-
 func (t *outgoing) fail(err error) {
 	if t.err == nil {
 		t.err = err
@@ -282,7 +279,7 @@ func (t *outgoing) settle() {
 		t.final, t.failed = true, true
 		t.link.post(kindFailed, withStatus(numbers(nil, t.n), t.err))
 	}
-	if t.block != nil && t.final && !(t.granted && t.link.mayAsk() && !t.taken && t.err == nil) {
+	if t.block != nil && t.final && !(t.granted && !t.link.shared && !t.taken && t.err == nil) { // the peer may ask again
 		t.block.Release()
 		t.block, t.bytes = nil, nil
 	}

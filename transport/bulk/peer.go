@@ -310,12 +310,12 @@ func (p *peer) try(process *wire.Process) error {
 		if strings.HasPrefix(address, "unix:") && process.Host != p.x.config.Host {
 			continue
 		}
-		conn, welcome, err := p.connect(ctx, address, p.x.config.Options)
+		conn, err := p.connect(ctx, address, p.x.config.Options)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue
 		}
-		l := newLink(p, conn, welcome.Protocol)
+		l := newLink(p, conn)
 		l.address = address
 		rand.Read(l.token[:])
 		conn.TakeFiles() // one may come right behind the answer
@@ -338,13 +338,13 @@ func (p *peer) try(process *wire.Process) error {
 
 // connect dials the process. Another one may listen at its address, which has taken the place of one that was lost, and
 // would take what is not meant for it: it is told nothing.
-func (p *peer) connect(ctx context.Context, address string, o stream.Options) (*stream.Conn, *wire.Welcome, error) {
+func (p *peer) connect(ctx context.Context, address string, o stream.Options) (*stream.Conn, error) {
 	conn, welcome, err := stream.Dial(ctx, address, p.x.hello(), o)
 	if err == nil && welcome.Process != p.number {
 		conn.Close()
 		err = status.New(status.Unavailable, "process %d answers at %s instead of %s", welcome.Process, address, p.name())
 	}
-	return conn, welcome, err
+	return conn, err
 }
 
 // title is what people call this process.

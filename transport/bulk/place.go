@@ -44,7 +44,7 @@ func (x *Exchange) Keeps(size int64) bool { return x.pool.Keeps(size) }
 // place has the peer write a block into the array that it is a part of, if that lies in a room. The peer's mu is held.
 func (t *incoming) place() bool {
 	l, e := t.link, t.expected
-	if !l.places || t.size == 0 {
+	if t.size == 0 {
 		return false
 	}
 	s, offset := l.x.pool.Find(e.Into)

@@ -66,7 +66,7 @@ func (l *link) dial(c *carrier) error {
 	defer cancel()
 	o := l.x.config.Options
 	o.Heartbeat = 0 // what follows is no message
-	conn, _, err := l.peer.connect(ctx, l.address, o)
+	conn, err := l.peer.connect(ctx, l.address, o)
 	if err != nil {
 		return err
 	}
@@ -136,13 +136,7 @@ func (l *link) broke(c *carrier, why error) {
 	if over {
 		return
 	}
-	time.AfterFunc(stripeTime, func() {
-		if l.resumes {
-			l.breaks(c, why)
-		} else {
-			l.lost(why)
-		}
-	})
+	time.AfterFunc(stripeTime, func() { l.breaks(c, why) })
 }
 
 // spread sends the bytes of a block over the stripes. The peer's mu is held, and
@@ -231,10 +225,7 @@ func (l *link) writeStripe(c *carrier, socket net.Conn) error {
 		_, err := both.WriteTo(socket)
 		l.peer.mu.Lock()
 		t.pieces--
-		if err != nil && !l.resumes { // otherwise the peer asks for the block again
-			t.fail(status.New(status.Unavailable, "%s is lost: %w", l.peer.title(), err))
-		}
-		t.sent()
+		t.sent() // the peer asks again for what did not arrive
 		l.peer.mu.Unlock()
 		if err != nil {
 			return err
