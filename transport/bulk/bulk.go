@@ -137,15 +137,15 @@ type Exchange struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup // goroutines of listeners, links, dialling
 
-	mu       sync.Mutex // guards the rest; never taken under a peer's
+	mu       sync.Mutex // guards what follows, up to why; never taken under a peer's
 	peers    map[uint64]*peer
 	departed match.Recent[uint64]      // of peers, those that are lost
 	links    map[[tokenSize]byte]*link // that may get streams
 	closed   error
 	why      error // it is closed, set before
 
-	stripeing sync.Mutex
-	stripeed  []*outgoing // lent to peers whose links broke
+	returning  sync.Mutex  // guards unreturned
+	unreturned []*outgoing // lent over links that have ended, to peers that may still read
 }
 
 // New makes an exchange and begins to accept links.

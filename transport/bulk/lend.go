@@ -97,30 +97,30 @@ func (t *outgoing) settleLent() {
 	}
 }
 
-// stripe keeps a block whose link broke: the peer may still read it.
-func (t *outgoing) stripe(err error) {
+// keepLent keeps a block whose link has ended: the peer may still read it.
+func (t *outgoing) keepLent(err error) {
 	if t.err == nil {
 		t.err = err
 	}
 	x := t.link.x
-	x.stripeing.Lock()
-	defer x.stripeing.Unlock()
-	x.stripeed = append(x.stripeed, t)
+	x.returning.Lock()
+	defer x.returning.Unlock()
+	x.unreturned = append(x.unreturned, t)
 }
 
 // giveBack ends blocks that were lent to peers that have gone.
 func (x *Exchange) giveBack(of func(*outgoing) bool) {
-	x.stripeing.Lock()
+	x.returning.Lock()
 	var back, rest []*outgoing
-	for _, t := range x.stripeed {
+	for _, t := range x.unreturned {
 		if of(t) {
 			back = append(back, t)
 		} else {
 			rest = append(rest, t)
 		}
 	}
-	x.stripeed = rest
-	x.stripeing.Unlock()
+	x.unreturned = rest
+	x.returning.Unlock()
 	for _, t := range back {
 		t.peer.mu.Lock()
 		t.tell()

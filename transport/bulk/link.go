@@ -156,7 +156,7 @@ func (l *link) lose(err error) {
 	}
 	for _, t := range l.outgoing {
 		if t.lent {
-			t.stripe(err)
+			t.keepLent(err)
 			continue
 		}
 		t.final, t.taken = true, true
