@@ -13,10 +13,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// assembling connects to a controller whose workers take Assemble, and compiles a program for two devices.
-func assembling(t *testing.T, takes bool) *near {
+// assembling connects to a controller, and compiles a program for two devices.
+func assembling(t *testing.T) *near {
 	n := connect(t)
-	n.cluster.(*remote).welcome.Assembles = takes
 	n.cluster.(*remote).keepDevices(1, []uint32{0, 1})
 	return n
 }
@@ -71,7 +70,7 @@ func (m message) words() []string {
 // An argument of so many objects that a run's message would become too long is assembled for the first run.
 func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := assembling(t, true)
+		n := assembling(t)
 		o := n.cluster.Objects(1) + 1
 		objects := make([]uint64, maxPieces+1)
 		for i := range objects {
@@ -91,7 +90,7 @@ func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
 // An argument of several objects that is read again is assembled once, and freed with the first of its members.
 func TestArgumentsThatAreReadAgainAreAssembled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := assembling(t, true)
+		n := assembling(t)
 		first := n.cluster.Objects(1)
 		for range 3 {
 			n.reads(11, 12)
@@ -113,16 +112,4 @@ func TestArgumentsThatAreReadAgainAreAssembled(t *testing.T) {
 			t.Errorf("%d arguments and %d members are remembered, want the last one", len(a.by), len(a.of))
 		}
 	})
-}
-
-// Where a worker does not take Assemble, runs name all objects.
-func TestNothingIsAssembledForOldWorkers(t *testing.T) {
-	n := assembling(t, false)
-	n.reads(11, 12)
-	n.reads(11, 12)
-	want := []string{"run of [5 0], 1 mixed", "run of [5 0], 1 mixed"}
-	n.comes(wire.KindRun, 2)
-	if got := n.heard(); !slices.Equal(got, want) {
-		t.Errorf("the controller got %q, want %q", got, want)
-	}
 }

@@ -16,34 +16,31 @@ import (
 
 // pipe dials one connection over a socket whose reader has yet to begin.
 type pipe struct {
-	protocol uint32
-	far      *stream.Conn
-	near     *stream.Conn
+	far  *stream.Conn
+	near *stream.Conn
 }
 
 func (p *pipe) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wire.Welcome, error) {
 	a, b := net.Pipe()
 	p.near, p.far = stream.New(a, "far", stream.Config{}, true), stream.New(b, "near", stream.Config{}, true)
 	return p.near, &wire.Welcome{
-		Session: 3, Process: 9, Credit: 1024, Protocol: p.protocol, Devices: []*wire.Device{{Worker: 1}}}, nil
+		Session: 3, Process: 9, Credit: 1024, Devices: []*wire.Device{{Worker: 1}}}, nil
 }
 
 // Calls that queue up behind one that is being written leave as one message, with
-// the frees between them, unless that is switched off or the controller is too old.
+// the frees between them, unless that is switched off.
 func TestQueuedCallsLeaveAsOneMessage(t *testing.T) {
 	const calls = 20
 	for _, c := range []struct {
 		name     string
-		protocol uint32
 		alone    bool
 		messages int // behind the first
 	}{
-		{"together", wire.ProtocolBurst, false, 1},
-		{"one by one", wire.ProtocolBurst, true, calls + calls/4},
-		{"an older controller", wire.ProtocolBurst - 1, false, calls + calls/4},
+		{"together", false, 1},
+		{"one by one", true, calls + calls/4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := &pipe{protocol: c.protocol}
+			p := new(pipe)
 			cluster, err := Connect(context.Background(), Config{Dialer: p, Hello: &wire.Hello{Alone: c.alone},
 				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
 			statustest.OK(t, err)

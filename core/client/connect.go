@@ -198,7 +198,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r.batcher, _ = conn.(transport.Batcher)
 	_, r.kept.on = conn.(transport.Watched)
 	r.kept.on = r.kept.on && welcome.Keeps
-	r.bursts = r.batcher != nil && welcome.Protocol >= wire.ProtocolBurst && !hello.Alone
+	r.bursts = r.batcher != nil && !hello.Alone
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
 	r.timer.Stop()
@@ -250,7 +250,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 		return nil, status.New(status.ResourceExhausted, "the program has %d bytes; at most %d, as many as XLA reads",
 			len(c.Code), content.MaxSize)
 	}
-	if len(c.Code) > wire.ContentSize && r.welcome.Protocol >= wire.ProtocolContent {
+	if len(c.Code) > wire.ContentSize {
 		m.Code, m.Text, text = nil, wire.ContentOf(c.Code), c.Code
 	}
 	answer := make(chan *wire.Compiled, 1)

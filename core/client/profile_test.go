@@ -21,7 +21,6 @@ import (
 func profiles(t *testing.T) *near {
 	n := &near{t: t, far: newFar(), exchange: new(noExchange)}
 	n.far.keep = true
-	n.far.welcome.Protocol = wire.ProtocolProfile
 	n.far.welcome.Platform = &wire.Platform{Name: "sim"}
 	n.far.welcome.Workers = []*wire.Process{{Number: 1, Name: "a"}, {Number: 2, Name: "b"}}
 	var err error
@@ -125,11 +124,6 @@ func TestProfileEndsWithItsSession(t *testing.T) {
 		statustest.Fails(t, "the error", statustest.Of(n.cluster.StartProfile(context.Background())),
 			status.Unavailable)
 	})
-}
-
-func TestProfileOfAnOlderController(t *testing.T) {
-	n := connect(t)
-	statustest.Fails(t, "the error", statustest.Of(n.cluster.StartProfile(t.Context())), status.Unimplemented)
 }
 
 func TestSpansAreOnTheClientsClock(t *testing.T) {

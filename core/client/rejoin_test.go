@@ -104,7 +104,6 @@ func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
 		n := connectLasting(t)
 		defer n.cluster.Close()
 		r := n.cluster.(*remote)
-		r.welcome.Assembles = true
 		for program := range uint64(2) {
 			r.keepDevices(program+1, []uint32{0, 1})
 		}

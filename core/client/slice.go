@@ -47,10 +47,6 @@ func (r *remote) Ask(w placement.Want, t grant.Terms) (*grant.Request, error) {
 	if err := w.Check(); err != nil {
 		return nil, err
 	}
-	if (w.Exclusive || t != grant.Terms{}) && r.welcome.Protocol < wire.ProtocolWaiting {
-		return nil, status.New(status.Unimplemented, "the cluster's controller is older than this client and knows neither "+
-			"exclusive slices nor a queue for them; update it, or leave out exclusive, wait and priority")
-	}
 	m := &wire.SliceRequest{Slice: r.slices.Add(1), Devices: uint32(w.Devices), Island: w.Island, Kind: w.Kind,
 		Exclusive: w.Exclusive, WaitMs: milliseconds(t.Wait), Priority: int32(t.Priority)}
 	for _, n := range w.Topology {

@@ -26,7 +26,6 @@ func (n *near) request(many int) *wire.SliceRequest {
 
 func TestSlicesAreAskedForAnsweredAndRemapped(t *testing.T) {
 	n := connect(t)
-	n.far.welcome.Protocol = wire.ProtocolWaiting // after the client has decided to send no bursts
 	type answer struct {
 		number  uint64
 		devices []int
