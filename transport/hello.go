@@ -257,11 +257,8 @@ func (in *Incoming) Welcome(w *wire.Welcome) error {
 // WaitAgain is how often a dialler is to be told that it has to wait, so that it does not give up.
 const WaitAgain = HelloTime / 4
 
-// Wait tells a dialler that it has to wait for its answer, and why, for people. An older one is not told.
+// Wait tells a dialler that it has to wait for its answer, and why, for people.
 func (in *Incoming) Wait(why string) error {
-	if in.Protocol < wire.ProtocolWait {
-		return nil
-	}
 	payload, err := proto.Marshal(&wire.Wait{Why: why})
 	if err != nil {
 		return status.New(status.Internal, "what a process waits for does not encode: %w", err)

@@ -24,8 +24,7 @@ const probeTime = 5 * time.Second
 const maxProbed = 16
 
 // probed returns the addresses of a worker that the controller can dial. It returns none for other processes, for
-// workers of an older version, which do not know probes, and if an address is malformed, so that the worker is refused
-// anyway.
+// workers that say no identity, and if an address is malformed, so that the worker is refused anyway.
 func (adm admission) probed(h *wire.Hello) (addresses []string) {
 	o := h.GetWorker()
 	if h.Role != wire.Role_ROLE_WORKER || len(o.GetIdentity()) == 0 || len(o.GetAddresses()) > maxProbed {

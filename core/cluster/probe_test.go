@@ -202,7 +202,7 @@ func TestWorkerIsDialledWhenItJoins(t *testing.T) {
 	} {
 		statustest.Checkf(t, join(cluster.Host(), "own", addresses...), "a worker at %s", what)
 	}
-	statustest.Checkf(t, join(cluster.Host(), "", closed), "an older worker")
+	statustest.Checkf(t, join(cluster.Host(), "", closed), "a worker without an identity")
 	for _, bad := range []struct{ host, address, why string }{
 		{cluster.Host(), closed, "connection refused"},
 		{cluster.Host(), other, "another process"},

@@ -56,10 +56,7 @@ func (st *State) compilerOf(s *session, p *program) (by *worker, at []*wire.Plac
 		return nil, nil
 	}
 	by, at = st.workers[on.slot], on.locate()
-	switch {
-	case by.protocol < wire.ProtocolContent:
-		return nil, nil
-	case c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at, c.madeFor, samePlace):
+	if c.loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at, c.madeFor, samePlace) {
 		return nil, nil // it would name other devices
 	}
 	return by, at

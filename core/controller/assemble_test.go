@@ -7,23 +7,6 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A client is told to have arrays assembled where the workers of all its devices know how.
-func TestClientIsToldWhetherWorkersAssemble(t *testing.T) {
-	for _, oldest := range []uint32{wire.ProtocolMax, wire.ProtocolObjects, wire.ProtocolObjects - 1} {
-		b := &bed{t: t, st: New(Config{})}
-		for i, protocol := range []uint32{wire.ProtocolMax, oldest} {
-			b.step(Event{Kind: Join, Conn: uint64(1 + i), Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
-				ProtocolMax: protocol, Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}},
-					Platform: &wire.Platform{Name: "sim"}}}})
-		}
-		for _, a := range b.step(Event{Kind: Join, Conn: 3, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}) {
-			if want := oldest >= wire.ProtocolObjects; a.Kind == Welcome && a.Message.Assembles != want {
-				t.Errorf("with a worker of protocol %d: assembles is %t", oldest, a.Message.Assembles)
-			}
-		}
-	}
-}
-
 // While a session's operations wait, any number of arrays may be assembled behind them, of so many pieces in all.
 func TestAssemblesThatWait(t *testing.T) {
 	for pieces, ends := range map[int]bool{10: false, 30: true} {

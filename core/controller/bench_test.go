@@ -36,8 +36,7 @@ func newBed(t testing.TB, c Config, workers, devices int) *bed {
 		b.conns++
 		b.workers = append(b.workers, b.conns)
 		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
-			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer,
-			ProtocolMax: wire.ProtocolLoaded - 1}}) // they do not say when they have loaded a program
+			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
 	}
 	b.conns++
 	b.client = b.conns
@@ -49,14 +48,30 @@ func (b *bed) step(ev Event) []Action {
 	b.now += 1000
 	ev.Now = b.now
 	if b.around != nil {
-		return b.measured(ev)
+		b.measured(ev)
+	} else {
+		b.actions = b.st.Step(&ev, b.actions[:0])
 	}
-	b.actions = b.st.Step(&ev, b.actions[:0])
+	b.load()
 	return b.actions
 }
 
+// load has the workers that are to load a program say that they have.
+func (b *bed) load() {
+	for _, a := range b.actions {
+		m := new(wire.Load)
+		if a.Kind != Send || a.Wire != wire.KindLoad || proto.Unmarshal(sent(a), m) != nil {
+			continue
+		}
+		for _, w := range a.To {
+			b.actions = b.st.Step(&Event{Kind: Message, Now: b.now, Conn: w, Wire: wire.KindLoaded,
+				Message: &wire.Loaded{Session: m.Session, Program: m.Program}}, b.actions)
+		}
+	}
+}
+
 // measured is step, with what Server does without its lock left out of what is measured.
-func (b *bed) measured(ev Event) []Action {
+func (b *bed) measured(ev Event) {
 	var work func()
 	if b.around(func() { work = b.st.Survey(&ev) }); work != nil {
 		work()
@@ -65,7 +80,6 @@ func (b *bed) measured(ev Event) []Action {
 	for b.st.More() {
 		b.around(func() { b.actions = b.st.Step(&Event{Kind: Continue, Now: b.now}, b.actions[:0]) })
 	}
-	return b.actions
 }
 
 // say has a connection send a message, which is decoded as the shell does.

@@ -228,7 +228,6 @@ func (r *rebuilding) takesOffer(s *session) {
 func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
 	for _, g := range h.Gangs {
-		st.gang = max(st.gang, g.Gang) // older workers do not say more
 		r.numbers[g.Gang] = true
 	}
 	s := st.sessions[h.Session]
@@ -304,7 +303,7 @@ func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
 func (r *rebuilding) session(s *session) {
 	st := r.st
 	st.introduce(s.told)
-	st.send(st.connsOf(s.told), wire.KindSession, s.describe())
+	st.send(st.connsOf(s.told), wire.KindSession, st.describe(s))
 	said := r.of[s.conn]
 	for _, m := range said {
 		err := m.Status.Err()

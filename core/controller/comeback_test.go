@@ -29,9 +29,6 @@ func (b *bed) facts() *Kept {
 			}
 		} else {
 			l.Hello.Name, l.Process, l.Session = c.s.name, c.s.process.Number, c.s.id
-			if c.s.rebinds {
-				l.Hello.ProtocolMax = wire.ProtocolRebind
-			}
 		}
 		k.Links = append(k.Links, l)
 	}
@@ -94,8 +91,12 @@ func (b *bed) startAgain(gangs [2][]*wire.HeldGang, client *wire.Rejoin) []Actio
 		if !b.st.IsComingBack() {
 			b.t.Fatal("the controller did not wait for all")
 		}
-		all = append(all, b.say(w, wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1, Programs: []uint64{1},
-			Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}, Gangs: gangs[i]}}})...)
+		m := &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1, Programs: []uint64{1},
+			Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}, Gangs: gangs[i]}}}
+		for _, g := range gangs[i] {
+			m.Last = max(m.Last, g.Gang)
+		}
+		all = append(all, b.say(w, wire.KindRejoin, m)...)
 	}
 	if b.st.IsComingBack() {
 		b.t.Fatal("the controller waits although all have come back")
@@ -409,10 +410,6 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBedThatKeeps(t)
-			b.st.sessions[1].rebinds = true // its client knows what an offer is, and so do the workers
-			for _, w := range b.st.workers {
-				w.hello.ProtocolMax, w.protocol = wire.ProtocolRebind, wire.ProtocolRebind
-			}
 			hello := b.st.conns[b.workers[1]].w.hello
 			b.check(b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errors.New("it burnt")}))
 			come := func() []Action {
@@ -485,11 +482,11 @@ func TestIslandsKeepTheirNumbersWhenTheControllerStartsAgain(t *testing.T) {
 		b.conns++
 		return b.conns, b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
 	}
-	other := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "other", ProtocolMax: wire.ProtocolMax,
+	other := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "other",
 		Worker: &wire.WorkerOffer{Island: "other", Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}}}
 	lost, _ := join(other)
 	b.check(b.step(Event{Kind: Lost, Conn: b.client, Err: errors.New("it has left")}))
-	b.client, _ = join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, ProtocolMax: wire.ProtocolMax})
+	b.client, _ = join(&wire.Hello{Role: wire.Role_ROLE_CLIENT})
 	b.check(b.step(Event{Kind: Lost, Conn: lost, Err: errors.New("it burnt")}))
 	kept := b.facts()
 	b.st = New(Config{Keeps: true, Starts: 2})
@@ -542,7 +539,7 @@ func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {
 		t.Helper()
 		b.conns++
 		b.workers = append(b.workers, b.conns)
-		hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Host: "host", ProtocolMax: wire.ProtocolMax}
+		hello := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name, Host: "host"}
 		hello.Worker = &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Board: "path",
 			Devices: []*wire.LocalDevice{{}}}
 		b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))

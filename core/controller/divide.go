@@ -159,7 +159,7 @@ func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 	d.g.all.workers.each(func(slot int) {
 		switch w, size := st.workers[slot], d.parts.sizes[slot]; {
 		case w.gone != nil:
-		case size == 0 || size > maxOperation || w.protocol < wire.ProtocolParts:
+		case size == 0 || size > maxOperation:
 			whole = append(whole, w.to[0])
 		case size < lateGraph:
 			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])

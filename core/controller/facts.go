@@ -68,7 +68,7 @@ func (st *State) keepSession(s *session) {
 		return
 	}
 	k := &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(), Epoch: s.view.Epoch(),
-		Slices: s.sliced, Client: s.process.Number}
+		Client: s.process.Number}
 	if s.offered != nil {
 		k.Offered = s.offered.spans
 	}
@@ -111,7 +111,7 @@ func (st *State) letKeptProgram(s *session, program uint64) {
 		return
 	}
 	s.unkept = append(s.unkept, unkept{program, s.last})
-	if s.out == 0 && (!s.settles || len(s.unkept) > maxUnkept) {
+	if s.out == 0 && len(s.unkept) > maxUnkept {
 		st.letUnkept(s)
 	}
 }
@@ -300,12 +300,8 @@ func (st *State) restoreBoards(kept []*wire.KeptBoard) {
 }
 
 func (st *State) restoreSession(l KeptLink, k *wire.KeptSession, left map[uint64]*placement.Worker) error {
-	switch {
-	case k == nil:
+	if k == nil {
 		return status.New(status.Unavailable, "the controller has started again, and does not know the session's devices")
-	case k.Slices:
-		return status.New(status.Unavailable, "the controller has started again, and the session has slices, which its "+
-			"client is too old to report; install the same version of openpathways on all machines")
 	}
 	owner, err := st.tenantOf(l.Tenant)
 	if err != nil {

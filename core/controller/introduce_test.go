@@ -46,7 +46,7 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	worker := func(name string) []Action {
 		b.conns++
 		return b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: name,
-			ProtocolMax: wire.ProtocolMax, Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}},
+			Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}},
 				Platform: &wire.Platform{Name: "sim"}}}})
 	}
 	want("a worker joins", worker("late"))

@@ -229,7 +229,7 @@ func (s *Server) restore(k *Kept) {
 		conn := s.links.Restore(linking.Saved{ID: l.Id, Secret: l.Secret, Hello: hello, Holder: holder, Beat: l.HeartbeatMs})
 		s.last++
 		c := &link{number: s.last, kept: l.Id, let: true, restored: true,
-			in: &transport.Incoming{Conn: conn, Hello: hello, Protocol: hello.ProtocolMax, Holder: holder}}
+			in: &transport.Incoming{Conn: conn, Hello: hello, Holder: holder}}
 		c.outbox.open(c.in, &s.running)
 		l.Conn, l.Lease = c.number, int64(s.lease)
 		links = append(links, c)

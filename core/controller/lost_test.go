@@ -40,7 +40,7 @@ func TestPutToADeviceWithoutAWorkerFails(t *testing.T) {
 	b := newBed(t, Config{}, 1, 1)
 	b.conns++
 	b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "elastic", Devices: 2,
-		Elastic: true, ProtocolMax: wire.ProtocolMax}})
+		Elastic: true}})
 	b.say(b.conns, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: floats(1), Devices: []uint32{0, 1}})
 	var ends wire.Completed
 	for _, a := range b.step(Event{Kind: Flush}) {

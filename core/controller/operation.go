@@ -471,9 +471,6 @@ func (st *State) forget(g *gang) {
 	if s.out == 0 && len(s.ok) > 0 {
 		st.soil(s)
 	}
-	if s.out == 0 && s.unkept != nil && !s.settles {
-		st.letUnkept(s)
-	}
 	st.recycle(g)
 	if is != nil {
 		st.feed(is, schedule.Event{Kind: schedule.Completed, ID: ticket, Time: time})

@@ -10,8 +10,8 @@ import (
 // a Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes
 // part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message.
 //
-// Where a worker's part would not fit into a message, or the worker does not know of moves' indices, it is sent all of
-// it, as the client sent it. That says the same: a worker leaves out what concerns others.
+// Where a worker's part would not fit into a message, it is sent all of it, as the client sent it. That says the same:
+// a worker leaves out what concerns others.
 
 // dispatchParts is dispatch of a Put or a Transfer for several workers.
 func (st *State) dispatchParts(g *gang) {
@@ -34,14 +34,13 @@ func (st *State) deliverParts(g *gang, to set) {
 		st.introducePairs(g.cut.pairs)
 		own = g.cut.own
 	}
-	_, isPut := g.message.(*wire.Put) // whose parts need no indices
-	var whole []uint64                // those that are sent all of it
+	var whole []uint64 // those that are sent all of it
 	to.each(func(slot int) {
 		w := st.workers[slot]
 		if w == nil || w.gone != nil {
 			return
 		}
-		if w.protocol < wire.ProtocolParts && !isPut || len(head)+len(own[slot]) > maxOperation {
+		if len(head)+len(own[slot]) > maxOperation {
 			whole = append(whole, w.to[0])
 			return
 		}

@@ -17,7 +17,6 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 	st, conn := New(Config{Cluster: "test"}), uint64(0)
 	join := func(h *wire.Hello) (welcome *wire.Welcome, refused error) {
 		conn++
-		h.ProtocolMax = wire.ProtocolMax
 		for _, a := range st.Step(&Event{Kind: Join, Conn: conn, Message: h}, nil) {
 			switch a.Kind {
 			case Refuse:
@@ -89,7 +88,6 @@ func TestPortableProgramStaysOnItsPlatform(t *testing.T) {
 	st, conn := New(Config{Cluster: "test"}), uint64(0)
 	join := func(h *wire.Hello) {
 		conn++
-		h.ProtocolMax = wire.ProtocolMax
 		st.Step(&Event{Kind: Join, Conn: conn, Message: h}, nil)
 	}
 	for _, platform := range []string{"cpu", "tpu"} {

@@ -6,8 +6,8 @@ import (
 )
 
 // profile passes a client's request on to the workers of its devices. It answers in
-// the place of those that are gone or know nothing of profiles, so that each worker of
-// the session's is answered for once: one that is lost meanwhile is in Peers.
+// the place of those that are gone, so that each worker of the session's is answered
+// for once: one that is lost meanwhile is in Peers.
 func (st *State) profile(s *session, m *wire.Profile) {
 	var here, all set
 	for _, slot := range s.slots {
@@ -16,19 +16,12 @@ func (st *State) profile(s *session, m *wire.Profile) {
 		}
 		all.add(slot)
 		w := st.workers[slot]
-		var err error
-		switch {
-		case w.gone != nil:
-			err = w.gone
-		case w.protocol < wire.ProtocolProfile:
-			err = status.New(status.Unimplemented,
-				"worker %s is older than profiles; install the same version of openpathways on all machines", w.name)
-		default:
+		if w.gone == nil {
 			here.add(slot)
 			continue
 		}
 		st.send(s.to(), wire.KindProfiled, &wire.Profiled{Id: m.Id, Stop: m.Stop, Session: s.id, Worker: w.process.Number,
-			Status: wire.Of(err)})
+			Status: wire.Of(w.gone)})
 	}
 	if !m.Stop {
 		s.profiles++

@@ -102,9 +102,6 @@ func (st *State) begin(c *compiled) {
 		w := c.waiting[0]
 		err := st.alive(w.place)
 		if err == nil {
-			err = st.canSend(c, w)
-		}
-		if err == nil {
 			c.madeFor = w.place.locate()
 			for i := range c.waiting {
 				c.waiting[i].told = false
@@ -132,24 +129,6 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 		m.Text = st.sendText(c, w)
 	}
 	st.send(by.to[:], wire.KindCompile, m)
-}
-
-// canSend is an error where a waiter's client cannot send its program's text to the worker.
-func (st *State) canSend(c *compiled, w waiter) error {
-	switch by := st.workers[w.place.slot]; {
-	case len(c.code) > 0 || c.text.Size == 0:
-	case by.protocol < wire.ProtocolContent:
-		return tooOld(by)
-	}
-	return nil
-}
-
-// tooOld is the error of a worker that cannot be sent bytes apart from messages.
-func tooOld(w *worker) error {
-	return status.New(status.FailedPrecondition,
-		"worker %s speaks protocol %d, and programs of more than %d bytes came with protocol %d; "+
-			"install the same version of openpathways everywhere", w.name, w.protocol, wire.ContentSize,
-		wire.ProtocolContent)
 }
 
 // A compile that takes longer is told of.
@@ -319,7 +298,7 @@ func (st *State) unmake(c *compiled) {
 // hears of it.
 func (st *State) install(c *compiled, w waiter) {
 	answer := &wire.Compiled{Op: w.op, Program: w.program}
-	if err := st.loadableAt(c, w.place); err != nil {
+	if err := st.alive(w.place); err != nil {
 		answer.Status = wire.Of(err)
 	} else {
 		if c.users++; c.users == 1 {
@@ -355,19 +334,6 @@ func (st *State) newProgram(c *compiled, w waiter) *program {
 	return p
 }
 
-// loadableAt is an error where workers of a place cannot load a program.
-func (st *State) loadableAt(c *compiled, at *place) error {
-	err := st.alive(at)
-	if err == nil && c.artifact != nil {
-		at.workers.each(func(slot int) {
-			if w := st.workers[slot]; err == nil && w.protocol < wire.ProtocolContent {
-				err = tooOld(w)
-			}
-		})
-	}
-	return err
-}
-
 // load has the workers of a place load a program, where they have not.
 func (st *State) load(s *session, p *program, at *place) {
 	if p.loaded.covers(at.workers) {
@@ -377,9 +343,7 @@ func (st *State) load(s *session, p *program, at *place) {
 	at.workers.each(func(slot int) {
 		if w := st.workers[slot]; !p.loaded.has(slot) && w.gone == nil {
 			fresh.add(slot)
-			if w.protocol >= wire.ProtocolLoaded {
-				p.loading.add(slot)
-			}
+			p.loading.add(slot)
 		}
 	})
 	to := st.connsOf(fresh)
@@ -401,8 +365,7 @@ func (st *State) load(s *session, p *program, at *place) {
 			Other: true}
 	}
 	st.send(to, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
-		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated,
-		Tells: true})
+		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
 }
 
 // loadedBy records that a worker has loaded a program.

@@ -19,7 +19,7 @@ type spot struct{ host, network string }
 func spotOf(h *wire.Hello) spot { return spot{h.Host, h.Network} }
 
 // reaches reports whether a process here can dial one at there that has these addresses.
-// It can where nothing speaks against it: older processes do not say their network.
+// It can where nothing speaks against it, as where a network is not known.
 func (here spot) reaches(there spot, addresses []string) bool {
 	for _, a := range addresses {
 		switch wire.WhereFrom(a) {

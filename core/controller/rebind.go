@@ -60,14 +60,14 @@ func (st *State) offerAll() {
 // offer makes a session an offer, if it misses devices and there are workers for some of them.
 func (st *State) offer(s *session) {
 	switch {
-	case s.missing == 0 || !s.rebinds || s.conn == 0 || s.offered != nil || st.stopping || st.knowsOldWorkers(s):
+	case s.missing == 0 || s.conn == 0 || s.offered != nil || st.stopping:
 		return
 	case st.comeback != nil: // its client's answer would be passed over: it says what it has first
 		return
 	}
 	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
 		w := st.processes[process]
-		return w != nil && w.protocol >= wire.ProtocolRebind && s.spot.reaches(w.spot, w.offer.Addresses)
+		return w != nil && s.spot.reaches(w.spot, w.offer.Addresses)
 	}, st.occupied())
 	if next == nil {
 		return
@@ -107,15 +107,6 @@ func (st *State) tellOffer(s *session) {
 	st.sendKept(s.to(), wire.KindRebind, m) // who has taken what the next start does not know could not come back
 }
 
-// knowsOldWorkers reports whether a worker was told of a session that cannot be told again.
-func (st *State) knowsOldWorkers(s *session) (is bool) {
-	s.told.each(func(slot int) {
-		w := st.workers[slot]
-		is = is || w.gone == nil && w.protocol < wire.ProtocolRebind
-	})
-	return is
-}
-
 // rebindLater takes a client's answer to an offer.
 func (st *State) rebindLater(s *session, ev *Event, m *wire.Rebind) error {
 	if s.offered == nil || s.answered || m.Epoch != s.offered.view.Epoch() {
@@ -149,7 +140,7 @@ func (st *State) rebind(s *session) {
 		}
 	})
 	st.reach++
-	st.send(st.connsOf(s.told), wire.KindSession, s.describe())
+	st.send(st.connsOf(s.told), wire.KindSession, st.describe(s))
 	st.replacePrograms(s, changed)
 	st.replaceGraphs(s, changed)
 	st.note(s.about(wire.EventRebound), fmt.Sprintf("%s has %s now on %s", s.owner(),

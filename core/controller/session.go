@@ -35,7 +35,6 @@ type session struct {
 	answered  bool              // and the answer is in the queue
 	missing   int               // of its workers, those that have gone
 	postponed []postponed       // Compiles behind the answer
-	rebinds   bool              // its client takes offers
 	spot      spot              // of its client
 	seen      placement.Numbers // the same as numbers; nil until needed
 	told      set               // slots of workers that know of the session
@@ -51,12 +50,9 @@ type session struct {
 	nodes     int // of graphs
 
 	// For a controller that starts again.
-	settles     bool     // its client tells which operations it has heard the end of
-	restored    bool     // it began before the controller started again
-	forgotten   string   // then: where arrays may have gone that no worker has
-	tellsSlices bool     // its client says then which slices it has
-	sliced      bool     // it has, or had, slices, and its client does not
-	unkept      []unkept // programs that are gone, and stay on disk
+	restored  bool     // it began before the controller started again
+	forgotten string   // then: where arrays may have gone that no worker has
+	unkept    []unkept // programs that are gone, and stay on disk
 
 	// Its operations, from their arrival on. The queue holds those that were received and not performed.
 	last     uint64 // operation received last
@@ -172,14 +168,12 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 func (st *State) begins(number uint64, h *wire.Hello, owner *tenancy, view *placement.View) (s *session,
 	complete func(), m *wire.Welcome, err error) {
 	s = &session{id: st.session, name: cmp.Or(h.Name, "a client"), user: h.User, host: h.Machine, conn: number,
-		tenant: owner, binding: st.bind(view), rebinds: h.ProtocolMax >= wire.ProtocolRebind, spot: spotOf(h),
+		tenant: owner, binding: st.bind(view), spot: spotOf(h),
 		begun:   st.now,
 		process: &wire.Process{Number: st.process, Name: h.Name, Host: h.Host, User: h.User, Machine: h.Machine},
 		places:  map[string]*place{}, programs: map[uint64]*program{}, graphs: map[uint64]*graph{},
 		objects: map[uint64]*object{}, compiling: map[uint64]*compiled{}}
-	s.settles = st.config.Keeps && h.ProtocolMax >= wire.ProtocolRejoin
-	s.tellsSlices = h.ProtocolMax >= wire.ProtocolSlices
-	m = &wire.Welcome{Keeps: s.settles, Process: st.process, Session: s.id, Cluster: st.config.Cluster,
+	m = &wire.Welcome{Keeps: st.config.Keeps, Process: st.process, Session: s.id, Cluster: st.config.Cluster,
 		Proof:  wire.Prove(st.config.Key, st.process),
 		Credit: uint32(st.limits.Credit), HeartbeatMs: uint32(st.config.Heartbeat / 1e6)}
 	if st.config.KeepTraces {
@@ -234,7 +228,6 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	there := st.workersHere()
-	m.Assembles = true
 	at := make([]*worker, len(s.spans))
 	var seen set
 	for i, span := range s.spans {
@@ -245,7 +238,6 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 		}
 		seen.add(w.slot)
 		w.views++
-		m.Assembles = m.Assembles && w.protocol >= wire.ProtocolObjects
 		m.Workers = append(m.Workers, w.process)
 		s.knowPlatform(m, w.offer.Platform)
 	}
@@ -411,12 +403,12 @@ func (st *State) tell(s *session, workers set) {
 	})
 	s.told.union(fresh)
 	to := st.connsOf(fresh)
-	st.send(to, wire.KindSession, s.describe())
+	st.send(to, wire.KindSession, st.describe(s))
 }
 
 // describe returns what workers are told of a session.
-func (s *session) describe() *wire.Session {
-	return &wire.Session{Session: s.id, Client: s.process, Devices: s.spans, Settles: s.settles}
+func (st *State) describe(s *session) *wire.Session {
+	return &wire.Session{Session: s.id, Client: s.process, Devices: s.spans, Settles: st.config.Keeps}
 }
 
 // place returns the session's place of these virtual devices.

@@ -21,10 +21,6 @@ type sliceWait struct {
 
 // slice asks for a slice for a session, or chooses its devices again.
 func (st *State) slice(s *session, m *wire.SliceRequest) {
-	if !s.sliced && !s.tellsSlices {
-		s.sliced = true
-		st.keepSession(s)
-	}
 	if m.Devices == 0 {
 		granted, err := st.layout.Remap(s.id, m.Slice, st.occupied())
 		st.changed(granted)

@@ -109,8 +109,7 @@ func (w *slicing) worker() {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
 	}
 	w.workers = append(w.workers, w.conn)
-	w.join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprint("w", w.conn), Worker: offer,
-		ProtocolMax: wire.ProtocolMax}, "")
+	w.join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprint("w", w.conn), Worker: offer}, "")
 }
 
 func (w *slicing) join(hello *wire.Hello, of string) {
@@ -145,7 +144,7 @@ func (w *slicing) event() {
 	case "client":
 		w.clients[w.conn] = &slicer{tenant: rapid.SampledFrom([]string{"ada", "bob", "always"}).Draw(w.t, "tenant"),
 			waits: map[uint64]*wire.SliceRequest{}, has: map[uint64][]uint32{}, alone: map[uint64]bool{}}
-		w.join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, ProtocolMax: wire.ProtocolMax}, w.clients[w.conn].tenant)
+		w.join(&wire.Hello{Role: wire.Role_ROLE_CLIENT}, w.clients[w.conn].tenant)
 	case "worker":
 		if len(w.workers) < 4 {
 			w.worker()

@@ -146,7 +146,7 @@ var stepCases = []stepCase{
 		b.conns++
 		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}}
 		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
-			Name: fmt.Sprint("new", i), Worker: offer, ProtocolMax: wire.ProtocolMax}})
+			Name: fmt.Sprint("new", i), Worker: offer}})
 	}},
 	{name: "worker lost", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
 		b.step(Event{Kind: Lost, Conn: b.workers[len(b.workers)-1-i], Err: errLeft})

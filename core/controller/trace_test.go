@@ -25,10 +25,10 @@ import (
 //	new [window=N] [credit=N] [store=bytes] [sequential] [fair] [wait=seconds] [stuck=seconds]
 //	[the lines of a file of tenants]
 //	steps
-//	1 worker a devices=2 [island=x] [kind=k] [protocol=1] [memory=bytes] | 2 client c [of=tenant] | 3 admin [tenant]
+//	1 worker a [slow] devices=2 [island=x] [kind=k] [memory=bytes] | 2 client c [of=tenant] | 3 admin [tenant]
 //	2 compile 1 text [on=0,1] [bytes=9]
 //	1 compiled 1 [cancelled|kept|notext] [donated=0 [alias=bytes]] [temp=bytes] [form=joined] [error=…]
-//	1 want 1 | 1 have 1 [no] | 1 loaded 1 session=1
+//	1 want 1 | 1 have 1 [no] | 1 loaded 1 session=1, of a slow worker; others say so by themselves
 //	2 accepts 2
 //	2 run 1 program=1 makes=2 reads=1 [only=0] | 2 put 1 makes=1 on=0,1 | 2 fetch 2 array=1 device=0
 //	2 assemble 3 program=1 of=1:2,2:1
@@ -53,7 +53,7 @@ func TestTraces(t *testing.T) {
 		if d.Input != "" {
 			c.Tenants = tableOf(t, d.Input)
 		}
-		return &tracer{t: t, st: New(c), now: 1e9}
+		return &tracer{t: t, st: New(c), now: 1e9, slow: map[uint64]bool{}}
 	})
 }
 
@@ -66,6 +66,8 @@ type tracer struct {
 	t   *testing.T
 	st  *State
 	now int64
+	// slow are workers that say nothing of themselves when they have loaded a program.
+	slow map[uint64]bool
 }
 
 func (tr *tracer) Event(w *strings.Builder, line string) error {
@@ -74,11 +76,29 @@ func (tr *tracer) Event(w *strings.Builder, line string) error {
 		return err
 	}
 	fmt.Fprintln(w, line)
+	tr.step(w, ev)
+	return nil
+}
+
+// step has State take an event, writes what it does, and has the workers that are to load a program say that they have.
+func (tr *tracer) step(w *strings.Builder, ev Event) {
 	ev.Now = tr.now
-	for _, a := range tr.st.Step(&ev, nil) {
+	actions := tr.st.Step(&ev, nil)
+	for _, a := range actions {
 		tr.print(w, a)
 	}
-	return nil
+	for _, a := range actions {
+		m := new(wire.Load)
+		if a.Kind != Send || a.Wire != wire.KindLoad || proto.Unmarshal(sent(a), m) != nil {
+			continue
+		}
+		for _, conn := range a.To {
+			if !tr.slow[conn] {
+				tr.step(w, Event{Kind: Message, Conn: conn, Wire: wire.KindLoaded,
+					Message: &wire.Loaded{Session: m.Session, Program: m.Program}})
+			}
+		}
+	}
 }
 
 func (tr *tracer) End(*strings.Builder) {}
@@ -145,15 +165,10 @@ func (tr *tracer) parse(line string) (Event, error) {
 			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"],
 				MemoryLimit: int64(number(args["memory"]))})
 		}
-		ev.Kind, ev.Message = Join,
-			&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer,
-				ProtocolMax: uint32(number(args["protocol"]))}
-		if args["protocol"] == "" {
-			ev.Message.(*wire.Hello).ProtocolMax = wire.ProtocolLoaded - 1 // it does not say when it has loaded a program
-		}
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer}
+		tr.slow[ev.Conn] = words[3] == "slow"
 	case "client":
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2],
-			ProtocolMax: uint32(number(args["protocol"]))}
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
 		ev.Of = args["of"]
 	case "admin":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_ADMIN}

@@ -22,14 +22,11 @@ func (w *twin) joinWorker() {
 		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d),
 			MemoryLimit: w.memory})
 	}
-	protocols := []uint32{wire.ProtocolMax, wire.ProtocolMax, wire.ProtocolParts - 1}
-	protocol := rapid.SampledFrom(protocols).Draw(w.t, "protocol")
-	w.workers[w.conns] = &twinWorker{old: protocol < wire.ProtocolParts, met: map[uint64]bool{},
-		assembled: map[[2]uint64]bool{},
-		devices:   map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+	w.workers[w.conns] = &twinWorker{met: map[uint64]bool{}, assembled: map[[2]uint64]bool{},
+		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer, ProtocolMax: protocol}})
+		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
 }
 
 func (w *twin) joinClient() {
@@ -43,8 +40,7 @@ func (w *twin) joinClient() {
 		devices = w.st.layout.View().Len() + more
 	}
 	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices), Elastic: devices > 0,
-		ProtocolMax: rapid.SampledFrom([]uint32{wire.ProtocolMax, wire.ProtocolRebind - 1}).Draw(w.t, "protocol")}})
+		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices), Elastic: devices > 0}})
 }
 
 func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {

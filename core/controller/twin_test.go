@@ -31,7 +31,6 @@ type twin struct {
 }
 
 type twinWorker struct {
-	old       bool               // it does not speak ProtocolParts
 	met       map[uint64]bool    // processes of workers that it was told of
 	assembled map[[2]uint64]bool // arrays, by session
 	process   uint64

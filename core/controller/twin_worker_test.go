@@ -235,7 +235,7 @@ func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire
 			own = append(own, m)
 		}
 	}
-	if !apart || worker.old {
+	if !apart {
 		return moves
 	}
 	return own
@@ -272,7 +272,7 @@ func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 		}
 		want := proto.CloneOf(c.graphs[got.Graph])
 		want.Session = got.Session
-		all := worker.old || !slices.ContainsFunc(want.Nodes, func(n *wire.Node) bool {
+		all := !slices.ContainsFunc(want.Nodes, func(n *wire.Node) bool {
 			rows := c.rows[n.GetRun().GetProgram()]
 			for _, m := range n.GetTransfer().GetMoves() {
 				rows = append(slices.Clone(rows), m.From, m.To)

@@ -58,9 +58,9 @@ func (st *State) elasticView(devices int, all *placement.View, platform string) 
 
 // addVacancy makes a vacancy that is like a worker.
 func (st *State) addVacancy(like *worker, why error) (*worker, *placement.Worker, error) {
-	h := &wire.Hello{Role: wire.Role_ROLE_WORKER, ProtocolMin: like.hello.ProtocolMin, ProtocolMax: like.protocol,
-		Name: vacant, Versions: like.hello.Versions, Worker: &wire.WorkerOffer{Island: like.offer.Island,
-			Platform: proto.CloneOf(like.offer.Platform), Fingerprint: like.offer.Fingerprint}}
+	h := &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: vacant, Versions: like.hello.Versions,
+		Worker: &wire.WorkerOffer{Island: like.offer.Island, Platform: proto.CloneOf(like.offer.Platform),
+			Fingerprint: like.offer.Fingerprint}}
 	for _, d := range like.offer.Devices {
 		h.Worker.Devices = append(h.Worker.Devices, proto.CloneOf(d))
 	}

@@ -27,21 +27,19 @@ type worker struct {
 	offer   *wire.WorkerOffer // of hello
 	island  *island
 	name    string
-	// protocol is the newest that it speaks.
-	protocol uint32
-	gone     error // why it is not there any more
-	why      error // the same, without what a user can do
-	views    int   // sessions that have devices of it; the slot is free when they and it have gone
-	users    int   // sessions that it was told of: they have begun to use it
-	knows    set   // slots of workers that it was told of, and that were told of it
-	spot     spot
-	last     *wire.Heartbeat
-	doing    doing // while it is looked at
-	heard    int64
-	beat     int64    // when last came
-	base     int      // number of its first device in the ledger
-	refused  uint64   // gangs that were admitted and for which it had no memory all the same
-	lacked   shortage // the last of them
+	gone    error // why it is not there any more
+	why     error // the same, without what a user can do
+	views   int   // sessions that have devices of it; the slot is free when they and it have gone
+	users   int   // sessions that it was told of: they have begun to use it
+	knows   set   // slots of workers that it was told of, and that were told of it
+	spot    spot
+	last    *wire.Heartbeat
+	doing   doing // while it is looked at
+	heard   int64
+	beat    int64    // when last came
+	base    int      // number of its first device in the ledger
+	refused uint64   // gangs that were admitted and for which it had no memory all the same
+	lacked  shortage // the last of them
 }
 
 // shortage is a gang that was admitted and failed for lack of memory.
@@ -151,8 +149,8 @@ func (st *State) newWorker(h *wire.Hello, name string, process uint64) (*worker,
 	if o.Platform == nil {
 		o.Platform = new(wire.Platform)
 	}
-	w := &worker{slot: slices.Index(st.workers, nil), hello: h, offer: o, name: name, protocol: h.ProtocolMax,
-		spot: spotOf(h), heard: st.now, process: &wire.Process{Number: process, Name: name, Addresses: o.Addresses,
+	w := &worker{slot: slices.Index(st.workers, nil), hello: h, offer: o, name: name, spot: spotOf(h),
+		heard: st.now, process: &wire.Process{Number: process, Name: name, Addresses: o.Addresses,
 			Host: cmp.Or(o.Host, h.Host), Epoch: o.Epoch, Node: o.Node}}
 	return w, st.number(w)
 }

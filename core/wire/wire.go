@@ -22,39 +22,10 @@ import (
 
 // The protocols this process speaks. A line a step, with its date:
 //
-//	1  2026-11-21  the first
-//	2  2026-11-22  links between processes can lend memory
-//	3  2026-11-22  a client's operations that queue up are one message
-//	4  2026-11-22  workers record what their devices do
-//	5  2026-11-22  links between processes outlive their connections
-//	6  2026-11-23  long programs travel apart from messages
-//	7  2026-11-23  each worker is sent its own moves of a transfer
-//	8  2026-11-23  arrays are assembled of others' shards
-//	9  2026-11-23  requests for slices wait, and slices can be exclusive
-//	10 2026-11-23  workers say when they have loaded a program
-//	11 2026-11-24  blocks are written into arrays of their receiver
-//	12 2026-11-24  links of clients and workers to the controller outlive their connections
-//	13 2026-11-24  other workers take the places of those that a session has lost
-//	14 2026-11-24  links outlive the controller, which may start again
-//	15 2026-11-26  so do sessions with slices; who wants in is told that it has to wait
+//	16 2026-11-26  the first that may be released: 1 to 15 were steps on the way here
 const (
-	ProtocolMin     = 1
-	ProtocolMax     = 15
-	ProtocolLend    = 2  // the first that lends
-	ProtocolBurst   = 3  // the first with bursts
-	ProtocolProfile = 4  // the first with profiles
-	ProtocolResume  = 5  // the first whose links are resumed
-	ProtocolContent = 6  // the first with Content
-	ProtocolParts   = 7  // the first with Move.index
-	ProtocolObjects = 8  // the first with Assemble
-	ProtocolWaiting = 9  // the first with SliceRequest.wait_ms and exclusive
-	ProtocolLoaded  = 10 // the first with Loaded
-	ProtocolPlace   = 11 // the first whose blocks are written into arrays of their receiver
-	ProtocolLink    = 12 // the first with Welcome.link
-	ProtocolRebind  = 13 // the first with Rebind
-	ProtocolRejoin  = 14 // the first with Rejoin
-	ProtocolSlices  = 15 // the first with Rejoin.slices
-	ProtocolWait    = 15 // the first with Wait
+	ProtocolMin = 16
+	ProtocolMax = 16
 )
 
 // Kind is what a frame holds.

@@ -127,9 +127,7 @@ func (w *Worker) load(m *wire.Load) {
 		for _, q := range w.queues {
 			q.look()
 		}
-		if m.Tells {
-			w.sendLoaded(key)
-		}
+		w.sendLoaded(key)
 		w.offer(e, p.form)
 		p.release()
 	})

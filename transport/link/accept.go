@@ -104,12 +104,11 @@ func overtaken(by uint64) error {
 	return status.New(status.Aborted, "attempt %d to resume the link came meanwhile", by)
 }
 
-// begin makes a link of a connection, if both sides know how.
+// begin makes a link of a connection that may have one.
 func (a *Acceptor) begin(in *transport.Incoming) {
 	l, ok := in.Conn.(line)
 	role := in.Hello.Role
-	if !ok || a.config.Lease <= 0 || in.Protocol < wire.ProtocolLink ||
-		role != wire.Role_ROLE_CLIENT && role != wire.Role_ROLE_WORKER {
+	if !ok || a.config.Lease <= 0 || role != wire.Role_ROLE_CLIENT && role != wire.Role_ROLE_WORKER {
 		return
 	}
 	r := &accepted{from: a, hello: in.Hello, holder: in.Holder, came: make(chan struct{}, 1)}
@@ -206,9 +205,6 @@ func (a *Acceptor) give(in *transport.Incoming, r *wire.Resume) (instead *transp
 	case subtle.ConstantTimeCompare(secret, l.secret[:]) != 1:
 		return nil, status.New(status.PermissionDenied, "link %d is another process's: the secret that was shown is not its",
 			r.Link)
-	case r.Term < a.config.Term && in.Protocol < wire.ProtocolRejoin:
-		return nil, status.New(status.FailedPrecondition, "the controller has started again, and a process of protocol %d "+
-			"cannot say what it has", in.Protocol)
 	case r.Term < a.config.Term && l.conn.hasReceived():
 		return nil, status.New(status.FailedPrecondition, "it resumes link %d of term %d, and has continued it in term %d",
 			r.Link, r.Term, a.config.Term)

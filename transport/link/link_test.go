@@ -486,27 +486,20 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 	}
 }
 
-// Only clients and workers that know of links get one.
+// Only clients and workers get a link.
 func TestWhoGetsALink(t *testing.T) {
 	for _, c := range []struct {
-		role     wire.Role
-		protocol uint32
-		linked   bool
-	}{
-		{wire.Role_ROLE_CLIENT, wire.ProtocolLink, true},
-		{wire.Role_ROLE_WORKER, wire.ProtocolLink, true},
-		{wire.Role_ROLE_CLIENT, wire.ProtocolLink - 1, false},
-		{wire.Role_ROLE_WORKER, wire.ProtocolLink - 1, false},
-		{wire.Role_ROLE_ADMIN, wire.ProtocolLink, false},
-	} {
+		role   wire.Role
+		linked bool
+	}{{wire.Role_ROLE_CLIENT, true}, {wire.Role_ROLE_WORKER, true}, {wire.Role_ROLE_ADMIN, false}} {
 		a := NewAcceptor(Config{Lease: lease, Term: term})
 		conn, other := inproc.Pair("a", "b")
-		in := &transport.Incoming{Conn: conn, Hello: &wire.Hello{Role: c.role}, Protocol: c.protocol}
+		in := &transport.Incoming{Conn: conn, Hello: &wire.Hello{Role: c.role}}
 		if resumes, refuse := a.Take(in); resumes || refuse != nil {
-			t.Errorf("%v of protocol %d: it resumes: %v", c.role, c.protocol, resumes)
+			t.Errorf("%v: it resumes: %v", c.role, resumes)
 		}
 		if _, linked := in.Conn.(transport.Watched); linked != c.linked {
-			t.Errorf("%v of protocol %d is a link: %v, want %v", c.role, c.protocol, linked, c.linked)
+			t.Errorf("%v is a link: %v, want %v", c.role, linked, c.linked)
 		}
 		in.Conn.Close()
 		other.Close()

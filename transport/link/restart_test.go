@@ -59,7 +59,7 @@ func TestLinkBeginsAnewWhenItsAcceptorStartsAgain(t *testing.T) {
 	})
 }
 
-// A link that was not saved is refused, and so is a dialler whose protocol cannot report what it has.
+// A link that was not saved is refused.
 func TestOnlyKeptLinksOutliveTheirAcceptor(t *testing.T) {
 	inWorld(t, Config{Lease: lease}, func(w *world) {
 		near, old, _ := w.dial()
@@ -69,10 +69,4 @@ func TestOnlyKeptLinksOutliveTheirAcceptor(t *testing.T) {
 		statustest.Fails(t, "a link that was not kept", err, status.FailedPrecondition, "has started since")
 		end(near, old)
 	})
-	a := NewAcceptor(Config{Lease: lease, Term: term + 1})
-	c := a.Restore(Saved{ID: 1, Secret: make([]byte, secretSize), Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}})
-	in := &transport.Incoming{Protocol: wire.ProtocolRejoin - 1, Hello: &wire.Hello{Role: wire.Role_ROLE_CLIENT}}
-	_, err := a.give(in, &wire.Resume{Link: 1, Secret: make([]byte, secretSize), Term: term, Attempt: 1})
-	statustest.Fails(t, "a dialler of an old protocol", err, status.FailedPrecondition, "cannot say what it has")
-	c.Close()
 }
