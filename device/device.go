@@ -245,5 +245,5 @@ type Event interface {
 
 // MemoryStats is the state of a device's memory in bytes; -1 if unknown.
 type MemoryStats struct {
-	InUse, Peak, Limit int64
+	InUse, Limit int64
 }

@@ -26,7 +26,7 @@ type Buffer struct {
 	// One for being open, and one for each call in progress; the last one destroys the plugin's buffer.
 	users   atomic.Int32
 	closed  atomic.Bool
-	counted atomic.Bool // in the device's account
+	counted atomic.Bool // in Client.inUse
 	ready   atomic.Pointer[event]
 }
 
@@ -37,7 +37,7 @@ func (b *Buffer) own(c *Client, raw *C.PJRT_Buffer, s shape.Shape, local, memory
 	c.opened()
 	if memory == c.devices[local].Default {
 		b.counted.Store(true)
-		c.accounts[local].add(bytes)
+		c.inUse[local].Add(bytes)
 	}
 }
 
@@ -169,10 +169,10 @@ func (b *Buffer) release() {
 	}
 }
 
-// uncount takes the buffer out of the device's account.
+// uncount takes the buffer out of what is in use on the device.
 func (b *Buffer) uncount() {
 	if b.counted.CompareAndSwap(true, false) {
-		b.client.accounts[b.local].add(-b.bytes)
+		b.client.inUse[b.local].Add(-b.bytes)
 	}
 }
 

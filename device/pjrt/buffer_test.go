@@ -273,7 +273,7 @@ func TestRunsLeaveNothing(t *testing.T) {
 			if got := get(t, rows[d][0]); !bytes.Equal(got, floats(rounds, rounds, rounds, rounds)) {
 				t.Errorf("device %d: got %v", d, got)
 			}
-			if m, err := c.MemoryStats(d); err != nil || m.InUse != 16 || m.Peak > 64 || m.Peak < 16 {
+			if m, err := c.MemoryStats(d); err != nil || m.InUse != 16 {
 				t.Errorf("device %d: memory %+v, %v: want one array of 16 bytes in use", d, m, err)
 			}
 			rows[d][0].Close()

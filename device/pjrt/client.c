@@ -166,11 +166,9 @@ pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int
   PWDRV_DO(PJRT_Memory_Kind, args.memory = memory, *kind = (pwdrv_bytes){args.kind, args.kind_size});
 }
 
-pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
-                                int64_t* limit) {
+pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* limit) {
   PWDRV_DO(PJRT_Device_MemoryStats, args.device = device,
            *in_use = args.bytes_in_use;
-           *peak = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : -1;
            *limit = args.bytes_limit_is_set ? args.bytes_limit : -1);
 }
 

@@ -50,12 +50,13 @@ type Client struct {
 	stopKeeping       func()                  // nil where no memory is kept
 	service           atomic.Pointer[service] // nil until ServeCollectives
 	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
+	// By device: bytes of buffers in its default memory, for plugins that keep no statistics.
+	inUse []atomic.Int64
 
 	// What keeps the plugin's client alive: the client itself until Close, each open buffer, executable and context, each
 	// event that has not fired, and each call in progress.
-	refs     atomic.Int64
-	open     atomic.Int64 // buffers, executables and contexts
-	accounts []account    // by device
+	refs atomic.Int64
+	open atomic.Int64 // buffers, executables and contexts
 
 	work  atomic.Int64 // events of work that have not fired
 	stirs stirrer
@@ -240,7 +241,7 @@ func (c *Client) describe() error {
 		return err
 	}
 	c.local = make(map[*C.PJRT_Device]int, count)
-	c.accounts = make([]account, count)
+	c.inUse = make([]atomic.Int64, count)
 	for i, raw := range unsafe.Slice(list, count) {
 		d, h, err := c.describeDevice(raw)
 		if err != nil {

@@ -110,9 +110,8 @@ pwdrv_status pwdrv_device_memories(const PJRT_Api* api, PJRT_Device* device, PJR
                                    PJRT_Memory** fallback);
 pwdrv_status pwdrv_memory_describe(const PJRT_Api* api, PJRT_Memory* memory, int* id, pwdrv_bytes* kind,
                                     pwdrv_bytes* text, pwdrv_bytes* debug);
-// in_use, peak and limit are -1 if the plugin does not report them.
-pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* peak,
-                                int64_t* limit);
+// limit is -1 if the plugin does not report it.
+pwdrv_status pwdrv_device_stats(const PJRT_Api* api, PJRT_Device* device, int64_t* in_use, int64_t* limit);
 
 // From map to unmap, devices read and write this memory themselves.
 pwdrv_status pwdrv_dma_map(const PJRT_Api* api, PJRT_Client* client, void* data, size_t size);

@@ -6,21 +6,10 @@ import "C"
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/device"
 )
-
-// account counts the bytes of the buffers in a device's default memory, for
-// plugins that keep no statistics.
-type account struct{ inUse, peak atomic.Int64 }
-
-func (a *account) add(bytes int64) {
-	now := a.inUse.Add(bytes)
-	for peak := a.peak.Load(); now > peak && !a.peak.CompareAndSwap(peak, now); peak = a.peak.Load() {
-	}
-}
 
 // MemoryStats returns the plugin's own numbers if it has them, otherwise the bytes of the buffers that this client made
 // in the device's default memory.
@@ -32,13 +21,12 @@ func (c *Client) MemoryStats(local int) (device.MemoryStats, error) {
 		return device.MemoryStats{}, err
 	}
 	defer c.drop()
-	var inUse, peak, limit C.int64_t
-	err := c.plugin.check(C.pwdrv_device_stats(c.plugin.api, c.handles[local].raw, &inUse, &peak, &limit))
+	var inUse, limit C.int64_t
+	err := c.plugin.check(C.pwdrv_device_stats(c.plugin.api, c.handles[local].raw, &inUse, &limit))
 	if status.CodeOf(err) == status.Unimplemented {
-		a := &c.accounts[local]
-		return device.MemoryStats{InUse: a.inUse.Load(), Peak: a.peak.Load(), Limit: -1}, nil
+		return device.MemoryStats{InUse: c.inUse[local].Load(), Limit: -1}, nil
 	}
-	return device.MemoryStats{InUse: int64(inUse), Peak: int64(peak), Limit: int64(limit)}, err
+	return device.MemoryStats{InUse: int64(inUse), Limit: int64(limit)}, err
 }
 
 func (c *Client) checkDevice(local int) error {

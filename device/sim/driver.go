@@ -126,7 +126,7 @@ func (d *Driver) MemoryStats(local int) (device.MemoryStats, error) {
 		return device.MemoryStats{}, err
 	}
 	m := v.mems[0]
-	return device.MemoryStats{InUse: m.inUse, Peak: m.peak, Limit: m.limit}, nil
+	return device.MemoryStats{InUse: m.inUse, Limit: m.limit}, nil
 }
 
 // read reads a program, to do something with it.

@@ -45,7 +45,7 @@ func TestMemoryLimit(t *testing.T) {
 		}
 	}
 	b.Close()
-	if got := stats(t, d, 0); got != (device.MemoryStats{InUse: 0, Peak: 900, Limit: 1000}) {
+	if got := stats(t, d, 0); got != (device.MemoryStats{Limit: 1000}) {
 		t.Errorf("after Close: %+v", got)
 	}
 }
@@ -66,7 +66,7 @@ func TestTemporaryMemory(t *testing.T) {
 	for _, r := range []*device.Results{a, b} {
 		statustest.Check(t, r.Done[0].Wait(context.Background()))
 	}
-	if got := stats(t, d, 0); got != (device.MemoryStats{InUse: 0, Peak: 600, Limit: 1000}) {
+	if got := stats(t, d, 0); got != (device.MemoryStats{Limit: 1000}) {
 		t.Errorf("at the end: %+v", got)
 	}
 }
@@ -113,8 +113,8 @@ func TestDonationTakesNoMemory(t *testing.T) {
 	if got := get(t, b); fmt.Sprint(got) != "[11 12]" {
 		t.Errorf("got %v, want [11 12]", got)
 	}
-	if got := stats(t, d, 0); got.InUse != 8 || got.Peak != 8 {
-		t.Errorf("%+v, want 8 bytes in use and at most", got)
+	if got := stats(t, d, 0); got.InUse != 8 {
+		t.Errorf("%+v, want 8 bytes in use", got)
 	}
 }
 

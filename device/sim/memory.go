@@ -4,8 +4,8 @@ import "github.com/openpathways/pathways/core/status"
 
 // memory is one memory of one device; the island's lock guards it.
 type memory struct {
-	kind               string
-	inUse, peak, limit int64
+	kind         string
+	inUse, limit int64
 }
 
 // storage holds the bytes of a buffer. The island's lock guards everything except the
@@ -42,7 +42,6 @@ func (d *dev) charge(m *memory, n int64) error {
 			"delete arrays, donate arguments or spread the program over more devices", d.id, m.kind, n, m.inUse, m.limit)
 	}
 	m.inUse += n
-	m.peak = max(m.peak, m.inUse)
 	return nil
 }
 
