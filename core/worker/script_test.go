@@ -127,7 +127,7 @@ func (s *script) close() {
 		}
 	}
 	s.pool.Trim()
-	if b := s.pool.Stats(); b.Segments != 0 {
+	if b := s.pool.Stats(); b.Mapped != 0 {
 		s.t.Errorf("host memory stays in use: %+v", b)
 	}
 }

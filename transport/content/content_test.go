@@ -32,7 +32,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 			x.Close()
 		}
 		pool.Trim()
-		if s := pool.Stats(); s.Segments != 0 {
+		if s := pool.Stats(); s.Mapped != 0 {
 			t.Errorf("memory of blocks stays: %+v", s)
 		}
 		if n := content.Used(); n != 0 {

@@ -127,19 +127,17 @@ func NewPool(config Config) *Pool {
 
 // Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose and by owner.
 type Stats struct {
-	Limit    int64 // of Mapped
-	Mapped   int64
-	Segments int
-	Used     map[string]int64
-	Owned    map[uint64]int64
+	Limit  int64 // of Mapped
+	Mapped int64
+	Used   map[string]int64
+	Owned  map[uint64]int64
 }
 
 // Stats counts.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Limit: p.config.Limit, Mapped: p.mapped + p.leaving, Segments: len(p.all), Used: map[string]int64{},
-		Owned: map[uint64]int64{}}
+	s := Stats{Limit: p.config.Limit, Mapped: p.mapped + p.leaving, Used: map[string]int64{}, Owned: map[uint64]int64{}}
 	for a := range p.arenas {
 		if a.used == 0 {
 			a.unlist()
