@@ -294,31 +294,47 @@ func (a *Arena) MakeFor(owner uint64, size int) (*Block, error) {
 			"use, of %d that this process's transfers may use; release what is no longer needed or raise the limit", size,
 			a.purpose, mapped, p.config.Limit)
 	}
-	p.mapped += need
-	a.mapped += need
-	a.numbers++
-	number := a.numbers
+	number := a.reserve(need)
 	p.mu.Unlock()
 	unmap(gone)
-	s, err := newSegment(a, number, need)
+	return a.extend(number, need, &want{arena: a, owner: owner, size: size})
+}
+
+// reserve counts a segment that is to be made, and returns its number.
+func (a *Arena) reserve(size int64) (number uint32) {
+	a.pool.mapped += size
+	a.mapped += size
+	a.numbers++
+	return a.numbers
+}
+
+// extend makes a segment that was reserved, and takes a block from it. It is called without the lock.
+func (a *Arena) extend(number uint32, size int64, w *want) (b *Block, err error) {
+	p := a.pool
+	s, err := newSegment(a, number, size)
 	p.mu.Lock()
-	if err == nil && a.closed != nil {
-		s.unmap() // it was in no list yet
+	if w.grows {
+		p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
+		a.grows = false
+	}
+	if err == nil {
 		err = a.closed
 	}
-	var b *Block
 	if err == nil {
 		a.segments = append(a.segments, s)
 		p.all[s] = struct{}{}
-		if b = a.take(owner, size); s.live == 0 {
+		if b = a.take(w.owner, w.size); s.live == 0 {
 			p.rest(s) // other memory came back meanwhile
 		}
 	} else {
-		p.mapped -= need
-		a.mapped -= need
+		p.mapped -= size
+		a.mapped -= size
 	}
-	gone = p.serve()
+	gone := p.serve()
 	p.mu.Unlock()
+	if err != nil && s != nil {
+		s.unmap() // it is in no list
+	}
 	unmap(gone)
 	return b, err
 }
@@ -480,44 +496,12 @@ func (p *Pool) serve() (gone []*Segment) {
 			full = true
 			return false
 		}
-		p.mapped += need
-		w.arena.mapped += need
-		w.arena.numbers++
+		number := w.arena.reserve(need)
 		w.grows, w.arena.grows = true, true
-		go p.grow(w, need, w.arena.numbers)
+		go func() { w.tell(w.arena.extend(number, need, w)) }()
 		return false
 	})
 	return gone
-}
-
-// grow makes a segment for a request.
-func (p *Pool) grow(w *want, size int64, number uint32) {
-	a := w.arena
-	s, err := newSegment(a, number, size)
-	var b *Block
-	p.mu.Lock()
-	p.waiting = slices.DeleteFunc(p.waiting, func(other *want) bool { return other == w })
-	a.grows = false
-	if err == nil && a.closed != nil {
-		err = a.closed
-	}
-	if err == nil {
-		a.segments = append(a.segments, s)
-		p.all[s] = struct{}{}
-		if b = a.take(w.owner, w.size); s.live == 0 {
-			p.rest(s) // other memory came back meanwhile
-		}
-	} else {
-		p.mapped -= size
-		a.mapped -= size
-	}
-	gone := p.serve()
-	p.mu.Unlock()
-	if err != nil && s != nil {
-		s.unmap()
-	}
-	unmap(gone)
-	w.tell(b, err)
 }
 
 // remove takes a segment without blocks out of the books.

@@ -393,6 +393,23 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 	}
 }
 
+// An arena that closes while its memory is being pinned has none: the segment goes back.
+func TestArenaClosesWhileItsMemoryIsPinned(t *testing.T) {
+	var a *Arena
+	var pinned atomic.Int32
+	p := NewPool(Config{Pin: func([]byte) func() {
+		pinned.Add(1)
+		a.Close(status.New(status.Cancelled, "the arena is closed"))
+		return func() { pinned.Add(-1) }
+	}})
+	a = p.Arena("blocks", false, nil)
+	statustest.Fails(t, "the block", statustest.Of(a.Make(huge)), status.Cancelled)
+	p.Settle()
+	if s := p.Stats(); pinned.Load() != 0 || s.Mapped != 0 {
+		t.Errorf("%d segments stay pinned, %+v", pinned.Load(), s)
+	}
+}
+
 func TestMapRefuses(t *testing.T) {
 	file := func(size int64, seals int) *os.File {
 		fd := statustest.Value(unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).OK(t)
