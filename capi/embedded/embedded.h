@@ -301,7 +301,7 @@ PJRT_Error* pw_buffer_wait_on_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args
 bool pw_default_layouts(PJRT_Executable* executable);
 PJRT_Error* pw_load_error(void);  // why there is no plugin
 
-// ---- counters (stats.c): handles alive and entries into Go ----
+// ---- counters (stats.go): handles alive and entries into Go ----
 typedef struct {
   _Atomic int64_t clients, executables, runs, provenances;
   _Atomic int64_t buffers, arrays;  // as of the last pw_count_slots

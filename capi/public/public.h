@@ -185,8 +185,8 @@ void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* stri
 // ---- futures (future.c) ----
 
 typedef struct pc_future pc_future;
-// pc_future_make returns a future of this many events and one more, pc_future_done, with two references: the maker's
-// and that of the pending events. It has no handle. NULL: no memory.
+// pc_future_make returns a future of this many events and one more, which is the maker's to count, with two references:
+// the maker's and that of the pending events. NULL: no memory.
 pc_future* pc_future_make(pc_session* s, size_t events);
 // pc_future_on takes an event of a frontend as one of the pending ones. If `ended` is not NULL it is called first, on a
 // thread of the plugin.

@@ -1,7 +1,7 @@
 // Package command implements the command line of Open Pathways: it runs controllers,
 // workers and whole clusters on one machine, and shows their state.
 //
-// The same commands are a plain Go program (core/cmd/pathways) and part of
+// The same commands are a plain Go program (capi/cmd/pathways) and part of
 // libpathways.so, where the Python package calls them. The two differ in which drivers
 // are linked in, and in how a process starts another one like itself.
 package command
