@@ -101,10 +101,7 @@ pc_future* pc_future_make(pc_session* s, size_t events) {
   return f;
 }
 
-pathways_error pc_future_give(pc_future* f, uint64_t* handle) {
-  *handle = f->handle;
-  return 0;
-}
+void pc_future_give(pc_future* f, uint64_t* handle) { *handle = f->handle; }
 
 void pc_future_abandon(pc_future* f) { pc_discard(f->handle); }
 

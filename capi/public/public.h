@@ -193,8 +193,8 @@ pc_future* pc_future_make(pc_session* s, size_t events);
 void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool failed), void* arg);
 // pc_future_one counts an event that has fired, with its error or NULL.
 void pc_future_one(pc_future* f, PJRT_Error* error);
-pathways_error pc_future_give(pc_future* f, uint64_t* handle);  // takes the maker's reference
-void pc_future_abandon(pc_future* f);                           // drops the maker's reference
+void pc_future_give(pc_future* f, uint64_t* handle);  // takes the maker's reference
+void pc_future_abandon(pc_future* f);                 // drops the maker's reference
 
 // pc_later has a function called on the library's thread. If memory is short it waits for some: the function must be
 // called, and not on this thread.
