@@ -110,6 +110,7 @@ static inline pw_shape* pw_shape_hold(pw_shape* shape, int32_t times) {
 }
 void pw_shape_drop(pw_shape* shape);
 int64_t pw_shape_bytes(const pw_shape* shape);
+static inline const int64_t* pw_shape_dims(const pw_shape* shape) { return shape->dims; }  // for Go
 static inline bool pw_shape_same(const pw_shape* a, const pw_shape* b) {
   return a == b || (a->type == b->type && a->num_dims == b->num_dims &&
                     memcmp(a->dims, b->dims, a->num_dims * sizeof *a->dims) == 0);

@@ -353,8 +353,6 @@ PJRT_Error* pr_layout_strides(const PJRT_Buffer_MemoryLayout* layout, const int6
 size_t pr_element_size(PJRT_Buffer_Type type);  // in host memory
 int64_t pr_host_bytes(const pw_shape* shape);
 
-static inline const int64_t* pr_shape_dims(const pw_shape* shape) { return shape->dims; }
-
 // ---- arguments of calls into Go ----
 
 // pr_put is host data on its way to the cluster. Go calls pr_put_fill once, or drops it.

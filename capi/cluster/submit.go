@@ -133,7 +133,7 @@ func (s *session) mix(r *C.pr_run, spec *client.RunSpec) (moved []uint64, err er
 }
 
 func shapeOf(s *C.pw_shape) shape.Shape {
-	dims := unsafe.Slice((*int64)(C.pr_shape_dims(s)), s.num_dims)
+	dims := unsafe.Slice((*int64)(C.pw_shape_dims(s)), s.num_dims)
 	return shape.Shape{DType: shape.DType(s._type), Dims: append([]int64(nil), dims...)}
 }
 

@@ -151,7 +151,7 @@ func check(h *C.pw_export_array, plan *reshard.Plan, dtype shape.DType) error {
 		if is := shape.DType(b.shape._type); is != dtype {
 			mixed = status.New(status.InvalidArgument, "shard %d of the array is of %s, and the first of %s", i, is, dtype)
 		}
-		return int(b.device.id), unsafe.Slice((*int64)(C.pw_dims(b.shape)), b.shape.num_dims)
+		return int(b.device.id), unsafe.Slice((*int64)(C.pw_shape_dims(b.shape)), b.shape.num_dims)
 	})
 	switch {
 	case err != nil:

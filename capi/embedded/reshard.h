@@ -22,7 +22,6 @@ pw_export* pw_export_close(PJRT_Buffer* const* buffers, size_t n);
 void pw_export_take_handles(pw_export* exported, PJRT_Buffer** out);
 PJRT_Error* pw_export_argument(PJRT_LoadedExecutable_Execute_Args* args, size_t argument, pw_export** out);
 PJRT_Error* pw_export_made(PJRT_LoadedExecutable_Execute_Args* args, pw_export* exported);
-static inline const int64_t* pw_dims(const pw_shape* s) { return s->dims; }
 static inline pw_buffer* pw_export_shard(pw_export_array* h, size_t i) { return h->shards[i]; }
 // pw_export_gang returns the gang that makes an array and is not launched yet, or 0. several: there is more than one.
 uint64_t pw_export_gang(const pw_export_array* exported, bool* several);
