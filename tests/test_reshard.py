@@ -477,16 +477,15 @@ def test_a_tree_moves_by_one_entry_into_go(devices):
 
 @pytest.mark.sizes
 def test_what_does_not_fit_is_refused(devices):
-    from pathways import _reshard
+    from pathways import _passage, _reshard
 
     refused = (RuntimeError, ValueError)  # JAX makes of it now one, now the other
     library = _reshard._library()
     number = (ctypes.c_uint64 * 1)()
     rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
-    aval = jax.ShapeDtypeStruct((8, 8), np.dtype("float32"), sharding=columns, weak_type=False)
-    give = _reshard._import(aval)
+    give = _passage.importing((_passage.Array((8, 8), np.dtype("float32"), False, columns),))
     x = put((8, 8), rows)
-    take = _reshard._export(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows, weak_type=False))
+    take = _passage.exporting((_passage.array_of(x),))
     plan = _reshard._Plan(x.shape, rows, columns)
 
     with pytest.raises(refused, match="FAILED_PRECONDITION: .*must name 1 arrays"):
@@ -504,8 +503,7 @@ def test_what_does_not_fit_is_refused(devices):
         _reshard._native.check(library.pathways_reshard(exported, plan.number, number))
 
     def resharded(y, plan):
-        take = _reshard._export(jax.ShapeDtypeStruct(y.shape, y.dtype, sharding=y.sharding, weak_type=False))
-        take(y)
+        _passage.exporting((_passage.array_of(y),))(y)
         assert library.pathways_exported(number, 1) == 1
         held = number[0]
         try:
@@ -523,7 +521,7 @@ def test_what_does_not_fit_is_refused(devices):
         give()
     resharded(x, plan)
     library.pathways_import(number, 1)
-    assert bits(give()) == bits(x)
+    assert bits(give()[0]) == bits(x)
     resharded(x, plan)
     library.pathways_release(number, 1)
     library.pathways_release(number, 1)  # of nothing

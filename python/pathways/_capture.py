@@ -1,7 +1,7 @@
 """Captures: the work that one call of a function submits to devices, recorded as a program of the library.
 
-Arrays enter the recorded function, and its results leave it, by two tiny computations, which pathways.reshard uses as
-well: one of each for every set of devices.
+Arrays enter the recorded function, and its results leave it, by the computations of _passage.py: one of each for every
+set of devices.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
 
-from pathways import _backend, _native, _reshard
+from pathways import _backend, _native, _passage, _reshard
 from pathways._errors import PathwaysError
+from pathways._passage import Array, array_of
 
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
-CACHED = 1024  # number of tiny computations that are cached
 
 _local = threading.local()
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = _reshard._library()
+    library = _passage.library()
     text, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     numbers = ctypes.POINTER(number)
     for name, result, arguments in (
@@ -57,88 +55,15 @@ def capturing() -> bool:
 # --- arrays in and out ---
 
 
-@dataclass(frozen=True)
-class _Array:
-    """Describes a leaf, for the computations by which it enters and leaves."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    weak: bool
-    sharding: Sharding
-    committed: bool
-
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """Arrays with the same place enter and leave together."""
-        return (*_devices(self.sharding, self.shape), self.committed, self.sharding.memory_kind)
-
-
-def array_of(x: jax.Array) -> _Array:
-    return _Array(x.shape, x.dtype, x.weak_type, x.sharding, x.committed)
-
-
-def described(x: jax.ShapeDtypeStruct) -> _Array:
+def described(x: jax.ShapeDtypeStruct) -> Array:
     """Returns the array that a description describes."""
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     sharding = x.sharding or jnp.zeros((), dtype).sharding
-    return _Array(x.shape, dtype, bool(x.weak_type), sharding, x.sharding is not None)
+    return Array(x.shape, dtype, bool(x.weak_type), sharding, x.sharding is not None)
 
 
 def is_described(x: Any) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct) and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
-
-
-@functools.lru_cache(CACHED)
-def _devices(sharding: Sharding, shape: tuple[int, ...]) -> tuple[jax.Device, ...]:
-    return tuple(sharding.devices_indices_map(shape))
-
-
-def _compiled(function: Callable[..., Any], place: tuple[Any, ...], *arguments: Any, **options: Any) -> Any:
-    """Compiles a function for the devices of its arguments or of its options, or for any single device."""
-
-    def compile_it() -> Any:
-        if place[-2]:
-            return jax.jit(function, **options).lower(*arguments).compile()
-        with jax.default_device(place[0]):  # its results are not committed to it
-            return jax.jit(function, keep_unused=True).lower(*arguments).compile()
-
-    return _reshard._unbound(compile_it)
-
-
-@functools.lru_cache(CACHED)
-def _export(arrays: tuple[_Array, ...]) -> Callable[..., None]:
-    def __pathways_export(*xs):  # the library recognizes this name
-        del xs
-        return ()
-
-    place = arrays[0].place
-    avals = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak, sharding=a.sharding if a.committed else None)
-        for a in arrays
-    ]
-    compiled = _compiled(__pathways_export, place, *avals, keep_unused=True)
-    any_layout = _reshard._at_once(jax.jit(__pathways_export, keep_unused=True))
-
-    def take(*xs):
-        try:
-            compiled(*xs)
-        except ValueError:  # an array has a non-default layout, or JAX believes so of one narrower than a byte
-            any_layout(*map(_reshard.in_rows, xs))
-
-    return take
-
-
-def _leave(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> None:
-    """Exports arrays from JAX to the library, and stores the numbers under which it has them."""
-    exported = _library().pathways_exported
-    try:
-        take(*arrays)
-        n = exported(numbers, len(arrays))
-    except BaseException:
-        exported(numbers, 0)  # Ctrl-C may have interrupted the call before it: its arrays are not needed
-        raise
-    if n != len(arrays):
-        raise PathwaysError("INTERNAL", "JAX did not export an array: it passed it to no device of Pathways")
 
 
 def _room(numbers: Any, at: int, n: int) -> Any:
@@ -153,25 +78,13 @@ def is_inside(x: Any) -> bool:
     x = leaf(x)
     library, number = _library(), (ctypes.c_uint64 * 1)()
     try:
-        _leave(_export((array_of(x),)), [x], number)
+        _passage.export(_passage.exporting((array_of(x),)), [x], number)
         return library.pathways_capture_made(number[0]) != 0
     finally:
         library.pathways_release(number, 1)
 
 
-@functools.lru_cache(CACHED)
-def _import(arrays: tuple[_Array, ...]) -> Callable[[], Sequence[jax.Array]]:
-    def __pathways_import():
-        # A Python number has no dtype, so the result is weakly typed.
-        zeros = (
-            {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype) for a in arrays
-        )
-        return tuple(jax.lax.broadcast(zero, a.shape) for zero, a in zip(zeros, arrays, strict=True))
-
-    return _compiled(__pathways_import, arrays[0].place, out_shardings=tuple(a.sharding for a in arrays))
-
-
-def _groups(arrays: Sequence[_Array]) -> list[list[int]]:
+def _groups(arrays: Sequence[Array]) -> list[list[int]]:
     """Groups the indices of arrays that enter or leave together, in their order."""
     groups: dict[Any, list[int]] = {}
     for i, array in enumerate(arrays):
@@ -233,7 +146,7 @@ class Captured:
         at = 0
         try:
             for take, which in self.takes:
-                _leave(take, [arrays[i] for i in which], _room(inputs, at, len(which)))
+                _passage.export(take, [arrays[i] for i in which], _room(inputs, at, len(which)))
                 at += len(which)
             if refusal := library.pathways_program_run(self.number, inputs, n, outputs, m):
                 _native.check(refusal)
@@ -270,14 +183,12 @@ def _constant(x: Any) -> Callable[..., Any]:
     return lambda leaves, made: x
 
 
-def capture(
-    name: str, call: Callable[..., Any], keys: list[Any], arrays: list[_Array], donated: list[bool]
-) -> Captured:
+def capture(name: str, call: Callable[..., Any], keys: list[Any], arrays: list[Array], donated: list[bool]) -> Captured:
     """Captures a call of a function whose leaves are replaced by arrays without contents."""
     library = _library()
     groups = _groups(arrays)
-    takes = [(_export(tuple(arrays[i] for i in group)), group) for group in groups]
-    inputs = [_import(tuple(arrays[i] for i in group)) for group in groups]
+    takes = [(_passage.exporting(tuple(arrays[i] for i in group)), group) for group in groups]
+    inputs = [_passage.importing(tuple(arrays[i] for i in group)) for group in groups]
     refusal = None
     try:
         refusal = library.pathways_capture_begin()
@@ -326,8 +237,8 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     at, sorted_ids = 0, []
     try:
         for group in groups:
-            take = _export(tuple(described[i] for i in group))
-            _leave(take, [arrays[order[i]] for i in group], _room(numbers, at, len(group)))
+            take = _passage.exporting(tuple(described[i] for i in group))
+            _passage.export(take, [arrays[order[i]] for i in group], _room(numbers, at, len(group)))
             at += len(group)
             sorted_ids += [order[i] for i in group]
         which = (ctypes.c_int32 * at)()
@@ -347,12 +258,8 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     for group in groups:
         made = [i for i in group if order[i] in places]
         if made:
-            captured.imports.append((_import(tuple(described[i] for i in made)), [places[order[i]] for i in made]))
+            captured.imports.append(
+                (_passage.importing(tuple(described[i] for i in made)), [places[order[i]] for i in made])
+            )
             captured.num_results += len(made)
     return captured
-
-
-def forget() -> None:
-    """Drops cached computations for devices that no longer exist."""
-    for cache in (_devices, _export, _import):
-        cache.cache_clear()

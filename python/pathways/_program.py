@@ -332,4 +332,3 @@ def forget() -> None:
     for p in list(_programs):
         for key in list(p._captured):
             p._let_go(key)
-    _capture.forget()

@@ -1,14 +1,11 @@
 """Moves arrays from any sharding on any devices to any other, never through this process.
 
-An array leaves JAX by a computation that has it as its argument, and comes back by one that has it as its result. The
-library runs neither: it stores the argument of the first, moves the regions of its shards, and returns the new array as
-the result of the second. So this needs no private part of JAX to make an array, each way costs one ordinary dispatch,
-and nothing waits for the data.
+An array leaves JAX, the library moves the regions of its shards, and the new array comes back (_passage.py). Nothing
+waits for the data.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import ctypes
 import functools
 import threading
@@ -17,18 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from pathways import _native, _private
+from pathways import _native, _passage, _private
 from pathways._errors import PathwaysError
 
-CACHED = 1024  # number of routes between two shardings that are cached, with their programs
-
-
-def __pathways_export(x):  # the library recognizes this name
-    del x
-    return ()
+CACHED = 1024  # number of routes between two shardings that are cached
 
 
 # --- made once per route ---
@@ -36,13 +27,10 @@ def __pathways_export(x):  # the library recognizes this name
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = _native.load()
+    library = _passage.library()
     numbers, number, size = ctypes.POINTER(ctypes.c_int64), ctypes.c_uint64, ctypes.c_size_t
     handles = ctypes.POINTER(ctypes.c_uint64)
     for name, result, arguments in (
-        ("pathways_exported", size, [handles, size]),
-        ("pathways_import", None, [handles, size]),
-        ("pathways_release", None, [handles, size]),
         (
             "pathways_plan",
             ctypes.c_void_p,
@@ -86,61 +74,10 @@ def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
-def _unbound(call: Callable[[], Any]) -> Any:
-    """Makes a call that JAX does not restrict to the devices of the mesh set by jax.set_mesh().
-
-    Such a mesh belongs to the calling thread, and cannot be removed while JAX traces.
-    """
-    if jax.sharding.get_abstract_mesh().empty:
-        return call()
-    x64 = jax.config.jax_enable_x64  # may also belong to the calling thread
-
-    def with_types() -> Any:
-        with jax.enable_x64(x64):
-            return call()
-
-    with concurrent.futures.ThreadPoolExecutor(1, "pathways-reshard") as thread:
-        return thread.submit(with_types).result()
-
-
-def _at_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function of arrays for calls that may come while JAX traces something else."""
-
-    def call(*xs):
-        with jax.ensure_compile_time_eval():
-            return _unbound(lambda: function(*xs))
-
-    return call
-
-
 def _jitted(name: str, function: Callable[[Any], Any], to: Sharding) -> Callable[..., Any]:
     """Compiles a function of our own under a name that says in errors, events and profiles what it is for."""
     function.__name__ = function.__qualname__ = name
-    return _at_once(jax.jit(function, out_shardings=to))
-
-
-@functools.lru_cache(CACHED)
-def _export(aval: jax.ShapeDtypeStruct) -> Any:
-    function = jax.jit(__pathways_export, keep_unused=True)
-    compiled, any_layout = _unbound(lambda: function.lower(aval).compile()), _at_once(function)
-
-    def take(x):
-        try:
-            compiled(x)
-        except ValueError:  # it has a non-default layout
-            any_layout(x)
-
-    return take
-
-
-@functools.lru_cache(CACHED)
-def _import(aval: jax.ShapeDtypeStruct) -> Any:
-    def __pathways_import():
-        # A Python number has no dtype, so the result is weakly typed.
-        zero = {"f": 0.0, "i": 0, "c": 0j}[aval.dtype.kind] if aval.weak_type else np.zeros((), aval.dtype)
-        return jax.lax.broadcast(zero, aval.shape)
-
-    return _unbound(lambda: jax.jit(__pathways_import, out_shardings=aval.sharding).lower().compile())
+    return _passage.at_once(jax.jit(function, out_shardings=to))
 
 
 def _ours(sharding: Sharding) -> bool:
@@ -160,15 +97,6 @@ def _connected(sharding: Sharding) -> bool:
     return next(iter(sharding.device_set)).platform != "cpu"
 
 
-def in_rows(x: jax.Array) -> jax.Array:
-    """Returns the array with a row-major layout: on a cluster, only such arrays are copied from device to device."""
-    rows = Layout(tuple(range(x.ndim)))
-    layout = x.format.layout
-    if layout is None or layout.major_to_minor == rows.major_to_minor:
-        return x
-    return jax.device_put(x, Format(rows, x.sharding))
-
-
 @functools.lru_cache(CACHED)
 def _route(
     shape: tuple[int, ...], dtype: np.dtype, weak: bool, source: Sharding, target: Sharding
@@ -177,20 +105,20 @@ def _route(
     if not (_ours(source) and _ours(target)):
         return None
     before, after = source.devices_indices_map(shape), target.devices_indices_map(shape)
-    leaves = jax.ShapeDtypeStruct(shape, dtype, sharding=source, weak_type=weak)
     if list(before) == list(after) and _connected(target):
         return _jitted("reshard", lambda x: x, target)
     if 0 in shape:  # XLA does not divide an array without elements
         return lambda x: jax.device_put(np.zeros(shape, dtype), target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
-        return lambda x: jax.device_put(in_rows(x), target)  # JAX copies it from device to device
+        return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
     if carrier := wide(dtype):
         widen = _jitted("reshard_widen", lambda x: _cast(x, carrier), source)
         narrow = _jitted("reshard_narrow", lambda x: _cast(x, dtype), target)
         middle = _route(shape, np.dtype(carrier), False, source, target)
         return lambda x: narrow(middle(widen(x)))
-    comes = jax.ShapeDtypeStruct(shape, dtype, sharding=target, weak_type=weak)
-    return functools.partial(_move, _export(leaves), _Plan(shape, source, target), _import(comes))
+    take = _passage.exporting((_passage.Array(shape, dtype, weak, source),))
+    give = _passage.importing((_passage.Array(shape, dtype, weak, target),))
+    return functools.partial(_move, take, _Plan(shape, source, target), give)
 
 
 def wide(dtype: np.dtype) -> type | None:
@@ -212,8 +140,8 @@ def _cast(x: jax.Array, dtype: Any) -> jax.Array:
 
 def forget() -> None:
     """Drops cached routes for devices that no longer exist."""
-    for cache in (_route, _export, _import):
-        cache.cache_clear()
+    _route.cache_clear()
+    _passage.forget()
 
 
 # --- moving ---
@@ -227,9 +155,7 @@ def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
         number = _local.number  # room of this thread for one number
     except AttributeError:
         number = _local.number = (ctypes.c_uint64 * 1)()
-    take(x)
-    if library.pathways_exported(number, 1) != 1:
-        raise PathwaysError("INTERNAL", "JAX did not export an array: it passed it to no device of Pathways")
+    _passage.export(take, [x], number)
     exported = (ctypes.c_uint64 * 1)(number[0])
     try:
         refusal = library.pathways_reshard(exported[0], plan.number, number)
@@ -237,7 +163,7 @@ def _move(take: Any, plan: _Plan, give: Any, x: jax.Array) -> jax.Array:
         library.pathways_release(exported, 1)
     _native.check(refusal)
     library.pathways_import(number, 1)
-    return give()
+    return give()[0]
 
 
 def way(x: Any, target: Any) -> Callable[[jax.Array], jax.Array]:

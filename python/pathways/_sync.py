@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from pathways import _capture, _program, _reshard
+from pathways import _capture, _passage, _program, _reshard
 from pathways._errors import PathwaysError
 
 LOOK = 0.002  # seconds between looks whether a version has arrived, for a wait that has a timeout
@@ -120,7 +120,7 @@ class Weights:
                 if self._failed is not None and not self._failed.raised:
                     raise self._failed.take()
             # The caller's jax.set_mesh may be of other devices than some of these.
-            sent = _reshard._unbound(
+            sent = _passage.unbound(
                 lambda: _Version(self._pushed + 1, self._structure.unflatten(self._program(leaves)))
             )
             with self._lock:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from pathways import _capture, _program, _reshard
+from pathways import _capture, _passage, _program, _reshard
 from pathways._errors import PathwaysError
 
 TREES = 32  # kinds of trees whose programs are kept
@@ -53,6 +53,6 @@ def reshard(tree: Any, shardings: Any) -> Any:
         moves = _moves(tuple(ways[i] for i in together))
         # The call may come while JAX traces something else, or under a mesh of other devices.
         with jax.ensure_compile_time_eval():
-            arrays = _reshard._unbound(lambda: moves([leaves[i] for i in together]))
+            arrays = _passage.unbound(lambda: moves([leaves[i] for i in together]))
         moved = dict(zip(together, arrays, strict=True))
     return structure.unflatten(moved[i] if i in moved else way(leaves[i]) for i, way in enumerate(ways))

@@ -22,7 +22,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pathways import _reshard
+from pathways import _passage, _reshard
 from pathways._errors import PathwaysError
 
 # --- arrays ---
@@ -185,7 +185,7 @@ def compile_fragment(
         # Memory that no result can take over is donated to be freed early.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         # The caller's jax.set_mesh may be of other devices.
-        compiled = _reshard._unbound(lambda: jitted.lower(*(array.described for array in reads)).compile())
+        compiled = _passage.unbound(lambda: jitted.lower(*(array.described for array in reads)).compile())
     # JAX believes that arrays of elements narrower than a byte have another layout than what was compiled for them.
     narrow = any(_reshard.wide(array.dtype) for array in reads)
     return Fragment(name, line, calling(jitted if narrow else compiled, line))
