@@ -31,7 +31,8 @@ def _library() -> ctypes.CDLL:
     library = _passage.library()
     text, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     numbers = ctypes.POINTER(number)
-    for name, result, arguments in (
+    _native.declare(
+        library,
         ("pathways_capture_begin", text, []),
         ("pathways_capture_inputs", text, [size, ctypes.c_char_p]),
         ("pathways_capture_end", text, [numbers, size, ctypes.POINTER(ctypes.c_int32), numbers]),
@@ -41,9 +42,7 @@ def _library() -> ctypes.CDLL:
         ("pathways_program_run", text, [number, numbers, size, numbers, size]),
         ("pathways_program_describe", text, [number]),
         ("pathways_program_free", None, [number]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    )
     return library
 
 

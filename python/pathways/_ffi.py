@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 from pathways_command import _capsule
 
-from pathways import _private
+from pathways import _native, _private
 from pathways._errors import PathwaysError
 
 STAGES = ("instantiate", "prepare", "initialize", "execute")
@@ -225,10 +225,9 @@ def _described(error: BaseException) -> str:
 
 def _answer(pointer: int | None) -> None:
     """Raises the library's error, or records it while JAX replays its queue."""
-    if not pointer:
+    text = _native._text(_library, pointer)
+    if text is None:
         return
-    text = ctypes.string_at(pointer).decode("utf-8", "replace")
-    _library.pathways_free(pointer)
     if not _replaying:
         raise PathwaysError.parse(text)
     _refused.append(text)
@@ -273,8 +272,8 @@ def _on_type(name: str, registration: Any) -> None:
 
 def _declare(library: ctypes.CDLL) -> None:
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
-    for name, result, arguments in (
-        ("pathways_free", None, [pointer]),
+    _native.declare(
+        library,
         ("pathways_ffi_register", pointer, [text, text, pointer, pointer, pointer, pointer, ctypes.c_uint32]),
         ("pathways_ffi_register_type", pointer, [text, pointer, pointer]),
         ("pathways_ffi_refusals", pointer, []),
@@ -282,9 +281,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("pathways_set_callback", pointer, [_CALLBACK]),
         ("pathways_ffi_callback_fail", None, [pointer, text]),
         ("pathways_ffi_close", ctypes.c_int, [ctypes.c_int64]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    )
 
 
 def install(library: ctypes.CDLL) -> None:
@@ -333,20 +330,13 @@ def install(library: ctypes.CDLL) -> None:
 
 def refusals() -> list[str]:
     """Returns the targets registered before the plugin was loaded that it refused."""
-    if _library is None or not (pointer := _library.pathways_ffi_refusals()):
-        return []
-    text = ctypes.string_at(pointer).decode("utf-8", "replace")
-    _library.pathways_free(pointer)
-    return text.splitlines()
+    text = _native._text(_library, _library.pathways_ffi_refusals()) if _library else None
+    return (text or "").splitlines()
 
 
 def version() -> str | None:
     """Returns the plugin's version of XLA FFI, such as "0.4"; None if it is not loaded or has none."""
-    if _library is None or not (pointer := _library.pathways_ffi_version()):
-        return None
-    text = ctypes.string_at(pointer).decode()
-    _library.pathways_free(pointer)
-    return text
+    return _native._text(_library, _library.pathways_ffi_version()) if _library else None
 
 
 def warn(refused: list[str]) -> None:

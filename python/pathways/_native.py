@@ -58,7 +58,8 @@ def _open(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
         # Texts are declared as void pointers, since each is freed after it is read.
-        for name, result, arguments in (
+        declare(
+            library,
             ("pathways_plugin_dirs", ctypes.c_int, [ctypes.c_char_p]),
             ("pathways_set_cluster", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
             ("pathways_lost", ctypes.c_void_p, []),
@@ -73,9 +74,7 @@ def _open(path: Path) -> ctypes.CDLL:
             ("pathways_locate_python", None, [ctypes.c_char_p]),
             ("pathways_set_telling", None, [TELLING]),
             ("pathways_free", None, [ctypes.c_void_p]),
-        ):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        )
         _ = library.GetPjrtApi, library.pathways_ffi_register
     except (OSError, AttributeError) as error:
         raise PathwaysError(
@@ -84,6 +83,13 @@ def _open(path: Path) -> ctypes.CDLL:
             "this machine (pip install --force-reinstall openpathways), or in a source tree run `make build`",
         ) from None
     return library
+
+
+def declare(library: ctypes.CDLL, *functions: tuple[str, Any, list[Any]]) -> None:
+    """Tells ctypes of functions of the library: each one's name, result and arguments."""
+    for name, result, arguments in functions:
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
 
 
 def _text(library: ctypes.CDLL, pointer: int | None) -> str | None:

@@ -30,9 +30,12 @@ def library() -> ctypes.CDLL:
     """Returns the library, with the functions that arrays leave and come back by."""
     loaded, size = _native.load(), ctypes.c_size_t
     numbers = ctypes.POINTER(ctypes.c_uint64)
-    for name, result in ("pathways_exported", size), ("pathways_import", None), ("pathways_release", None):
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, [numbers, size]
+    _native.declare(
+        loaded,
+        ("pathways_exported", size, [numbers, size]),
+        ("pathways_import", None, [numbers, size]),
+        ("pathways_release", None, [numbers, size]),
+    )
     return loaded
 
 

@@ -30,7 +30,8 @@ def _library() -> ctypes.CDLL:
     library = _passage.library()
     numbers, number, size = ctypes.POINTER(ctypes.c_int64), ctypes.c_uint64, ctypes.c_size_t
     handles = ctypes.POINTER(ctypes.c_uint64)
-    for name, result, arguments in (
+    _native.declare(
+        library,
         (
             "pathways_plan",
             ctypes.c_void_p,
@@ -38,9 +39,7 @@ def _library() -> ctypes.CDLL:
         ),
         ("pathways_plan_free", None, [number]),
         ("pathways_reshard", ctypes.c_void_p, [number, number, handles]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    )
     return library
 
 

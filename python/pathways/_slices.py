@@ -29,7 +29,8 @@ class _Name(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     library = _native.load()
     devices = ctypes.POINTER(ctypes.c_uint32)
-    for name, result, arguments in (
+    _native.declare(
+        library,
         (
             "pathways_slice_ask",
             ctypes.c_void_p,
@@ -59,9 +60,7 @@ def _library() -> ctypes.CDLL:
         ),
         ("pathways_slice_remap", ctypes.c_void_p, [_Name, devices, ctypes.c_size_t]),
         ("pathways_slice_release", None, [_Name]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    )
     return library
 
 
