@@ -39,7 +39,7 @@ bool pc_is_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t e
   return true;
 }
 
-static void box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t bytes,
+static void region(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t bytes,
                 size_t element, bool out) {
   if (pc_is_dense(dims, strides, n, element)) {
     memcpy(out ? strided : dense, out ? dense : strided, bytes);
@@ -47,14 +47,14 @@ static void box(char* dense, char* strided, const int64_t* dims, const int64_t* 
   }
   bytes /= (size_t)dims[0];
   for (int64_t i = 0; i < dims[0]; i++)
-    box(dense + (size_t)i * bytes, strided + i * strides[0], dims + 1, strides + 1, n - 1, bytes, element, out);
+    region(dense + (size_t)i * bytes, strided + i * strides[0], dims + 1, strides + 1, n - 1, bytes, element, out);
 }
 
-void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+void pc_region(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
             bool out) {
   size_t bytes = element;
   for (size_t i = 0; i < n; i++) bytes *= (size_t)dims[i];
-  if (bytes) box(dense, strided, dims, strides, n, bytes, element, out);
+  if (bytes) region(dense, strided, dims, strides, n, bytes, element, out);
 }
 
 // ---- arrays ----
@@ -214,7 +214,7 @@ typedef struct {
 
 static void arrived(void* arg, bool failed) {
   piece* p = arg;
-  if (!failed) pc_box(p->bytes, p->to, p->shape->dims, p->strides, p->shape->num_dims, p->element, true);
+  if (!failed) pc_region(p->bytes, p->to, p->shape->dims, p->strides, p->shape->num_dims, p->element, true);
   pw_shape_drop(p->shape);
   free(p);
 }

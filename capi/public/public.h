@@ -178,8 +178,8 @@ void pc_part(const pc_array* array, size_t shard, int64_t* start);
 // one dense row-major block.
 void pc_dense(const int64_t* dims, size_t n, size_t element, int64_t* strides);
 bool pc_is_dense(const int64_t* dims, const int64_t* strides, size_t n, size_t element);
-// pc_box copies a region of dims between a dense array and bytes with strides.
-void pc_box(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
+// pc_region copies a region of dims between a dense array and bytes with strides.
+void pc_region(char* dense, char* strided, const int64_t* dims, const int64_t* strides, size_t n, size_t element,
             bool out);
 
 // ---- futures (future.c) ----

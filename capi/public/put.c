@@ -100,8 +100,8 @@ static pathways_error packed(const char* data, const int64_t* dims, const int64_
   int64_t bytes;
   if (!odd || !pc_bytes(dims, n, element, &bytes)) return 0;
   *out = pw_alloc((size_t)bytes);
-  if (*out == NULL) return pc_short("a copy of a box", (size_t)bytes);
-  pc_box(*out, (char*)data, dims, strides, n, element, false);
+  if (*out == NULL) return pc_short("a copy of a region", (size_t)bytes);
+  pc_region(*out, (char*)data, dims, strides, n, element, false);
   return 0;
 }
 

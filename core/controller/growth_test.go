@@ -78,11 +78,11 @@ func TestMessagesGrowWithHosts(t *testing.T) {
 		for d := range shards {
 			whole.Moves = append(whole.Moves, &wire.Move{Source: put.Object, From: d, To: (d + onHost) % shards})
 		}
-		// From rows to columns among the eight of each host and the next: each device sends boxes to two.
-		boxes := &wire.Transfer{Op: next(), Object: op, Array: array}
+		// From rows to columns among the eight of each host and the next: each device sends regions to two.
+		regions := &wire.Transfer{Op: next(), Object: op, Array: array}
 		for d := range shards {
 			for k := range uint32(2) {
-				boxes.Moves = append(boxes.Moves, &wire.Move{Source: put.Object, From: d, To: (d + k*onHost) % shards,
+				regions.Moves = append(regions.Moves, &wire.Move{Source: put.Object, From: d, To: (d + k*onHost) % shards,
 					Start: []int64{0, int64(128 * k)}, Size: []int64{1024, 128}, At: []int64{0, int64(128 * k)}, Shard: array})
 			}
 		}
@@ -91,7 +91,7 @@ func TestMessagesGrowWithHosts(t *testing.T) {
 			kind wire.Kind
 			m    proto.Message
 		}{{"put", wire.KindPut, put}, {"run", wire.KindRun, run}, {"transfer of shards", wire.KindTransfer, whole},
-			{"transfer of boxes", wire.KindTransfer, boxes}} {
+			{"transfer of regions", wire.KindTransfer, regions}} {
 			got := b.perform(o.kind, o.m)
 			fmt.Fprintf(&table, "| %s | %d | %d | %v\n", o.name, shards, hosts, got)
 			if got.out != hosts || got.back != hosts {

@@ -15,7 +15,7 @@ func TestStepsTakeLittleMemory(t *testing.T) {
 		"report":                 400 << 10, // whatever the size
 		"report, sessions":       400 << 10,
 		"compile":                400 << 10,
-		"transfer of boxes":      400 << 10, // most of it is 128 workers' messages
+		"transfer of regions":    400 << 10, // most of it is 128 workers' messages
 		"graph":                  400 << 10, // the same
 		"slice":                  400 << 10, // of 1,024 devices: their list, and messages
 		"slice, 8 requests wait": 400 << 10,

@@ -185,7 +185,7 @@ var stepCases = []stepCase{
 			b.say(b.client, wire.KindTransfer, m)
 			b.reportAll()
 		}},
-	{name: "transfer of boxes", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
+	{name: "transfer of regions", workers: 512, devices: 8, begin: func(b *bed) { b.puts(onAll(b)) },
 		again: func(b *bed, i int) {
 			m := &wire.Transfer{Op: b.next(), Object: b.next(), Array: square}
 			all := uint32(len(onAll(b)))

@@ -8,8 +8,8 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
-// BenchmarkNew plans the way of a matrix: from rows to rows elsewhere (one box a
-// shard), and from rows to tiles of a square mesh (as many boxes as its side).
+// BenchmarkNew plans the way of a matrix: from rows to rows elsewhere (one region a
+// shard), and from rows to tiles of a square mesh (as many regions as its side).
 func BenchmarkNew(b *testing.B) {
 	for side := 1; side <= 64; side *= 2 {
 		n := side * side
@@ -27,14 +27,14 @@ func BenchmarkNew(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
 					p := statustest.Value(reshard.New(dims, rows, to, func(d int) int { return d / 4 })).OK(b)
-					b.ReportMetric(float64(len(p.Pieces)), "boxes")
+					b.ReportMetric(float64(len(p.Pieces)), "regions")
 				}
 			})
 		}
 	}
 }
 
-// BenchmarkCopy copies boxes of 16 MiB, whose rows are so long, as memory goes.
+// BenchmarkCopy copies regions of 16 MiB, whose rows are so long, as memory goes.
 func BenchmarkCopy(b *testing.B) {
 	const total = 16 << 20
 	src, dst := make([]byte, 2*total), make([]byte, total)

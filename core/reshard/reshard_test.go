@@ -127,13 +127,14 @@ func TestPlansMoveEveryElementOnce(t *testing.T) {
 				t.Fatalf("%v from %v to %v: element %d of shard %d comes %d times", dims, from, to, k, i, times[k])
 			}
 			if cells := touched(from, s); len(pieces) != cells {
-				t.Fatalf("%v from %v to %v: shard %d is of %d pieces, and touches %d boxes", dims, from, to, i, len(pieces), cells)
+				t.Fatalf("%v from %v to %v: shard %d is of %d pieces, and touches %d regions", dims, from, to, i, len(pieces),
+					cells)
 			}
 		}
 	}
 }
 
-// touched counts the different boxes of the source that a shard touches.
+// touched counts the different regions of the source that a shard touches.
 func touched(from []reshard.Shard, to reshard.Shard) int {
 	seen := map[string]bool{}
 	for _, s := range from {
@@ -151,7 +152,7 @@ func touched(from []reshard.Shard, to reshard.Shard) int {
 	return len(seen)
 }
 
-// nearest fails where another source of the same box is nearer.
+// nearest fails where another source of the same region is nearer.
 func nearest(t *testing.T, from []reshard.Shard, to reshard.Shard, v reshard.Piece, site func(int) int) {
 	t.Helper()
 	if slices.Contains(v.Size, 0) {
@@ -241,7 +242,7 @@ func FuzzCopy(f *testing.F) {
 		reshard.Copy(dst, to, at, src, from, start, size, int64(width))
 		got := bytesOf(dst, to, reshard.Shard{Start: at, Size: size}, width)
 		if want := bytesOf(src, from, reshard.Shard{Start: start, Size: size}, width); !slices.Equal(got, want) {
-			t.Fatalf("a box of %v at %v of %v, to %v of %v: %v, want %v", size, start, from, at, to, got, want)
+			t.Fatalf("a region of %v at %v of %v, to %v of %v: %v, want %v", size, start, from, at, to, got, want)
 		}
 		if written, zeros := len(got), len(dst)-len(got); slices.ContainsFunc(got, func(b byte) bool { return b == 0 }) ||
 			count(dst, 0) != zeros {

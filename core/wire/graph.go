@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// GraphOf makes a message of a graph. Moves of equal boxes between devices in a row
+// GraphOf makes a message of a graph. Moves of equal regions between devices in a row
 // become one, so that the message of a graph between slices of any size is as long.
 func GraphOf(name uint64, g *graph.Graph) *Graph {
 	m := &Graph{Graph: name, Inputs: uint32(g.Inputs), Outputs: g.Outputs, Given: g.Given,

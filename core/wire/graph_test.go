@@ -19,9 +19,9 @@ func example(devices uint32) *graph.Graph {
 	for d := range devices {
 		t.Moves = append(t.Moves, graph.Move{Source: 3, From: d, To: devices + d})
 	}
-	boxes := &graph.Transfer{Shape: square}
-	for d := range devices { // two boxes a shard: rows of none are equal
-		boxes.Moves = append(boxes.Moves,
+	regions := &graph.Transfer{Shape: square}
+	for d := range devices { // two regions a shard: rows of none are equal
+		regions.Moves = append(regions.Moves,
 			graph.Move{Source: 4, From: d, To: d, Start: []int64{0, 0}, Size: []int64{2, 4}, At: []int64{2, 0}, Shard: square},
 			graph.Move{Source: 4, From: d, To: d, Start: []int64{2, 0}, Size: []int64{2, 4}, At: []int64{0, 0}, Shard: square})
 	}
@@ -30,7 +30,7 @@ func example(devices uint32) *graph.Graph {
 		Nodes: []graph.Node{{Run: &graph.Run{
 			Program: 7, Inputs: []uint64{1, 0, 2}, NotDonated: []uint32{1}, Trace: []byte("x.py:2"), Only: -1,
 			Mixed: []graph.Mixed{{Argument: 1, Pieces: []graph.Piece{{Object: 1, Rows: 1}, {Object: 2, Rows: 1}}}}}},
-			{Transfer: t}, {Transfer: boxes}, {Run: &graph.Run{Program: 7, Inputs: []uint64{5}, Only: 3}}}}
+			{Transfer: t}, {Transfer: regions}, {Run: &graph.Run{Program: 7, Inputs: []uint64{5}, Only: 3}}}}
 }
 
 // A graph that has been a message is the same.

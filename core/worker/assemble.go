@@ -57,7 +57,7 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 			arrived(err)
 		})
 	} else {
-		part := transport.Part{Data: q.landing(g, t, l), At: v.box().place(t.shape.Dims, width(t.shape))}
+		part := transport.Part{Data: q.landing(g, t, l), At: v.region().place(t.shape.Dims, width(t.shape))}
 		q.w.config.Exchange.ExpectPart(v.from.worker, v.key(g), part, arrived)
 	}
 	if owned && met.Swap(true) {

@@ -286,11 +286,11 @@ func TestEndsWhileItWaits(t *testing.T) {
 // What a transfer moves comes out of a device that waits in a collective, and so
 // does the news that it cannot.
 func TestTransferWhileItWaits(t *testing.T) {
-	for _, how := range []string{"whole", "boxes", "boxes, read in place"} {
+	for _, how := range []string{"whole", "regions", "regions, read in place"} {
 		for _, why := range []error{nil, status.New(status.DataLoss, "no luck")} {
 			t.Run(fmt.Sprintf("%s, error %v", how, why), func(t *testing.T) {
 				s, d := newInline(t)
-				d[0].view = how == "boxes, read in place"
+				d[0].view = how == "regions, read in place"
 				one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
 				shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 				m := &wire.Move{Source: 1, From: 0, To: 1}

@@ -33,7 +33,7 @@ func TestTransferOfOwnMoves(t *testing.T) {
 	moves := func(source uint64) *wire.Transfer {
 		all := &wire.Transfer{Array: array, Moves: []*wire.Move{{From: 0, To: 0}, {From: 1, To: 0}, {From: 2, To: 1},
 			{From: 1, To: 2}, {From: 2, To: 0}}}
-		for i, m := range all.Moves { // the first box of the destination, or what is behind those that come before it
+		for i, m := range all.Moves { // the first region of the destination, or what is behind those that come before it
 			first := int64(i)
 			m.Source, m.Shard = source, array
 			switch m.To {

@@ -26,7 +26,7 @@ func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 		"without room":              func(c *worker.Config) { c.Exchange = full{c.Exchange} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const n, transfers = 96 << 8, 100 // floats of a shard, of which a box has a quarter
+			const n, transfers = 96 << 8, 100 // floats of a shard, of which a region has a quarter
 			w := start(t, simDrivers(t, 2, 2, sim.Options{}), change)
 			devices, workers := []int{0, 1, 2, 3}, []int{0, 1}
 			value := func(d int) []float32 {

@@ -15,18 +15,18 @@ import (
 //
 //	               to a device of this process                    to another process
 //	a whole shard  copyTo, or copyRows if its rows lie otherwise  push (bytes.go)
-//	boxes of it    pushBoxes, into the destination's memory       pushBoxes, by the exchange
+//	regions of it  pushRegions, into the destination's memory     pushRegions, by the exchange
 //
 // A source stays pinned until its bytes have been read: no free, drop or donation takes them away meanwhile. Each send
 // ends by one call of moved, and each piece for a device here by one call of came.
 
 // send begins to send the pieces of a part, whose sources are pinned.
 func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) {
-	boxes := map[*devicequeue.Shard][]*move{}
+	regions := map[*devicequeue.Shard][]*move{}
 	for i, v := range l.sends {
 		switch s := sources[i].Shard; {
 		case !v.whole:
-			boxes[s] = append(boxes[s], v)
+			regions[s] = append(regions[s], v)
 		case v.local == nil:
 			q.push(g, v.source, s, v.to.worker, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
 		case rowMajor(bufferOf(s)):
@@ -37,8 +37,8 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 			q.copyRows(g, t, l, s, v)
 		}
 	}
-	for s, moves := range boxes {
-		q.sendBoxes(g, t, l, s, moves)
+	for s, moves := range regions {
+		q.sendRegions(g, t, l, s, moves)
 	}
 }
 
@@ -89,16 +89,16 @@ func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *
 	copied.Then(func(err error) { q.soon(func() { end(err) }) })
 }
 
-// sendBoxes sends boxes of a shard: from where it is, if the host can read it there,
+// sendRegions sends regions of a shard: from where it is, if the host can read it there,
 // or else from a copy on the host.
-func (q *queue) sendBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move) {
+func (q *queue) sendRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move) {
 	read := func() {
 		for range moves {
 			q.state.Unpin(s)
 		}
 	}
 	send := func(host transport.Block) { // the copies may take long, and the driver's goroutine is not ours
-		go q.pushBoxes(g, t, l, host, moves)
+		go q.pushRegions(g, t, l, host, moves)
 	}
 	if v, ok := bufferOf(s).(device.Viewer); ok {
 		seen := q.begins()
@@ -107,28 +107,28 @@ func (q *queue) sendBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 			if err != nil {
 				q.soon(func() {
 					read()
-					q.failBoxes(g, t, l, moves, err)
+					q.failRegions(g, t, l, moves, err)
 				})
-			} else if data := v.View(); data != nil { // the shard stays read until the boxes are out of it
+			} else if data := v.View(); data != nil { // the shard stays read until the regions are out of it
 				send(transport.Block{Data: data, Release: read})
 			} else {
-				q.soon(func() { q.copyBoxes(g, t, l, s, moves, read, send) })
+				q.soon(func() { q.copyRegions(g, t, l, s, moves, read, send) })
 			}
 		})
 		return
 	}
-	q.copyBoxes(g, t, l, s, moves, read, send)
+	q.copyRegions(g, t, l, s, moves, read, send)
 }
 
-// copyBoxes brings a shard to the host once, and has its boxes sent from there.
-func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
+// copyRegions brings a shard to the host once, and has its regions sent from there.
+func (q *queue) copyRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
 	send func(transport.Block)) {
 	host := q.w.room(g.Session, bufferOf(s).Shape().HostBytes(), nil)
 	e, err := bufferOf(s).ToHost(host.Data)
 	read()
 	if err != nil {
 		host.Release()
-		q.failBoxes(g, t, l, moves, err)
+		q.failRegions(g, t, l, moves, err)
 		return
 	}
 	copied := q.begins()
@@ -136,27 +136,27 @@ func (q *queue) copyBoxes(g *gang, t *transfer, l *leg, s *devicequeue.Shard, mo
 		copied()
 		if err != nil {
 			host.Release()
-			q.soon(func() { q.failBoxes(g, t, l, moves, err) })
+			q.soon(func() { q.failRegions(g, t, l, moves, err) })
 			return
 		}
 		send(host)
 	})
 }
 
-// pushBoxes sends boxes of an array on the host, from where they lie in it. It releases the array when they have
+// pushRegions sends regions of an array on the host, from where they lie in it. It releases the array when they have
 // arrived.
-func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
+func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
-	free := func() { // by the queue's owner, once a box
+	free := func() { // by the queue's owner, once a region
 		if left--; left == 0 {
 			host.Release()
 		}
 	}
 	wide := width(t.shape)
 	for _, v := range moves {
-		from := v.box().source(wide)
+		from := v.region().source(wide)
 		if v.local != nil {
-			strided.Copy(q.landing(g, t, v.local), v.box().place(t.shape.Dims, wide), host.Data, from)
+			strided.Copy(q.landing(g, t, v.local), v.region().place(t.shape.Dims, wide), host.Data, from)
 			v.came(g, t, nil)
 			q.soon(func() {
 				free()
@@ -177,8 +177,8 @@ func (q *queue) pushBoxes(g *gang, t *transfer, l *leg, host transport.Block, mo
 	}
 }
 
-// failBoxes ends boxes whose bytes cannot be had.
-func (q *queue) failBoxes(g *gang, t *transfer, l *leg, moves []*move, err error) {
+// failRegions ends regions whose bytes cannot be had.
+func (q *queue) failRegions(g *gang, t *transfer, l *leg, moves []*move, err error) {
 	for _, v := range moves {
 		if v.local != nil {
 			v.came(g, t, err)

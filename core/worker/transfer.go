@@ -15,15 +15,15 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A transfer makes an array on some devices out of shards, or boxes of shards, of arrays on others. The message, or a
+// A transfer makes an array on some devices out of shards, or regions of shards, of arrays on others. The message, or a
 // node of a graph, lists moves; each device here that a move begins or ends at has a part, a leg. What a leg does and
 // in which order is decided by a state machine, core/worker/assembly: it sends its pieces (send.go), and puts its own
 // shard together from those that come (assemble.go).
 //
 // Who touches what. A leg's queue owns the leg: its owner alone steps the state machine, and makes, fails and drops the
-// shard. Others use two of its fields. Senders of this process and the exchange write boxes into landing's memory, in
-// parallel, each into a region of its own; each posts to the queue when its box is written, so the memory is complete
-// when the last box has been counted. And other queues read admitted, before the driver copies to this device.
+// shard. Others use two of its fields. Senders of this process and the exchange write regions into landing's memory, in
+// parallel, each where it belongs; each posts to the queue when its region is written, so the memory is complete
+// when the last region has been counted. And other queues read admitted, before the driver copies to this device.
 //
 // Why a transfer ends. A leg waits for its pieces and its sends. Pieces from other processes come, or the exchange says
 // that they will not, because their sender is lost or the gang has failed. Those from a device of this process come
@@ -130,7 +130,7 @@ func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 func (t *transfer) lay(w *Worker, g *gang) error {
 	for _, l := range t.parts {
 		if len(l.gets) > 1 && slices.ContainsFunc(l.gets, func(v *move) bool { return v.whole }) {
-			return status.New(status.InvalidArgument, "a shard is made of a whole one and of boxes at once")
+			return status.New(status.InvalidArgument, "a shard is made of a whole one and of regions at once")
 		}
 		away := 0
 		for _, v := range l.gets {
@@ -172,21 +172,22 @@ func (t *transfer) move(index int, m *wire.Move) (*move, error) {
 		return nil, err
 	}
 	if v.shape.DType != t.shape.DType {
-		return nil, status.New(status.InvalidArgument, "a box of %s cannot become part of %s: the element types differ",
+		return nil, status.New(status.InvalidArgument, "a region of %s cannot become part of %s: the element types differ",
 			v.shape, t.shape)
 	}
-	if err := v.box().check(); err != nil {
+	if err := v.region().check(); err != nil {
 		return nil, err
 	}
 	if !within(v.at, v.size, t.shape.Dims) {
-		return nil, status.New(status.InvalidArgument, "a box of size %v does not fit into %s at %v", v.size, t.shape, v.at)
+		return nil, status.New(status.InvalidArgument, "a region of size %v does not fit into %s at %v", v.size, t.shape,
+			v.at)
 	}
 	return v, nil
 }
 
-// box is the move as a copy between host arrays.
-func (v *move) box() box {
-	return box{from: v.shape.Dims, start: v.start, size: v.size, at: v.at}
+// region is the move as a copy between host arrays.
+func (v *move) region() region {
+	return region{from: v.shape.Dims, start: v.start, size: v.size, at: v.at}
 }
 
 // bytes is the size of what moves.

@@ -302,8 +302,8 @@ func TestArgumentOfSeveralObjects(t *testing.T) {
 	}
 }
 
-// Transfer takes shards and boxes of them anywhere.
-func TestTransferMovesShardsAndBoxes(t *testing.T) {
+// Transfer takes shards and regions of them anywhere.
+func TestTransferMovesShardsAndRegions(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}

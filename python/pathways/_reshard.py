@@ -48,7 +48,7 @@ class _Plan:
 
     def __init__(self, shape: tuple[int, ...], source: Sharding, target: Sharding):
         dims = np.array(shape, np.int64)
-        lists = [_boxes(shape, sharding) for sharding in (source, target)]
+        lists = [_regions(shape, sharding) for sharding in (source, target)]
         number = ctypes.c_uint64()
         pointers = [array.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)) for array in (dims, *lists)]
         kind = (target.memory_kind or "").encode()
@@ -64,7 +64,7 @@ class _Plan:
             self._free(self.number)
 
 
-def _boxes(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
+def _regions(shape: tuple[int, ...], sharding: Sharding) -> np.ndarray:
     """Returns one row per device: its ID, the start of its shard, and the shard's size."""
     rows = []
     for device, index in sharding.devices_indices_map(shape).items():
