@@ -469,7 +469,7 @@ func (st *State) forget(g *gang) {
 	st.stir()
 	is, ticket, time, s := g.island, g.ticket, st.charge(g), g.s
 	if s.out == 0 && len(s.ok) > 0 {
-		st.soil(s)
+		st.markDirty(s)
 	}
 	st.recycle(g)
 	if is != nil {

@@ -500,11 +500,11 @@ func (st *State) end(s *session, op uint64, err error) {
 	} else {
 		s.failed = append(s.failed, &wire.Failure{Number: op, Status: wire.Of(err)})
 	}
-	st.soil(s)
+	st.markDirty(s)
 }
 
-// soil has a session's ends told with the next Flush.
-func (st *State) soil(s *session) {
+// markDirty has a session's ends told with the next Flush.
+func (st *State) markDirty(s *session) {
 	if !s.dirty {
 		s.dirty = true
 		st.dirty = append(st.dirty, s)
