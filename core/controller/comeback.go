@@ -306,8 +306,8 @@ func (r *rebuilding) session(s *session) {
 	st.send(st.connsOf(s.told), wire.KindSession, st.describe(s))
 	said := r.of[s.conn]
 	for _, m := range said {
-		err := m.Status.Err()
-		if err == nil && m.Epoch != 0 && m.Epoch != s.view.Epoch() {
+		var err error
+		if m.Epoch != 0 && m.Epoch != s.view.Epoch() {
 			err = status.New(status.Unavailable, "the controller ended just after it had offered other workers in the place "+
 				"of lost ones, before that was on its disk")
 		}

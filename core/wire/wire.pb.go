@@ -645,7 +645,6 @@ type Welcome struct {
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                                   // of ROLE_CLIENT: operations that may be under way at once
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
 	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // for how long nothing has come when this side takes the connection for broken
-	Assembles     bool                   `protobuf:"varint,14,opt,name=assembles,proto3" json:"assembles,omitempty"`                             // of ROLE_CLIENT: the workers of all devices take Assemble
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
 	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
@@ -783,13 +782,6 @@ func (x *Welcome) GetSilenceMs() uint32 {
 		return x.SilenceMs
 	}
 	return 0
-}
-
-func (x *Welcome) GetAssembles() bool {
-	if x != nil {
-		return x.Assembles
-	}
-	return false
 }
 
 func (x *Welcome) GetBoard() *Board {
@@ -1347,10 +1339,9 @@ type WorkerOffer struct {
 	Platform      *Platform              `protobuf:"bytes,3,opt,name=platform,proto3" json:"platform,omitempty"`
 	Addresses     []string               `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // differs whenever the process restarts
-	Board         string                 `protobuf:"bytes,8,opt,name=board,proto3" json:"board,omitempty"`              // a file with room for a board, which others of the host can open; "" is none
-	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`  // plugin file, processor features, thread count: programs compiled by equals are shared
-	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`             // Epoch.number of the member that this worker's driver joined as; 0 is none
+	Board         string                 `protobuf:"bytes,8,opt,name=board,proto3" json:"board,omitempty"`             // a file with room for a board, which others of the host can open; "" is none
+	Fingerprint   string                 `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // plugin file, processor features, thread count: programs compiled by equals are shared
+	Epoch         uint64                 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`            // Epoch.number of the member that this worker's driver joined as; 0 is none
 	Node          uint32                 `protobuf:"varint,10,opt,name=node,proto3" json:"node,omitempty"`
 	Identity      []byte                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // random; the listeners at addresses answer a probe for it. A worker without is not probed
 	unknownFields protoimpl.UnknownFields
@@ -1420,13 +1411,6 @@ func (x *WorkerOffer) GetHost() string {
 		return x.Host
 	}
 	return ""
-}
-
-func (x *WorkerOffer) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
 }
 
 func (x *WorkerOffer) GetBoard() string {
@@ -3990,7 +3974,6 @@ type Load struct {
 	Outputs       []*Array               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
 	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
 	Donated       []uint32               `protobuf:"varint,7,rep,packed,name=donated,proto3" json:"donated,omitempty"`
-	Tells         bool                   `protobuf:"varint,8,opt,name=tells,proto3" json:"tells,omitempty"` // the worker answers with Loaded
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4072,13 +4055,6 @@ func (x *Load) GetDonated() []uint32 {
 		return x.Donated
 	}
 	return nil
-}
-
-func (x *Load) GetTells() bool {
-	if x != nil {
-		return x.Tells
-	}
-	return false
 }
 
 // Worker to controller: it has loaded a program, or cannot, which runs of it will say.
@@ -4715,7 +4691,7 @@ func (x *Put) GetLost() *Status {
 	return nil
 }
 
-// Transfer makes an object out of boxes of others: copies and reshardings.
+// Transfer makes an object out of regions of others: copies and reshardings.
 type Transfer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
@@ -4784,7 +4760,7 @@ func (x *Transfer) GetMoves() []*Move {
 	return nil
 }
 
-// Move brings a box of one shard into one shard. Empty start: the whole shard.
+// Move brings a region of one shard into one shard. Empty start: the whole shard.
 type Move struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Source uint64                 `protobuf:"varint,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -4794,7 +4770,7 @@ type Move struct {
 	Size   []int64                `protobuf:"varint,5,rep,packed,name=size,proto3" json:"size,omitempty"`
 	At     []int64                `protobuf:"varint,6,rep,packed,name=at,proto3" json:"at,omitempty"` // in the result's shard
 	Shard  *Array                 `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`   // of the source, where start is given
-	// So many moves of equal boxes, each from the device behind the one before and to
+	// So many moves of equal regions, each from the device behind the one before and to
 	// the device behind; 0 is 1. Of graphs alone.
 	Count uint32 `protobuf:"fixed32,8,opt,name=count,proto3" json:"count,omitempty"`
 	// Controller to a worker that is sent its own moves alone: 1 + the move's index among all of them, which is in the
@@ -6206,7 +6182,6 @@ type Rejoin struct {
 	// Frames of what it has sent and of which it knows no end, one behind the other: graphs, assembled objects, compiles,
 	// operations in their order, and frees.
 	Frames        []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
-	Status        *Status  `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`               // why its session cannot go on; older clients said so of slices and profiles
 	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays of which it knows no end
 	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
 	Slices        []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
@@ -6282,13 +6257,6 @@ func (x *Rejoin) GetPrograms() []uint64 {
 func (x *Rejoin) GetFrames() []byte {
 	if x != nil {
 		return x.Frames
-	}
-	return nil
-}
-
-func (x *Rejoin) GetStatus() *Status {
-	if x != nil {
-		return x.Status
 	}
 	return nil
 }
@@ -6730,7 +6698,6 @@ type KeptSession struct {
 	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Sized         bool                   `protobuf:"varint,3,opt,name=sized,proto3" json:"sized,omitempty"` // it asked for this number of devices
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Slices        bool                   `protobuf:"varint,5,opt,name=slices,proto3" json:"slices,omitempty"`  // it has, or had, slices, and its client is older than Rejoin.slices
 	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"`  // process number
 	Offered       []*Span                `protobuf:"bytes,7,rep,name=offered,proto3" json:"offered,omitempty"` // devices of the next epoch, which its client may have taken already: see Rebind
 	unknownFields protoimpl.UnknownFields
@@ -6793,13 +6760,6 @@ func (x *KeptSession) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
-}
-
-func (x *KeptSession) GetSlices() bool {
-	if x != nil {
-		return x.Slices
-	}
-	return false
 }
 
 func (x *KeptSession) GetClient() uint64 {
@@ -10449,7 +10409,7 @@ const file_wire_proto_rawDesc = "" +
 	"\breceived\x18\x05 \x01(\x04R\breceived\"9\n" +
 	"\aResumed\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\xa7\x06\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x8f\x06\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x1a\n" +
@@ -10466,15 +10426,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x06credit\x18\v \x01(\rR\x06credit\x12!\n" +
 	"\fheartbeat_ms\x18\f \x01(\rR\vheartbeatMs\x12\x1d\n" +
 	"\n" +
-	"silence_ms\x18\x1c \x01(\rR\tsilenceMs\x12\x1c\n" +
-	"\tassembles\x18\x0e \x01(\bR\tassembles\x12*\n" +
+	"silence_ms\x18\x1c \x01(\rR\tsilenceMs\x12*\n" +
 	"\x05board\x18\r \x01(\v2\x14.pathways.wire.BoardR\x05board\x12\x1b\n" +
 	"\tmax_trace\x18\x17 \x01(\rR\bmaxTrace\x12\x14\n" +
 	"\x05keeps\x18\x18 \x01(\bR\x05keeps\x12\x16\n" +
 	"\x06vacant\x18\x19 \x03(\x04R\x06vacant\x12/\n" +
 	"\avacancy\x18\x1a \x01(\v2\x15.pathways.wire.StatusR\avacancy\x12'\n" +
 	"\x04link\x18\x14 \x01(\v2\x13.pathways.wire.LinkR\x04link\x120\n" +
-	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumed\"G\n" +
+	"\aresumed\x18\x15 \x01(\v2\x16.pathways.wire.ResumedR\aresumedJ\x04\b\x0e\x10\x0f\"G\n" +
 	"\x05Board\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -10526,20 +10485,19 @@ const file_wire_proto_rawDesc = "" +
 	"\x05debug\x18\x03 \x01(\tR\x05debug\"5\n" +
 	"\aIntList\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\x03R\x06values\"\xe2\x02\n" +
+	"\x06values\x18\x02 \x03(\x03R\x06values\"\xc6\x02\n" +
 	"\vWorkerOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x124\n" +
 	"\adevices\x18\x02 \x03(\v2\x1a.pathways.wire.LocalDeviceR\adevices\x123\n" +
 	"\bplatform\x18\x03 \x01(\v2\x17.pathways.wire.PlatformR\bplatform\x12\x1c\n" +
 	"\taddresses\x18\x04 \x03(\tR\taddresses\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x14\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x14\n" +
 	"\x05board\x18\b \x01(\tR\x05board\x12 \n" +
 	"\vfingerprint\x18\a \x01(\tR\vfingerprint\x12\x14\n" +
 	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\n" +
 	" \x01(\rR\x04node\x12\x1a\n" +
-	"\bidentity\x18\v \x01(\fR\bidentity\"\xbe\x01\n" +
+	"\bidentity\x18\v \x01(\fR\bidentityJ\x04\b\x06\x10\a\"\xbe\x01\n" +
 	"\vLocalDevice\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\rR\x05local\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +
@@ -10788,7 +10746,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06NATIVE\x10\x01\x12\f\n" +
 	"\bPORTABLE\x10\x02\x12\n" +
 	"\n" +
-	"\x06JOINED\x10\x03\"\x91\x02\n" +
+	"\x06JOINED\x10\x03\"\x81\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x123\n" +
@@ -10796,8 +10754,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonated\x12\x14\n" +
-	"\x05tells\x18\b \x01(\bR\x05tells\"<\n" +
+	"\adonated\x18\a \x03(\rR\adonatedJ\x04\b\b\x10\t\"<\n" +
 	"\x06Loaded\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\"\x90\x01\n" +
@@ -10955,19 +10912,18 @@ const file_wire_proto_rawDesc = "" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
 	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\"\x18\n" +
 	"\x04Wait\x12\x10\n" +
-	"\x03why\x18\x01 \x01(\tR\x03why\"\xad\x02\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\"\x84\x02\n" +
 	"\x06Rejoin\x12\x12\n" +
 	"\x04more\x18\x01 \x01(\bR\x04more\x122\n" +
 	"\bholdings\x18\x02 \x03(\v2\x16.pathways.wire.HoldingR\bholdings\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x04R\x04last\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bprograms\x18\x05 \x03(\x04R\bprograms\x12\x16\n" +
-	"\x06frames\x18\x06 \x01(\fR\x06frames\x12-\n" +
-	"\x06status\x18\a \x01(\v2\x15.pathways.wire.StatusR\x06status\x12\x18\n" +
+	"\x06frames\x18\x06 \x01(\fR\x06frames\x12\x18\n" +
 	"\apending\x18\t \x03(\x04R\apending\x12\x1c\n" +
 	"\tartifacts\x18\b \x03(\x04R\tartifacts\x12\x16\n" +
 	"\x06slices\x18\n" +
-	" \x03(\x04R\x06slices\"\xa0\x01\n" +
+	" \x03(\x04R\x06slicesJ\x04\b\a\x10\b\"\xa0\x01\n" +
 	"\aHolding\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x120\n" +
@@ -11000,15 +10956,14 @@ const file_wire_proto_rawDesc = "" +
 	"\fheartbeat_ms\x18\x06 \x01(\rR\vheartbeatMs\x12\x18\n" +
 	"\aprocess\x18\a \x01(\x04R\aprocess\x12\x18\n" +
 	"\asession\x18\b \x01(\rR\asession\x12*\n" +
-	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xe1\x01\n" +
+	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xcf\x01\n" +
 	"\vKeptSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x14\n" +
 	"\x05sized\x18\x03 \x01(\bR\x05sized\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06slices\x18\x05 \x01(\bR\x06slices\x12\x16\n" +
 	"\x06client\x18\x06 \x01(\x04R\x06client\x12-\n" +
-	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aoffered\"\xbc\x01\n" +
+	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aofferedJ\x04\b\x05\x10\x06\"\xbc\x01\n" +
 	"\tKeptSlice\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x125\n" +
 	"\arequest\x18\x02 \x01(\v2\x1b.pathways.wire.SliceRequestR\arequest\x12\x18\n" +
@@ -11577,60 +11532,59 @@ var file_wire_proto_depIdxs = []int32{
 	10,  // 76: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
 	17,  // 77: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
 	77,  // 78: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	9,   // 79: pathways.wire.Rejoin.status:type_name -> pathways.wire.Status
-	78,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	79,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	89,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	89,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	96,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	95,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	109, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	110, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	111, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	113, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	118, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	125, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	116, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	120, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	124, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	126, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	98,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	114, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	117, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	115, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	123, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	121, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	119, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	115, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	122, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	89,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	122, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	127, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	128, // [128:128] is the sub-list for method output_type
-	128, // [128:128] is the sub-list for method input_type
-	128, // [128:128] is the sub-list for extension type_name
-	128, // [128:128] is the sub-list for extension extendee
-	0,   // [0:128] is the sub-list for field type_name
+	78,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	79,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	89,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	89,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	96,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	95,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	109, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	110, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	111, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	113, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	118, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	125, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	116, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	120, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	124, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	126, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	98,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	114, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	117, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	115, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	123, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	121, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	119, // 121: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	115, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	122, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	89,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	122, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	127, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	127, // [127:127] is the sub-list for method output_type
+	127, // [127:127] is the sub-list for method input_type
+	127, // [127:127] is the sub-list for extension type_name
+	127, // [127:127] is the sub-list for extension extendee
+	0,   // [0:127] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
