@@ -23,16 +23,11 @@ those that it waits for; the last column names the sessions that do.`,
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := settings{cmd.Flags()}
-			address, secret, err := p.reach(s)
+			r, err := p.report(cmd)
 			if err != nil {
 				return err
 			}
-			r, err := askAt(cmd.Context(), address, secret, &wire.Ask{})
-			if err != nil {
-				return err
-			}
-			if s.flag("json") {
+			if (settings{cmd.Flags()}).flag("json") {
 				return p.printJSON(jsonOf(r.SliceWaits))
 			}
 			if len(r.SliceWaits) == 0 {
@@ -55,7 +50,7 @@ func showQueue(w io.Writer, r *wire.Report, before string) {
 	}
 	names := map[uint32]string{}
 	for _, s := range r.Sessions {
-		names[s.Session] = wire.Owner(s.Session, s.Name, s.User, s.Host)
+		names[s.Session] = ownerText(s)
 	}
 	fmt.Fprintf(w, "%sPLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n", before)
 	for i, q := range r.SliceWaits {

@@ -84,6 +84,15 @@ func (p *program) reach(s settings) (string, cluster.Secret, error) {
 	return address, secret, err
 }
 
+// report asks the controller that a command's options name for its report.
+func (p *program) report(cmd *cobra.Command) (*wire.Report, error) {
+	address, secret, err := p.reach(settings{cmd.Flags()})
+	if err != nil {
+		return nil, err
+	}
+	return askAt(cmd.Context(), address, secret, &wire.Ask{})
+}
+
 // platformOf returns what follows the number of a session's devices: their platform, where the cluster has several.
 func platformOf(r *wire.Report, s *wire.Report_SessionReport) string {
 	if slices.ContainsFunc(r.Islands, func(i *wire.Report_Island) bool { return i.Platform != r.Islands[0].Platform }) {
@@ -346,7 +355,7 @@ func showLinks(w io.Writer, r *wire.Report) {
 		show(k.Process.GetName(), k.Link)
 	}
 	for _, s := range r.Sessions {
-		show(wire.Owner(s.Session, s.Name, s.User, s.Host), s.Link)
+		show(ownerText(s), s.Link)
 	}
 }
 

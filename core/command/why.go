@@ -33,7 +33,6 @@ return is shown, too.`,
   pathways why 4`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := settings{cmd.Flags()}
 			only := uint64(0)
 			if len(args) == 1 {
 				n, err := strconv.ParseUint(args[0], 10, 32)
@@ -43,11 +42,7 @@ return is shown, too.`,
 				}
 				only = n
 			}
-			address, secret, err := p.reach(s)
-			if err != nil {
-				return err
-			}
-			r, err := askAt(cmd.Context(), address, secret, &wire.Ask{})
+			r, err := p.report(cmd)
 			if err != nil {
 				return err
 			}
