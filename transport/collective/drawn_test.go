@@ -31,6 +31,23 @@ func blocked(ranks, processes int) []Place {
 	return out
 }
 
+// moved are the types of arrays that only move: those of kernels, and others of whole bytes.
+var moved = append(slices.Clone(dtypes), shape.F8E5M2, shape.F8E4M3FN, shape.F8E4M3)
+
+// few ranks may have large arrays.
+const few = 9
+
+// drawRanks draws ranks, mostly few, and over how many processes they are spread.
+func drawRanks(t *rapid.T) (ranks, processes int) {
+	switch rapid.IntRange(0, 7).Draw(t, "many") {
+	case 0:
+		return 64, rapid.IntRange(1, 16).Draw(t, "processes")
+	case 1:
+		return rapid.IntRange(few, 64).Draw(t, "ranks"), rapid.IntRange(1, 16).Draw(t, "processes")
+	}
+	return rapid.IntRange(1, few).Draw(t, "ranks"), rapid.IntRange(1, 5).Draw(t, "processes")
+}
+
 // drawSpec draws a collective and how large its arrays are.
 func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 	s := &spmd.Spec{Op: rapid.SampledFrom([]spmd.Op{
@@ -57,10 +74,14 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 			s.Groups = append(s.Groups, slices.Clone(g))
 		}
 	}
-	large := rapid.IntRange(0, 7).Draw(t, "large") == 0
+	large := ranks <= few && rapid.IntRange(0, 7).Draw(t, "large") == 0
 	drawShape := func(kind []shape.DType) shape.Shape {
 		x := shape.Shape{DType: rapid.SampledFrom(kind).Draw(t, "dtype")}
-		for range rapid.IntRange(0, 3).Draw(t, "dims") {
+		dims := 3
+		if ranks > few {
+			dims = 2
+		}
+		for range rapid.IntRange(0, dims).Draw(t, "dims") {
 			x.Dims = append(x.Dims, rapid.Int64Range(0, 5).Draw(t, "dim"))
 		}
 		if large {
@@ -114,7 +135,7 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 	case spmd.AllGather:
 		s.Dim = rapid.IntRange(0, 1).Draw(t, "along")
 		for range rapid.IntRange(1, 2).Draw(t, "operands") {
-			x := drawShape(dtypes)
+			x := drawShape(moved)
 			for len(x.Dims) <= s.Dim {
 				x.Dims = append(x.Dims, 2)
 			}
@@ -123,7 +144,7 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 			s.Operands, s.Results = append(s.Operands, x), append(s.Results, res)
 		}
 	case spmd.AllToAll:
-		if x := drawShape(dtypes); n > 1 && rapid.Bool().Draw(t, "tuple") {
+		if x := drawShape(moved); n > 1 && rapid.Bool().Draw(t, "tuple") {
 			for range n {
 				s.Operands, s.Results = append(s.Operands, x), append(s.Results, x)
 			}
@@ -137,11 +158,11 @@ func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
 		for i := range rapid.IntRange(0, ranks).Draw(t, "pairs") {
 			s.Pairs = append(s.Pairs, [2]int{order[i], targets[i]})
 		}
-		x := drawShape(dtypes)
+		x := drawShape(moved)
 		s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
 	case spmd.CollectiveBroadcast:
 		s.Groups = s.Groups[:rapid.IntRange(0, len(s.Groups)).Draw(t, "groups")]
-		x := drawShape(dtypes)
+		x := drawShape(moved)
 		s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
 	case spmd.RaggedAllToAll:
 		updates := rapid.Int64Range(1, 2).Draw(t, "updates")

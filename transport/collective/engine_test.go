@@ -42,9 +42,11 @@ func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
 // Any collective on any spread of ranks over processes has the twin's results.
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		processes := rapid.IntRange(1, 5).Draw(rt, "processes")
-		ranks := rapid.IntRange(1, 9).Draw(rt, "ranks")
+		ranks, processes := drawRanks(rt)
 		g := Gang{ID: 1<<32 | 5, Launch: 5, Ranks: places(rt, ranks, processes)}
+		if rapid.Bool().Draw(rt, "in order") {
+			g.Ranks = blocked(ranks, processes)
+		}
 		s := drawSpec(rt, ranks)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		in := bring(s, ranks, rng)
@@ -63,33 +65,6 @@ func TestTwin(t *testing.T) {
 			rt.FailNow()
 		}
 	})
-}
-
-// Many ranks on many processes, all of which, some or none share a board.
-func TestSixtyFourRanks(t *testing.T) {
-	x := shape.Shape{DType: shape.F32, Dims: []int64{64, 4}}
-	part := shape.Shape{DType: shape.F32, Dims: []int64{1, 4}}
-	for _, near := range []int{9, 16} {
-		for op, result := range map[spmd.Op]shape.Shape{spmd.AllReduce: x, spmd.AllToAll: x, spmd.ReduceScatter: part,
-			spmd.AllGather: {DType: shape.F32, Dims: []int64{64 * 64, 4}}} {
-			w := newWorld(t, 16, near)
-			for _, b := range w.boards {
-				b.sizes = sizes{block: 2 << 10, piece: 1 << 10}
-			}
-			g := Gang{ID: 1, Launch: 1, Ranks: blocked(64, 16)}
-			s := allReduce(64, x)
-			s.Op, s.Results = op, []shape.Shape{result}
-			w.begin(g)
-			rng := rand.New(rand.NewPCG(1, uint64(op)))
-			in := bring(s, 64, rng)
-			got, errs := w.enter(g, s, in, 1, rng)
-			statustest.OK(t, errors.Join(errs...))
-			same(t, s, got, twin(s, 64, in))
-			w.end(g.ID)
-			w.hub.clean()
-			w.close()
-		}
-	}
 }
 
 // One block goes from a process to another, however many ranks they have.
@@ -169,7 +144,8 @@ func testChain(t *testing.T, near int) {
 	w.hub.clean()
 }
 
-// However a gang ends, every call ends once, with the error, and nothing stays.
+// However and whenever a gang ends, also where one of its processes has stood still before, every call ends once, with
+// the error, and nothing stays.
 func TestAbortAndLoss(t *testing.T) {
 	boom := errors.New("a device failed")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -207,18 +183,15 @@ func TestAbortAndLoss(t *testing.T) {
 		if early && !loss {
 			fail()
 		}
-		var wg sync.WaitGroup
+		const times = 20
+		m := drawMoment(rt, times*ranks)
 		if !early {
-			after := rapid.IntRange(0, 30).Draw(rt, "after")
-			wg.Go(func() {
-				for range after {
-					spin()
-				}
-				fail()
-			})
+			w.ended = func(at Place) { m.end(at.Process == dead, fail) }
 		}
-		_, errs := w.enter(g, s, in, 20, rng)
-		wg.Wait()
+		_, errs := w.enter(g, s, in, times, rng)
+		if !early {
+			<-m.failed
+		}
 		for r, err := range errs {
 			if early && err == nil && (hit || !loss) {
 				rt.Errorf("rank %d of an aborted gang has no error", r)
@@ -247,6 +220,37 @@ func TestAbortAndLoss(t *testing.T) {
 			rt.Errorf("%d blocks are not released", n)
 		}
 	})
+}
+
+// moment is when a gang fails: once so many of all its calls have ended, and a little later, in whatever phase the next
+// ones are. From then on a process may stand still, until the gang has failed.
+type moment struct {
+	calls, later int
+	stops        bool
+	ended        atomic.Int64
+	failed       chan struct{}
+}
+
+func drawMoment(t *rapid.T, calls int) *moment {
+	return &moment{calls: rapid.IntRange(1, calls).Draw(t, "calls"), later: rapid.IntRange(0, 30).Draw(t, "later"),
+		stops: rapid.Bool().Draw(t, "stops"), failed: make(chan struct{})}
+}
+
+// end is told that a call has ended. It fails the gang when that is due, and returns when the next call may begin.
+func (m *moment) end(stands bool, fail func()) {
+	n := m.ended.Add(1)
+	if n == int64(m.calls) {
+		go func() {
+			for range m.later {
+				spin()
+			}
+			fail()
+			close(m.failed)
+		}()
+	}
+	if n >= int64(m.calls) && m.stops && stands {
+		<-m.failed
+	}
 }
 
 func spin() {

@@ -25,6 +25,10 @@ func twin(s *spmd.Spec, ranks int, operands [][][]byte) [][][]byte {
 					to := out[r][i][flat(s.Results[i].Dims, at)*size:][:size]
 					switch s.Op {
 					case spmd.AllReduce:
+						if place > 0 { // all have the same
+							copy(to, out[group[0]][i][flat(s.Results[i].Dims, at)*size:])
+							continue
+						}
 						fold(s, to, group, operands, i, at)
 					case spmd.AllGather:
 						from := slices.Clone(at)

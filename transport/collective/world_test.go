@@ -16,6 +16,7 @@ type world struct {
 	hub     *hub
 	engines map[uint64]*Engine
 	boards  []*Board
+	ended   func(at Place) // of each call, unless it is nil
 }
 
 // newWorld makes engines for processes 1, 2, 3 …, of which the first so many
@@ -118,6 +119,9 @@ func (w *world) enter(g Gang, s *spmd.Spec, in [][][]byte, times int, rng *rand.
 			again(err)
 		}}
 		again = func(err error) {
+			if w.ended != nil {
+				w.ended(at)
+			}
 			if left--; err != nil || left == 0 {
 				errs[r] = err
 				wg.Done()
