@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/capi/export"
 	"github.com/openpathways/pathways/core/client"
 	dataflow "github.com/openpathways/pathways/core/graph"
+	"github.com/openpathways/pathways/core/reshard"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -397,11 +398,11 @@ func (low *lowering) reshard(n *C.pp_node) error {
 	if err != nil {
 		return err
 	}
-	plan, err := way.Plan(low.s.site())
+	steps, err := way.Steps(low.s.site())
 	if err != nil {
 		return err
 	}
-	refs := unsafe.Slice(n.refs, n.rows)
+	refs, plan := unsafe.Slice(n.refs, n.rows), steps[0]
 	if len(refs) != len(plan.From) {
 		return errNodes
 	}
@@ -413,19 +414,34 @@ func (low *lowering) reshard(n *C.pp_node) error {
 			return errNodes
 		}
 	}
-	v := &unsafe.Slice(low.p.values, low.p.num_values)[n.value]
-	t := &dataflow.Transfer{Shape: shapeOf(unsafe.Slice(v.looks, v.n)[0].shape), Memory: way.Memory, Trace: trace(n)}
+	dtype := shapeOf(from[0].look.shape).DType
+	source := func(shard int) uint64 { return from[shard].object }
+	for _, step := range steps[:len(steps)-1] {
+		made := low.next
+		low.graph.Nodes = append(low.graph.Nodes, dataflow.Node{Transfer: moved(n, way, dtype, step, source)})
+		low.next++
+		source = func(int) uint64 { return made }
+	}
+	t := moved(n, way, dtype, steps[len(steps)-1], source)
+	low.add(dataflow.Node{Transfer: t}, int(n.value), 1)
+	return nil
+}
+
+// moved is the transfer of a step of a way, whose source returns the object of each shard.
+func moved(n *C.pp_node, way *export.Way, dtype shape.DType, plan *reshard.Plan,
+	source func(shard int) uint64) *dataflow.Transfer {
+	t := &dataflow.Transfer{Shape: shape.Shape{DType: dtype, Dims: plan.To[0].Size}, Memory: way.Memory, Trace: trace(n)}
 	for i := range plan.Pieces {
 		p := &plan.Pieces[i]
-		m := dataflow.Move{Source: from[p.From].object, From: from[p.From].device, To: uint32(plan.To[p.To].Device)}
+		m := dataflow.Move{Source: source(p.From), From: uint32(plan.From[p.From].Device),
+			To: uint32(plan.To[p.To].Device)}
 		if !plan.Whole(p) {
 			m.Start, m.Size, m.At = p.Start, p.Size, p.At
-			m.Shard = shape.Shape{DType: t.Shape.DType, Dims: plan.From[p.From].Size}
+			m.Shard = shape.Shape{DType: dtype, Dims: plan.From[p.From].Size}
 		}
 		t.Moves = append(t.Moves, m)
 	}
-	low.add(dataflow.Node{Transfer: t}, int(n.value), 1)
-	return nil
+	return t
 }
 
 // plays are the plays under way. The tokens of a play's nodes count up from a token of its own, so they are not

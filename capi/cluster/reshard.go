@@ -35,21 +35,26 @@ func move(h *C.pr_export, number uint64) (*C.pr_export, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices := s.cluster.Devices()
-	plan, err := way.Plan(s.site())
+	steps, err := way.Steps(s.site())
 	if err != nil {
 		return nil, err
 	}
-	from := shapeOf(h.shape)
-	if err := check(h, from, plan, len(devices)); err != nil {
+	last := len(steps) - 1
+	plan, from := steps[last], shapeOf(h.shape)
+	if err := check(h, from, steps[0], len(s.cluster.Devices())); err != nil {
 		return nil, err
 	}
-	to := shape.Shape{DType: from.DType, Dims: plan.To[0].Size}
-	t := &wire.Transfer{
-		Object: s.cluster.Objects(1),
-		Array:  &wire.Array{Dtype: uint32(to.DType), Dims: to.Dims, Memory: way.Memory},
-		Moves:  moves(h, from, plan),
+	source := func(shard int) uint64 { return uint64(C.pr_export_object(h, C.size_t(shard)).base.name.number) }
+	for _, step := range steps[:last] {
+		t := s.transfer(way, from, step, source)
+		if err := s.cluster.Transfer(t, 0); err != nil { // what reads it hears of its end
+			return nil, err
+		}
+		defer s.cluster.Free([]uint64{t.Object})
+		from.Dims, source = step.To[0].Size, func(int) uint64 { return t.Object }
 	}
+	t := s.transfer(way, from, plan, source)
+	to := shape.Shape{DType: from.DType, Dims: plan.To[0].Size}
 	ids := make([]uint32, len(plan.To))
 	for i, d := range plan.To {
 		ids[i] = uint32(d.Device)
@@ -88,34 +93,40 @@ func short(what string) error {
 			"more memory", what)
 }
 
-// site returns the worker that a device belongs to, for plans.
-func (s *session) site() func(device int) int {
-	devices := s.cluster.Devices()
-	return func(d int) int {
+// site returns where a device is, for plans.
+func (s *session) site() func(device int) reshard.Site {
+	devices, hosts := s.cluster.Devices(), s.cluster.Hosts()
+	return func(d int) reshard.Site {
 		if d >= 0 && d < len(devices) {
-			return int(devices[d].Worker)
+			worker := devices[d].Worker
+			return reshard.Site{Worker: worker, Host: hosts[worker]}
 		}
-		return -1
+		return reshard.Site{}
 	}
 }
 
-// moves writes a plan for the shards of an array.
-func moves(h *C.pr_export, from shape.Shape, plan *reshard.Plan) []*wire.Move {
-	array := &wire.Array{Dtype: uint32(from.DType), Dims: from.Dims}
+// transfer writes a step of a way for shards of a shape, each in the object that source returns.
+func (s *session) transfer(way *export.Way, from shape.Shape, plan *reshard.Plan,
+	source func(shard int) uint64) *wire.Transfer {
+	shard := &wire.Array{Dtype: uint32(from.DType), Dims: from.Dims}
 	out, room := make([]*wire.Move, len(plan.Pieces)), make([]wire.Move, len(plan.Pieces))
 	for i := range plan.Pieces {
 		p, m := &plan.Pieces[i], &room[i]
-		m.Source = uint64(C.pr_export_object(h, C.size_t(p.From)).base.name.number)
+		m.Source = source(p.From)
 		m.From, m.To = uint32(plan.From[p.From].Device), uint32(plan.To[p.To].Device)
 		if !plan.Whole(p) {
-			m.Start, m.Size, m.At, m.Shard = p.Start, p.Size, p.At, array
+			m.Start, m.Size, m.At, m.Shard = p.Start, p.Size, p.At, shard
 		}
 		out[i] = m
 	}
-	return out
+	return &wire.Transfer{
+		Object: s.cluster.Objects(1),
+		Array:  &wire.Array{Dtype: shard.Dtype, Dims: plan.To[0].Size, Memory: way.Memory},
+		Moves:  out,
+	}
 }
 
-// check returns an error if a plan is not for an array.
+// check returns an error if a plan is not for an array. Steps after the first have its devices.
 func check(h *C.pr_export, from shape.Shape, plan *reshard.Plan, devices int) error {
 	err := export.Check(plan, int(h.n), func(i int) (int, []int64) {
 		return int(C.pr_export_device(h, C.size_t(i))), from.Dims

@@ -84,10 +84,11 @@ func begin(h *C.pw_export_array, number uint64) (*C.pw_export_array, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := way.Plan(nil)
+	steps, err := way.Steps(nil)
 	if err != nil {
 		return nil, err
 	}
+	plan := steps[0] // the only one
 	first := C.pw_export_shard(h, 0)
 	dtype := shape.DType(first.shape._type)
 	if err := check(h, plan, dtype); err != nil {

@@ -27,16 +27,16 @@ type Way struct {
 	From, To []reshard.Shard
 	Memory   string // kind, of the destination; "" is the devices' default
 
-	refs int // guarded by mu: its maker's, and one for each program that uses it
-	once sync.Once
-	plan *reshard.Plan
-	err  error
+	refs  int // guarded by mu: its maker's, and one for each program that uses it
+	once  sync.Once
+	steps []*reshard.Plan
+	err   error
 }
 
-// Plan returns the plan, which the first call makes. Site is that of reshard.New.
-func (w *Way) Plan(site func(device int) int) (*reshard.Plan, error) {
-	w.once.Do(func() { w.plan, w.err = reshard.New(w.Dims, w.From, w.To, site) })
-	return w.plan, w.err
+// Steps returns the plans of one step after the other, which the first call makes. Site is that of reshard.Steps.
+func (w *Way) Steps(site func(device int) reshard.Site) ([]*reshard.Plan, error) {
+	w.once.Do(func() { w.steps, w.err = reshard.Steps(w.Dims, w.From, w.To, site) })
+	return w.steps, w.err
 }
 
 var (

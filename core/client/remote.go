@@ -38,6 +38,8 @@ type Cluster interface {
 	// WorkerName returns the name of the worker with this process number, or the number as text if it is not known; ""
 	// if the session began before there was one.
 	WorkerName(process uint64) string
+	// Hosts returns the machine of each worker, by its process number: equal texts are one machine.
+	Hosts() map[uint64]string
 	// Losses returns, for each device, the last object that may have had a shard there when
 	// its worker was lost, or when another one took its place; 0 if neither has happened.
 	// Shards of later objects are where the device is now. Moment is called after a change.

@@ -68,6 +68,16 @@ func (r *remote) WorkerName(process uint64) string {
 	return strconv.FormatUint(process, 10)
 }
 
+// Hosts implements Cluster.
+func (r *remote) Hosts() map[uint64]string {
+	workers := r.view.Load().workers
+	hosts := make(map[uint64]string, len(workers))
+	for _, w := range workers {
+		hosts[w.Number] = w.Host
+	}
+	return hosts
+}
+
 // lostWorkers records processes that are lost, and why. Their numbers are never used again.
 func (r *remote) lostWorkers(processes []uint64, why error) {
 	r.mu.Lock()

@@ -11,6 +11,7 @@ import (
 // BenchmarkNew plans the way of a matrix: from rows to rows elsewhere (one region a
 // shard), and from rows to tiles of a square mesh (as many regions as its side).
 func BenchmarkNew(b *testing.B) {
+	site := func(d int) reshard.Site { return reshard.Site{Worker: uint64(d / 4)} }
 	for side := 1; side <= 64; side *= 2 {
 		n := side * side
 		dims := []int64{8192, 8192}
@@ -26,7 +27,7 @@ func BenchmarkNew(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
-					p := statustest.Value(reshard.New(dims, rows, to, func(d int) int { return d / 4 })).OK(b)
+					p := statustest.Value(reshard.New(dims, rows, to, site)).OK(b)
 					b.ReportMetric(float64(len(p.Pieces)), "regions")
 				}
 			})

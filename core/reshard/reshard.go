@@ -5,8 +5,8 @@
 // # What it guarantees
 //
 // Every element of a destination shard comes from exactly one source shard. Of the
-// sources that have it, the plan uses one on the same device, else one at the same
-// site (a worker or host), else any; equally near sources take turns. Each destination
+// sources that have it, the plan uses one on the same device, else one of the same
+// worker, else one on the same host, else any; equally near sources take turns. Each destination
 // shard is cut into as few regions as the source's grid allows, and has at least one,
 // even if it is empty.
 //
@@ -18,6 +18,7 @@
 package reshard
 
 import (
+	"fmt"
 	"slices"
 	"sort"
 
@@ -29,6 +30,12 @@ import (
 type Shard struct {
 	Device      int
 	Start, Size []int64
+}
+
+// Site is where a device is.
+type Site struct {
+	Worker uint64
+	Host   string
 }
 
 // Piece is a region of one source shard that becomes a region of one destination shard.
@@ -59,10 +66,12 @@ func (p *Plan) Of(to int) []Piece { return p.Pieces[p.first[to]:p.first[to+1]] }
 
 // cell is a region of the array; each source shard that has a part of it has all of it.
 type cell struct {
-	shards []int         // indices of sources
-	device map[int]int   // source by device; nil unless there are many sources
-	site   map[int][]int // sources by site; nil unless there are many sources
-	turn   int           // which of several equally near sources is next
+	shards []int // indices of sources
+	turn   int   // which of several equally near sources is next
+	// Of many sources, else nil: the source on a device, and those of a worker and on a host.
+	device map[int]int
+	worker map[uint64][]int
+	host   map[string][]int
 }
 
 // many is the number of copies from which a table is faster than a search.
@@ -83,12 +92,12 @@ func (g *grid) at(index []int) *cell {
 	return &g.cells[k]
 }
 
-// New plans the move from some shards of an array to others. Devices for which site
-// returns the same number are near each other; if site is nil, all are.
+// New plans the move from some shards of an array to others. Site returns where a device
+// is; if it is nil, all are of one worker.
 //
 // Errors: INVALID_ARGUMENT if a shard is not inside the array, or if the source shards
 // are not a grid that covers it.
-func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, error) {
+func New(dims []int64, from, to []Shard, site func(device int) Site) (*Plan, error) {
 	for i, s := range from {
 		if err := s.check(dims); err != nil {
 			return nil, status.Wrap(err, "source shard %d", i)
@@ -100,7 +109,7 @@ func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, erro
 		}
 	}
 	if site == nil {
-		site = func(int) int { return 0 }
+		site = func(int) Site { return Site{} }
 	}
 	g, err := cut(dims, from)
 	if err != nil {
@@ -129,6 +138,83 @@ func New(dims []int64, from, to []Shard, site func(device int) int) (*Plan, erro
 	}
 	p.first, p.room = append(p.first, len(p.Pieces)), nil
 	return p, nil
+}
+
+// Steps plans the move as New does, and in two steps where several devices of a host need the same region from another
+// host: first each of them gets a part of it, then they get the rest from each other. So no byte comes to a host twice.
+//
+// Errors: those of New.
+func Steps(dims []int64, from, to []Shard, site func(device int) Site) ([]*Plan, error) {
+	p, err := New(dims, from, to, site)
+	if err != nil {
+		return nil, err
+	}
+	var parts []Shard
+	if site != nil && len(to) > 0 {
+		parts = p.spread(site)
+	}
+	if parts == nil {
+		return []*Plan{p}, nil
+	}
+	first, err := New(dims, from, parts, site)
+	if err != nil {
+		return nil, err
+	}
+	second, err := New(dims, parts, to, site)
+	if err != nil { // the destination has gaps
+		return []*Plan{p}, nil
+	}
+	return []*Plan{first, second}, nil
+}
+
+// stepFrom is from how many elements of a destination shard on a second step takes less time than it saves.
+const stepFrom = 1 << 18
+
+// spread cuts the destination shards so that all copies of a region on a host together have it once. It returns nil
+// where nothing would come to a host less often, or the shards cannot be cut so that all are alike.
+func (p *Plan) spread(site func(int) Site) []Shard {
+	size := p.To[0].Size
+	elements := int64(1)
+	for _, n := range size {
+		elements *= n
+	}
+	if elements < stepFrom || !p.crosses(site) {
+		return nil
+	}
+	type region struct{ host, at string }
+	copies := map[region][]int{}
+	for t := range p.To {
+		if !slices.Equal(p.To[t].Size, size) {
+			return nil
+		}
+		r := region{site(p.To[t].Device).Host, fmt.Sprint(p.To[t].Start)}
+		copies[r] = append(copies[r], t)
+	}
+	times := int64(len(p.To) / len(copies))
+	along := slices.IndexFunc(size, func(n int64) bool { return n%times == 0 })
+	if times == 1 || along < 0 {
+		return nil
+	}
+	parts := make([]Shard, len(p.To))
+	for _, same := range copies {
+		if int64(len(same)) != times {
+			return nil
+		}
+		for k, t := range same {
+			s := Shard{p.To[t].Device, slices.Clone(p.To[t].Start), slices.Clone(size)}
+			s.Size[along] /= times
+			s.Start[along] += int64(k) * s.Size[along]
+			parts[t] = s
+		}
+	}
+	return parts
+}
+
+// crosses reports whether anything comes from another host.
+func (p *Plan) crosses(site func(int) Site) bool {
+	return slices.ContainsFunc(p.Pieces, func(v Piece) bool {
+		return site(p.From[v.From].Device).Host != site(p.To[v.To].Device).Host
+	})
 }
 
 func (s *Shard) check(dims []int64) error {
@@ -207,43 +293,56 @@ func (g *grid) span(d int, start, size int64) (low, high int) {
 }
 
 // choose returns the nearest of the sources that have the cell.
-func (c *cell) choose(from []Shard, device int, site func(int) int) int {
+func (c *cell) choose(from []Shard, device int, site func(int) Site) int {
 	if len(c.shards) == 1 {
 		return c.shards[0]
 	}
 	near := site(device)
 	if len(c.shards) < many {
-		best, rank := -1, 0
+		best, rank := -1, -1
 		for k := range c.shards {
 			i := c.shards[(c.turn+k)%len(c.shards)]
-			switch {
-			case from[i].Device == device:
+			if from[i].Device == device {
 				return i
-			case rank < 2 && site(from[i].Device) == near:
-				best, rank = i, 2
-			case rank < 1:
-				best, rank = i, 1
+			}
+			if r := near.rank(site(from[i].Device)); r > rank {
+				best, rank = i, r
 			}
 		}
 		c.turn++
 		return best
 	}
 	if c.device == nil {
-		c.device, c.site = make(map[int]int, len(c.shards)), map[int][]int{}
+		c.device, c.worker, c.host = make(map[int]int, len(c.shards)), map[uint64][]int{}, map[string][]int{}
 		for _, i := range c.shards {
 			d := from[i].Device
+			at := site(d)
 			c.device[d] = i
-			c.site[site(d)] = append(c.site[site(d)], i)
+			c.worker[at.Worker] = append(c.worker[at.Worker], i)
+			c.host[at.Host] = append(c.host[at.Host], i)
 		}
 	}
 	if i, ok := c.device[device]; ok {
 		return i
 	}
 	c.turn++
-	if here := c.site[near]; len(here) > 0 {
-		return here[c.turn%len(here)]
+	for _, here := range [][]int{c.worker[near.Worker], c.host[near.Host]} {
+		if len(here) > 0 {
+			return here[c.turn%len(here)]
+		}
 	}
 	return c.shards[c.turn%len(c.shards)]
+}
+
+// rank is how near another device is: more is nearer.
+func (s Site) rank(other Site) int {
+	switch {
+	case s.Worker == other.Worker:
+		return 2
+	case s.Host == other.Host:
+		return 1
+	}
+	return 0
 }
 
 // add adds the piece that a source and a destination have in common.

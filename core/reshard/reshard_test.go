@@ -78,7 +78,9 @@ func TestPlansMoveEveryElementOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		dims, from, to := random(r)
-		where := func(device int) int { return device / 4 }
+		where := func(device int) reshard.Site {
+			return reshard.Site{Worker: uint64(device / 4), Host: fmt.Sprint(device / 8)}
+		}
 		p, err := reshard.New(dims, from, to, where)
 		statustest.OKf(t, err, "%v from %v to %v", dims, from, to)
 		width := []int{1, 2, 3, 4, 8, 16}[r.IntN(6)]
@@ -153,7 +155,7 @@ func touched(from []reshard.Shard, to reshard.Shard) int {
 }
 
 // nearest fails where another source of the same region is nearer.
-func nearest(t *testing.T, from []reshard.Shard, to reshard.Shard, v reshard.Piece, site func(int) int) {
+func nearest(t *testing.T, from []reshard.Shard, to reshard.Shard, v reshard.Piece, site func(int) reshard.Site) {
 	t.Helper()
 	if slices.Contains(v.Size, 0) {
 		return
@@ -162,10 +164,12 @@ func nearest(t *testing.T, from []reshard.Shard, to reshard.Shard, v reshard.Pie
 		switch {
 		case s.Device == to.Device:
 			return 0
-		case site(s.Device) == site(to.Device):
+		case site(s.Device).Worker == site(to.Device).Worker:
 			return 1
+		case site(s.Device).Host == site(to.Device).Host:
+			return 2
 		}
-		return 2
+		return 3
 	}
 	for _, s := range from {
 		if slices.Equal(s.Start, from[v.From].Start) && rank(s) < rank(from[v.From]) {
@@ -190,6 +194,79 @@ func TestEqualSourcesTakeTurns(t *testing.T) {
 		if slices.Max(times) != 1 {
 			t.Fatalf("of %d equal sources one is taken %d times for %d destinations", copies, slices.Max(times), copies)
 		}
+	}
+}
+
+// Where several devices of a host need the same region of another host's, it comes once to that host, and from there to
+// each. Everything else takes one step.
+func TestRegionsComeOnceToAHost(t *testing.T) {
+	const all = 512 * 1024
+	square := []int64{512, 1024}
+	site := func(device int) reshard.Site {
+		return reshard.Site{Worker: uint64(device / 2), Host: fmt.Sprint(device / 4)}
+	}
+	here, there, both := []int{0, 1, 2, 3}, []int{4, 5, 6, 7}, []int{4, 5, 6, 7, 0, 1, 2, 3}
+	for _, c := range []struct {
+		name           string
+		dims           []int64
+		from, to       []reshard.Shard
+		steps, crosses int
+	}{
+		{"rows to copies on another host", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 1}, 4, there), 2, all},
+		{"rows to two copies of columns there", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 2}, 2, there), 2, all},
+		{"rows to copies on both hosts", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 1}, 8, both), 2, all},
+		{"rows of both hosts to copies on both", square, sharding(square, []int{8, 1}, 1, both),
+			sharding(square, []int{1, 1}, 8, both), 2, all},
+		{"copies on both hosts to copies of columns", square, sharding(square, []int{1, 1}, 8, both),
+			sharding(square, []int{1, 4}, 2, both), 1, 0},
+		{"rows to columns on another host", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 4}, 1, there), 1, all},
+		{"rows to copies on the same host", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 1}, 4, here), 1, 0},
+		{"copies that cannot be cut alike", square, sharding(square, []int{4, 1}, 1, here),
+			sharding(square, []int{1, 1}, 3, there), 1, 3 * all},
+		{"short copies", []int64{64, 64}, sharding([]int64{64, 64}, []int{4, 1}, 1, here),
+			sharding([]int64{64, 64}, []int{1, 1}, 4, there), 1, 4 * 64 * 64},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			steps := statustest.Value(reshard.Steps(c.dims, c.from, c.to, site)).OK(t)
+			array := make([]byte, c.dims[0]*c.dims[1])
+			r := rand.New(rand.NewPCG(1, 2))
+			for i := range array {
+				array[i] = byte(r.Uint32())
+			}
+			var shards [][]byte
+			for _, s := range c.from {
+				shards = append(shards, bytesOf(array, c.dims, s, 1))
+			}
+			crosses := 0
+			for _, p := range steps {
+				made := make([][]byte, len(p.To))
+				for i, s := range p.To {
+					made[i] = make([]byte, s.Size[0]*s.Size[1])
+				}
+				for _, v := range p.Pieces {
+					from, to := p.From[v.From], p.To[v.To]
+					reshard.Copy(made[v.To], to.Size, v.At, shards[v.From], from.Size, v.Start, v.Size, 1)
+					if site(from.Device).Host != site(to.Device).Host {
+						crosses += int(v.Size[0] * v.Size[1])
+					}
+				}
+				shards = made
+			}
+			for i, s := range c.to {
+				if !slices.Equal(shards[i], bytesOf(array, c.dims, s, 1)) {
+					t.Errorf("shard %d has other bytes", i)
+				}
+			}
+			if len(steps) != c.steps || crosses != c.crosses {
+				t.Errorf("%d elements come from another host in %d steps, want %d in %d", crosses, len(steps), c.crosses,
+					c.steps)
+			}
+		})
 	}
 }
 

@@ -51,8 +51,10 @@ func (s *Session) way(from *form, object uint64, layout Layout) (form, []graph.M
 		return form{}, nil, err
 	}
 	to := form{from.dtype, l, l.shard(dims), true}
-	devices := s.cluster.Devices()
-	plan, err := reshard.New(dims, from.shards(), to.shards(), func(d int) int { return int(devices[d].Worker) })
+	devices, hosts := s.cluster.Devices(), s.cluster.Hosts()
+	plan, err := reshard.New(dims, from.shards(), to.shards(), func(d int) reshard.Site {
+		return reshard.Site{Worker: devices[d].Worker, Host: hosts[devices[d].Worker]}
+	})
 	if err != nil {
 		return form{}, nil, err
 	}
