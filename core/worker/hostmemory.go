@@ -19,7 +19,7 @@ import (
 //	                         senders wait. A device that reads an array where it came keeps its block
 //	                         shards that transfers put together or take apart lie in blocks, too, as long as arrays
 //	                         have not more than a quarter of the pool
-//	assembling, below        such shards beyond that: one of the result for each device, and one of a source that the
+//	assembling, below        such shards beyond that: those of results, and for each device one of a source that the
 //	                         host cannot read in place
 //	package content          programs that come or go: each is bounded by content.MaxSize, their number by the slots
 //	                         of compiles and loads

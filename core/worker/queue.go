@@ -48,6 +48,8 @@ type queue struct {
 	state    *devicequeue.Queue
 	stopping bool               // the goroutine is to end: there are no gangs any more
 	row      [1][]device.Buffer // inputs of the computation that is being launched; not the deputy's
+	copies   int                // of shards on the host, of which regions are sent; see hostCopy
+	wanted   []wanted           // further ones, in the order of gangs
 	// chargedTo is when the last computation that was charged ended, see charge.
 	chargedTo time.Duration
 }

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -13,21 +14,39 @@ import (
 	"github.com/openpathways/pathways/transport/shm"
 )
 
-// full is an exchange whose memory is in use.
-type full struct{ transport.Mover }
+// asked is an exchange that says when it is asked for room. Full, its memory is in use.
+type asked struct {
+	transport.Mover
+	full bool
+	look func()
+}
 
-func (full) Room(uint64, int64, []uint64) (transport.Block, bool) { return transport.Block{}, false }
+func (x asked) Room(space uint64, size int64, peers []uint64) (transport.Block, bool) {
+	x.look()
+	if x.full {
+		return transport.Block{}, false
+	}
+	return x.Mover.Room(space, size, peers)
+}
 
 // A hundred concurrent transfers, each of which assembles shards from all devices, take memory for their results only,
-// and give it back, even where the exchange has no room for them.
+// and give it back, even where the exchange has no room for them. While they are under way, each device then has a
+// single copy of a source beside them.
 func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
-	for name, change := range map[string]func(*worker.Config){
-		"with room in the exchange": nil,
-		"without room":              func(c *worker.Config) { c.Exchange = full{c.Exchange} },
-	} {
+	for name, isFull := range map[string]bool{"with room in the exchange": false, "without room": true} {
 		t.Run(name, func(t *testing.T) {
 			const n, transfers = 96 << 8, 100 // floats of a shard, of which a region has a quarter
-			w := start(t, simDrivers(t, 2, 2, sim.Options{}), change)
+			var mu sync.Mutex
+			var most int64
+			var w *script
+			look := func() {
+				mu.Lock()
+				most = max(most, w.hostMemory())
+				mu.Unlock()
+			}
+			w = start(t, simDrivers(t, 2, 2, sim.Options{}), func(c *worker.Config) {
+				c.Exchange = asked{c.Exchange, isFull, look}
+			})
 			devices, workers := []int{0, 1, 2, 3}, []int{0, 1}
 			value := func(d int) []float32 {
 				v := make([]float32, n)
@@ -52,8 +71,12 @@ func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 				gangs, objects = append(gangs, w.dispatch(1, wire.KindTransfer, m, workers...)), append(objects, 2+k)
 			}
 			w.done(gangs...)
-			if got, want := w.hostMemory()-before, int64(transfers*4*n*4); got != want {
+			want := int64(transfers * 4 * n * 4)
+			if got := w.hostMemory() - before; got != want {
 				t.Errorf("%d transfers have %d bytes, want %d: those of their results", transfers, got, want)
+			}
+			if copies := int64(4 * n * 4); isFull && most > before+want+copies {
+				t.Errorf("they took %d bytes, want %d at most", most-before, want+copies)
 			}
 			for _, d := range devices {
 				got, err := w.fetch(1, uint64(1000+d), 1+transfers, d, n)

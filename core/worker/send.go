@@ -120,26 +120,68 @@ func (q *queue) sendRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, 
 	q.copyRegions(g, t, l, s, moves, read, send)
 }
 
+// wanted is a copy of a shard on the host that waits for memory.
+type wanted struct {
+	session uint32
+	size    int64
+	then    func(transport.Block)
+	begun   func() // ends its count as a copy that has begun
+}
+
+// hostCopy calls then with memory for a copy of a shard. Where the exchange has no room for it, a device has one copy
+// at a time, so memory is bounded, however many transfers are under way. Copies wait for those that were asked for
+// before, and these for nothing that is behind them.
+func (q *queue) hostCopy(g *gang, size int64, then func(transport.Block)) {
+	q.wanted = append(q.wanted, wanted{g.Session, size, then, q.begins()})
+	q.nextCopies()
+}
+
+func (q *queue) nextCopies() {
+	for len(q.wanted) > 0 {
+		v := q.wanted[0]
+		host, ok := q.w.config.Exchange.Room(transport.Transfers(v.session), v.size, nil)
+		if !ok && q.copies > 0 {
+			return
+		}
+		if !ok {
+			host = q.w.pinned(v.session, v.size)
+		}
+		q.wanted = q.wanted[1:]
+		q.copies++
+		release := host.Release
+		host.Release = func() {
+			release()
+			q.soon(func() {
+				q.copies--
+				q.nextCopies()
+			})
+		}
+		v.then(host)
+		v.begun()
+	}
+}
+
 // copyRegions brings a shard to the host once, and has its regions sent from there.
 func (q *queue) copyRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, moves []*move, read func(),
 	send func(transport.Block)) {
-	host := q.w.room(g.Session, bufferOf(s).Shape().HostBytes(), nil)
-	e, err := bufferOf(s).ToHost(host.Data)
-	read()
-	if err != nil {
-		host.Release()
-		q.failRegions(g, t, l, moves, err)
-		return
-	}
-	copied := q.begins()
-	e.Then(func(err error) {
-		copied()
+	q.hostCopy(g, bufferOf(s).Shape().HostBytes(), func(host transport.Block) {
+		e, err := bufferOf(s).ToHost(host.Data)
+		read()
 		if err != nil {
 			host.Release()
-			q.soon(func() { q.failRegions(g, t, l, moves, err) })
+			q.failRegions(g, t, l, moves, err)
 			return
 		}
-		send(host)
+		copied := q.begins()
+		e.Then(func(err error) {
+			copied()
+			if err != nil {
+				host.Release()
+				q.soon(func() { q.failRegions(g, t, l, moves, err) })
+				return
+			}
+			send(host)
+		})
 	})
 }
 
