@@ -15,7 +15,8 @@ import (
 //     for it: a piece is added to sends on one end where it is added to gets on the other.
 //   - A fold takes operands by place, never by when or how they came: from[s] is that of place s, in this process or in
 //     another's block. So it is the left fold over ranks, as in one process.
-//   - Each element of a result is either folded by every process in that same order, or by one of them and copied.
+//   - Each element of a result is either folded by every process in that same order, or by one of them and copied; or
+//     one process after the other goes on with the fold, in the order of their ranks (chain.go).
 //
 // Nothing is looked at here: a plan depends on the program, the sizes and who is where, and is made once for all runs.
 
@@ -27,6 +28,7 @@ type builder struct {
 	own     int     // this process
 	proc    []int   // by place
 	sizes   sizes   // of a table whose processes share a board
+	chains  chains  // of others
 	cuts    []cut   // by buffer: what of it the round that is planned moves
 	call    []int   // by place: which call of its process it is
 	table   *table
@@ -149,8 +151,14 @@ func (b *builder) build() error {
 		return b.together(total)
 	}
 	b.table.together = false
-	if b.spec.Op == spmd.AllReduce && total > smallBytes && len(b.members) > 1 {
-		return b.owners()
+	if b.spec.Op == spmd.AllReduce && len(b.members) > 1 {
+		if chunks := b.chained(total); chunks != nil {
+			b.chain(chunks)
+			return nil
+		}
+		if total > smallBytes {
+			return b.owners()
+		}
 	}
 	return b.oneRound()
 }

@@ -18,6 +18,7 @@ type Engine struct {
 	space    uint64
 	self     uint64
 	board    *Board // nil where there is none
+	chains   chains
 
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
@@ -50,6 +51,7 @@ func New(exchange transport.Exchange, island uint32, board *Board) *Engine {
 		space:    transport.Collectives(island),
 		self:     exchange.Self(),
 		board:    board,
+		chains:   usualChains,
 		launches: map[int32]*gang{},
 		gangs:    map[uint64]*gang{},
 		plans:    map[planKey]*plan{},
@@ -292,7 +294,7 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 	if p != nil {
 		return p
 	}
-	p = planOf(spec, ranks, e.self, e.board)
+	p = planOf(spec, ranks, e.self, e.board, e.chains)
 	p.meet(e.board)
 	e.plansMu.Lock()
 	if len(e.plans) >= plansMax {

@@ -25,12 +25,12 @@ func part(site, group int, occurrence uint32, round int) uint64 {
 	return uint64(site)<<48 | uint64(group)<<33 | uint64(occurrence)<<1 | uint64(round)
 }
 
-// roundsMax bounds the rounds of a table whose processes share a board. Their keys have fewer occurrences: a process
-// that is so far ahead of another of its group has filled its area long before.
+// roundsMax bounds the rounds of a table. Where there may be more than two, keys have fewer occurrences: a process that
+// is so far ahead of another of its group has filled its area, or what it may have under way, long before.
 const roundsMax = 1 << 13
 
 func (m *meeting) part() uint64 {
-	if !m.table.together {
+	if !m.table.together && len(m.table.rounds) <= 2 {
 		return part(m.site, m.table.index, m.occurrence, m.round)
 	}
 	return part(m.site, m.table.index, 0, 0) | uint64(m.occurrence)%(1<<33/roundsMax)*roundsMax | uint64(m.round)

@@ -115,6 +115,7 @@ type stepOp uint8
 const (
 	copies stepOp = iota
 	folds
+	foldsOn // onto the first of from
 	zeros
 	ragged // to is the result, from the six operands of each member in group order
 )
@@ -122,7 +123,7 @@ const (
 // planOf returns what process self does at the site of a spec, whose ranks are at these places. board, which may be
 // nil, is memory that self shares with other processes: a group that shares it as a whole has one block a process and
 // round.
-func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board) *plan {
+func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, chains chains) *plan {
 	p := &plan{spec: s, ranks: ranks}
 	p.err = p.check()
 	for rank, at := range ranks {
@@ -142,7 +143,7 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board) *plan {
 		groups = components(s.Pairs)
 	}
 	for i, g := range groups {
-		p.seat(i, g, self, board)
+		p.seat(i, g, self, board, chains)
 	}
 	for i := range p.seats {
 		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute &&
@@ -336,9 +337,9 @@ func components(pairs [][2]int) [][]int {
 }
 
 // seat plans one group, if a rank of it is here.
-func (p *plan) seat(index int, group []int, self uint64, board *Board) {
+func (p *plan) seat(index int, group []int, self uint64, board *Board, chains chains) {
 	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)),
-		proc: make([]int, len(group))}
+		proc: make([]int, len(group)), chains: chains}
 	var processes []uint64
 	for place, rank := range group {
 		at := p.ranks[rank]

@@ -34,7 +34,7 @@ func (m *meeting) run(r *round) error {
 			move(to, s.to.reg, m.memory(s.from[0]), s.from[0].reg, put)
 		case zeros:
 			clear(m.memory(s.to))
-		case folds:
+		case folds, foldsOn:
 			m.fold(s)
 		case ragged:
 			if err := m.ragged(s); err != nil {
@@ -59,12 +59,13 @@ func (m *meeting) fold(s *step) {
 	for i, f := range s.from {
 		ins[i] = term{m.memory(f), f.reg.like(like)}
 	}
+	on := s.op == foldsOn
 	to := s.to.reg.like(like)
 	out := m.memory(s.to)
 	if to.count > 1 {
 		flushed(func() {
 			for i := range to.count {
-				foldRun(k, out[to.off+i*to.stride:][:to.run], ins, i, 0)
+				foldRun(k, out[to.off+i*to.stride:][:to.run], ins, on, i, 0)
 			}
 		})
 		return
@@ -72,7 +73,7 @@ func (m *meeting) fold(s *step) {
 	acc := out[to.off : to.off+to.run]
 	parts := min(int64(runtime.GOMAXPROCS(0)), to.run*int64(len(ins))/splitWork)
 	if parts <= 1 {
-		flushed(func() { foldRun(k, acc, ins, 0, 0) })
+		flushed(func() { foldRun(k, acc, ins, on, 0, 0) })
 		return
 	}
 	var wg sync.WaitGroup
@@ -81,7 +82,7 @@ func (m *meeting) fold(s *step) {
 		if i == parts-1 {
 			end = to.run
 		}
-		wg.Go(func() { flushed(func() { foldRun(k, acc[from:end], ins, 0, from) }) })
+		wg.Go(func() { flushed(func() { foldRun(k, acc[from:end], ins, on, 0, from) }) })
 	}
 	wg.Wait()
 }
@@ -92,15 +93,21 @@ type term struct {
 	reg  region
 }
 
-// foldRun folds the i-th run of all terms, from a place in it on, into acc. It is
-// called by flushed.
-func foldRun(k kernel, acc []byte, ins []term, i, from int64) {
+// foldRun folds the i-th run of all terms, from a place in it on, into acc: onto the first term if on is set, which is
+// a value that was folded before. It is called by flushed.
+func foldRun(k kernel, acc []byte, ins []term, on bool, i, from int64) {
 	for at := int64(0); at < int64(len(acc)); at += foldBlock {
 		a := acc[at:min(at+foldBlock, int64(len(acc)))]
-		k.neutral(a)
-		for _, t := range ins {
+		if !on {
+			k.neutral(a)
+		}
+		for n, t := range ins {
 			off := t.reg.off + i*t.reg.stride + from + at
-			k.fold(a, t.data[off:off+int64(len(a))])
+			if in := t.data[off : off+int64(len(a))]; on && n == 0 {
+				copy(a, in)
+			} else {
+				k.fold(a, in)
+			}
 		}
 	}
 }

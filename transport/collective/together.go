@@ -93,6 +93,17 @@ func (b *builder) chunks() (all [][]cut, err error) {
 		}
 		return all, nil
 	}
+	patterns := make([]region, operands)
+	for i := range patterns {
+		if patterns[i], err = b.pattern(i); err != nil {
+			return nil, err
+		}
+	}
+	return b.cutting(each, func(i int) region { return patterns[i] }), nil
+}
+
+// cutting cuts all operands, whose regions pattern returns, into the cuts of rounds of so many bytes.
+func (b *builder) cutting(each int64, pattern func(i int) region) (all [][]cut) {
 	now, used := make([]cut, len(b.spec.Operands)), int64(0)
 	flush := func() {
 		if used > 0 {
@@ -102,11 +113,7 @@ func (b *builder) chunks() (all [][]cut, err error) {
 		}
 	}
 	for i := range b.spec.Operands {
-		r, err := b.pattern(i)
-		if err != nil {
-			return nil, err
-		}
-		for c := range r.cutting(each) {
+		for c := range pattern(i).cutting(each) {
 			if used+c.to-c.from > each || now[i] != (cut{}) {
 				flush()
 			}
@@ -114,7 +121,7 @@ func (b *builder) chunks() (all [][]cut, err error) {
 		}
 	}
 	flush()
-	return all, nil
+	return all
 }
 
 // together plans all rounds.

@@ -87,7 +87,7 @@ func (w *world) end(id uint64) {
 	}
 }
 
-// drawWays draws how bytes go among the members of the board.
+// drawWays draws how bytes go among the members of the board, and between others.
 func (w *world) drawWays(t *rapid.T) {
 	ways := sizes{
 		block:    rapid.SampledFrom([]int64{64, 4 << 10, usualSizes.block}).Draw(t, "block"),
@@ -97,6 +97,10 @@ func (w *world) drawWays(t *rapid.T) {
 	room := rapid.SampledFrom([]int{0, 1, 3, granules}).Draw(t, "area") // without room blocks go by the exchange
 	for _, b := range w.boards {
 		b.sizes, b.area.limit = ways, room
+	}
+	chains := rapid.SampledFrom([]chains{{0, 64}, {2 << 10, 1 << 10}, usualChains}).Draw(t, "chains")
+	for _, e := range w.engines {
+		e.chains = chains
 	}
 }
 
