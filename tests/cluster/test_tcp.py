@@ -27,6 +27,13 @@ for row in x[1:]:
 assert np.array_equal(np.asarray(step(a))[0], expected)
 turned = jax.jit(lambda a: a.T, out_shardings=NamedSharding(mesh, P("d")))(a)
 assert np.array_equal(np.asarray(turned), x.T)
+half = len(devices) // 2  # of one host, where there are two
+here, there = (Mesh(np.array(some), ("d",)) for some in (devices[:half], devices[half:]))
+rows = jax.device_put(x, NamedSharding(here, P("d")))
+copies = jax.device_put(rows, NamedSharding(there, P()))
+assert all(np.array_equal(np.asarray(one.data), x) for one in copies.addressable_shards)
+tree = pathways.reshard([rows, rows + 1], NamedSharding(there, P()))
+assert all(np.array_equal(np.asarray(one.data), x + 1) for one in tree[1].addressable_shards)
 assert memoryview(a.addressable_shards[-1].data).tobytes() == x[-1:].tobytes()
 print(len(devices), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))))
 """
