@@ -174,6 +174,10 @@ type Mover interface {
 	// Keeps reports whether blocks that have come, and size bytes more, may stay for long: there is enough memory beside
 	// them for bytes on their way, which wait where there is not.
 	Keeps(size int64) bool
+	// Read returns bytes that a peer has laid on its Shelf.
+	//
+	// Errors: INVALID_ARGUMENT where none are; why the peer has gone.
+	Read(peer uint64, offset, size int64) (Block, error)
 }
 
 // Post is a block for PostAll.
@@ -213,6 +217,15 @@ type Lender interface {
 	// when Peers has said that the peer is gone or Close ends the exchange: until
 	// then the bytes stay as they are. They are in a block of this process's pool.
 	Lend(peer uint64, key Key, data []byte, done func(error))
+}
+
+// Shelf is an Exchange with memory that peers read where it lies, without a message of this process: what tells a peer
+// to read it says where, see Mover.Read.
+type Shelf interface {
+	// Lay returns memory of size bytes that all these peers can read, and where it is. It returns false if one of them
+	// cannot, or has yet to be shown the memory, or if there is no room. Release is called when none of them reads it any
+	// more.
+	Lay(peers []uint64, size int64) (block Block, offset int64, ok bool)
 }
 
 // Memory is what an Exchange has of the machine's memory, in bytes.

@@ -62,6 +62,7 @@ type remote struct {
 	batcher   transport.Batcher // conn, or nil if it is no Batcher
 	bursts    bool              // whether operations that queue up are sent as one message
 	exchange  transport.Exchange
+	shelf     transport.Shelf // exchange, or nil
 	welcome   *wire.Welcome
 	platforms []*wire.Platform // its Platform and MorePlatforms
 	view      atomic.Pointer[view]
@@ -198,6 +199,7 @@ func Connect(ctx context.Context, c Config) (Cluster, error) {
 	r.batcher, _ = conn.(transport.Batcher)
 	_, r.kept.on = conn.(transport.Watched)
 	r.kept.on = r.kept.on && welcome.Keeps
+	r.shelf, _ = exchange.(transport.Shelf)
 	r.bursts = r.batcher != nil && !hello.Alone
 	r.room.L = &r.mu
 	r.timer = time.AfterFunc(time.Hour, r.flush)
@@ -485,6 +487,10 @@ func (r *remote) ended(p pending, err error, batch []Ended) []Ended {
 	case p.put != nil:
 		if p.put.err == nil {
 			p.put.err = err
+		}
+		if p.put.release != nil {
+			p.put.release()
+			p.put.release = nil
 		}
 		if p.put.left--; p.put.left == 0 {
 			batch = append(batch, Ended{Token: p.token, Err: p.put.err})

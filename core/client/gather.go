@@ -17,7 +17,8 @@ import (
 // gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
 // and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
 // device that is not among the rows. A row for a lost worker stays alone, and fails at once. Long rows are pushed at
-// once, whether the message was sent or not; short ones leave with it, in one write for each worker.
+// once, whether the message was sent or not. Short ones lie where the workers read them, and the message says where
+// (lay); if a worker cannot read there, all of them leave with the message, in one write for each worker.
 //
 // The message is sent, and the put is closed
 //
@@ -120,8 +121,9 @@ func (r *remote) sendPut(later bool) {
 	r.open = nil
 	// It encodes, since gathers has looked at its text, and fits into a frame. If it cannot be sent, the reader learns of
 	// the end of the connection, too.
+	laid, release := r.lay(o)
 	r.buf, _ = proto.MarshalOptions{}.MarshalAppend(r.buf[:0], &wire.Put{Op: o.op, Object: o.object, Devices: o.devices,
-		Array: &wire.Array{Dtype: uint32(o.shape.DType), Dims: o.shape.Dims, Memory: o.memory}})
+		Laid: laid, Array: &wire.Array{Dtype: uint32(o.shape.DType), Dims: o.shape.Dims, Memory: o.memory}})
 	r.remember(wire.KindPut, o.op, nil)
 	_ = r.post(wire.KindPut, later)
 	r.mu.Lock()
@@ -129,15 +131,53 @@ func (r *remote) sendPut(later bool) {
 	_, underWay := r.pending[o.op]
 	err, rows := o.put.err, o.put.rows
 	o.put.rows = nil
+	if underWay {
+		o.put.release, release = release, nil
+	}
 	r.mu.Unlock()
+	if release != nil {
+		release()
+	}
 	switch {
-	case !underWay: // the session has ended
+	case !underWay: // the operation, or the session, has ended
 	case err != nil: // bytes of a row were lost before
 		r.abort(o.op, err)
+	case laid != nil:
 	default:
 		r.postRows(o, rows)
 	}
 	o.with.Sent()
+}
+
+// lay puts the rows of a put where their workers read them, if all of them are short and all workers can: then no
+// message goes to a worker but the controller's. It returns what says where, and what is called when the operation has
+// ended.
+func (r *remote) lay(o *openPut) (laid *wire.Laid, release func()) {
+	if r.shelf == nil {
+		return nil, nil
+	}
+	r.mu.Lock()
+	rows, err := o.put.rows, o.put.err
+	r.mu.Unlock()
+	first, last := slices.Min(o.devices), slices.Max(o.devices)
+	size, n := o.shape.HostBytes(), int64(last-first)+1
+	if err != nil || len(rows) < len(o.devices) || size == 0 || n > 2*int64(len(rows)) {
+		return nil, nil
+	}
+	var workers []uint64
+	for _, row := range rows {
+		if !slices.Contains(workers, row.worker) {
+			workers = append(workers, row.worker)
+		}
+	}
+	b, offset, ok := r.shelf.Lay(workers, n*size)
+	if !ok {
+		return nil, nil
+	}
+	for _, row := range rows {
+		copy(b.Data[(int64(row.Key.Part)-int64(first))*size:], row.Data)
+	}
+	return &wire.Laid{Offset: uint64(offset), First: first}, b.Release
 }
 
 // postRows sends the short rows of a put.

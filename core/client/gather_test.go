@@ -199,6 +199,55 @@ func TestOpenPutIsSentByTime(t *testing.T) {
 	}
 }
 
+// Short rows lie where their workers read them until the operation has ended, and the message says where. Otherwise
+// they are pushed.
+func TestShortRowsAreLaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		elements int64
+		shelf    []byte
+		want     *wire.Laid
+	}{
+		"short":    {2, make([]byte, 100), &wire.Laid{Offset: 8}},
+		"long":     {1 << 20, make([]byte, 100), nil},
+		"no bytes": {0, make([]byte, 100), nil},
+		"no shelf": {2, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := connect(t)
+				n.cluster.(*remote).shelf, n.exchange.shelf = n.exchange, c.shelf
+				for device := range uint32(2) {
+					statustest.OK(t, n.cluster.Put(&PutSpec{Object: 10, Shape: shape.Shape{DType: shape.F32,
+						Dims: []int64{c.elements}}, Devices: []uint32{1 - device}, Token: 10, Gather: new(rows),
+						Fill: func(d uint32, row []byte, written func(error)) {
+							for i := range row {
+								row[i] = byte(d) + 1
+							}
+							written(nil)
+						}}))
+				}
+				got := new(wire.Put)
+				statustest.OK(t, proto.Unmarshal(n.came(wire.KindPut)[0], got))
+				if !proto.Equal(got.Laid, c.want) {
+					t.Errorf("the rows lie at %v, want %v", got.Laid, c.want)
+				}
+				if want := []byte{0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 0}; c.want != nil &&
+					!slices.Equal(c.shelf[7:25], want) {
+					t.Errorf("the rows are %v, want %v", c.shelf[7:25], want)
+				}
+				if pushed := len(n.exchange.ends) > 0; pushed == (c.want != nil) || n.exchange.laid > 0 != (c.want != nil) {
+					t.Errorf("%d rows are pushed, and %d blocks laid", len(n.exchange.ends), n.exchange.laid)
+				}
+				n.exchange.end(func(transport.Key) bool { return true }, nil)
+				n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
+				if e := n.end(); e.Err != nil || n.exchange.laid != 0 {
+					t.Errorf("the put ends with %v, and %d blocks lie", e, n.exchange.laid)
+				}
+			})
+		})
+	}
+}
+
 // The bytes of a row that are lost before the message was sent fail the operation, once the controller knows of it.
 func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

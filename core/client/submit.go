@@ -171,6 +171,8 @@ type putting struct {
 	err    error
 	unsent bool // its message has yet to be sent, see gather.go
 	rows   []shortRow
+	// release returns the memory where the rows lie, once the operation has ended; nil if they do not, see lay.
+	release func()
 }
 
 // shortRow is a row's bytes that leave with the message.

@@ -96,7 +96,7 @@ func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place,
 			why = st.errShards(w)
 		}
 	}
-	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows}, left, why
+	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows, Laid: m.Laid}, left, why
 }
 
 // lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless

@@ -27,7 +27,7 @@ func (st *State) deliverParts(g *gang, to set) {
 	var own [][]byte // by slot: what follows head
 	switch m := g.message.(type) {
 	case *wire.Put:
-		head = encoded(&wire.Put{Op: m.Op, Object: m.Object, Array: m.Array})
+		head = encoded(&wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Laid: m.Laid})
 		own = st.ownDevices(g.place.in, m.Devices)
 	case *wire.Transfer:
 		head = encoded(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array})

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"testing"
 
@@ -50,6 +52,34 @@ func TestLongFreesAreTakenInParts(t *testing.T) {
 	all.Objects, all.Rows = append(all.Objects, m.Objects...), append(all.Rows, m.Rows...)
 	if !proto.Equal(all, want) {
 		t.Errorf("%d arrays, and shards of %d, are freed", len(all.Objects), len(all.Rows))
+	}
+}
+
+// Each worker of a put learns where the client has laid the rows, also where the put goes on without a lost worker.
+func TestWorkersLearnWhereRowsOfAPutLie(t *testing.T) {
+	b := newBed(t, Config{}, 3, 1)
+	told := func(op uint64) (n int) {
+		t.Helper()
+		for _, a := range b.say(b.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(1),
+			Devices: []uint32{0, 1, 2}, Laid: &wire.Laid{Offset: 64}}) {
+			if a.Kind != Send || a.Wire != wire.KindDispatch {
+				continue
+			}
+			d, got := new(wire.Dispatch), new(wire.Put)
+			statustest.OK(t, errors.Join(d.Parse(a.Payload), proto.Unmarshal(d.Operation, got)))
+			if len(got.Devices) != 1 || got.Laid.GetOffset() != 64 {
+				t.Errorf("a worker is sent %v", got)
+			}
+			n += len(a.To)
+		}
+		return n
+	}
+	if n := told(1); n != 3 {
+		t.Errorf("%d workers are told, want 3", n)
+	}
+	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: io.EOF})
+	if n := told(2); n != 2 {
+		t.Errorf("%d workers are told, want those that are left", n)
 	}
 }
 

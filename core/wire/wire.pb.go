@@ -4622,6 +4622,7 @@ type Put struct {
 	Array         *Array                 `protobuf:"bytes,3,opt,name=array,proto3" json:"array,omitempty"`             // of a shard: dense, row-major
 	Devices       []uint32               `protobuf:"varint,4,rep,packed,name=devices,proto3" json:"devices,omitempty"` // virtual; the bytes for device d come under key (session, op, d)
 	Lost          *Status                `protobuf:"bytes,5,opt,name=lost,proto3" json:"lost,omitempty"`               // in a Rejoin: why its bytes for other devices, which are not named here, are lost
+	Laid          *Laid                  `protobuf:"bytes,6,opt,name=laid,proto3" json:"laid,omitempty"`               // where the bytes are, if they do not come under keys
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4691,6 +4692,66 @@ func (x *Put) GetLost() *Status {
 	return nil
 }
 
+func (x *Put) GetLaid() *Laid {
+	if x != nil {
+		return x.Laid
+	}
+	return nil
+}
+
+// Laid says where a Put's rows are on the client's shelf: one behind the other, in the order of all devices.
+type Laid struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // of the row of the device first
+	First         uint32                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Laid) Reset() {
+	*x = Laid{}
+	mi := &file_wire_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Laid) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Laid) ProtoMessage() {}
+
+func (x *Laid) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Laid.ProtoReflect.Descriptor instead.
+func (*Laid) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Laid) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *Laid) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
 // Transfer makes an object out of regions of others: copies and reshardings.
 type Transfer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4704,7 +4765,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4777,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4790,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4782,7 +4843,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +4855,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +4868,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -4886,7 +4947,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4898,7 +4959,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4911,7 +4972,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -4947,7 +5008,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5020,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5033,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -5000,7 +5061,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5012,7 +5073,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5025,7 +5086,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -5056,7 +5117,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5068,7 +5129,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5081,7 +5142,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -5129,7 +5190,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5141,7 +5202,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5154,7 +5215,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -5213,7 +5274,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5225,7 +5286,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5238,7 +5299,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Node) GetRun() *Run {
@@ -5284,7 +5345,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5296,7 +5357,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5309,7 +5370,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -5366,7 +5427,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5439,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5452,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5481,7 +5542,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5493,7 +5554,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5506,7 +5567,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5574,7 +5635,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5586,7 +5647,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5599,7 +5660,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5642,7 +5703,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5654,7 +5715,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5667,7 +5728,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -5718,7 +5779,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5730,7 +5791,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5743,7 +5804,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5806,7 +5867,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5818,7 +5879,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5831,7 +5892,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5868,7 +5929,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5880,7 +5941,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5893,7 +5954,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5927,7 +5988,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5939,7 +6000,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5952,7 +6013,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -6005,7 +6066,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6017,7 +6078,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6030,7 +6091,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -6075,7 +6136,7 @@ type Rebind struct {
 
 func (x *Rebind) Reset() {
 	*x = Rebind{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6087,7 +6148,7 @@ func (x *Rebind) String() string {
 func (*Rebind) ProtoMessage() {}
 
 func (x *Rebind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6100,7 +6161,7 @@ func (x *Rebind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
 func (*Rebind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Rebind) GetEpoch() uint64 {
@@ -6134,7 +6195,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6146,7 +6207,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6159,7 +6220,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Wait) GetWhy() string {
@@ -6191,7 +6252,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6203,7 +6264,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6216,7 +6277,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6295,7 +6356,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6307,7 +6368,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6320,7 +6381,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6366,7 +6427,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6378,7 +6439,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6391,7 +6452,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6450,7 +6511,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6462,7 +6523,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6475,7 +6536,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6533,7 +6594,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6545,7 +6606,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6558,7 +6619,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6600,7 +6661,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6612,7 +6673,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6625,7 +6686,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -6706,7 +6767,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6718,7 +6779,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6731,7 +6792,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -6792,7 +6853,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6804,7 +6865,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6817,7 +6878,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -6873,7 +6934,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6885,7 +6946,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6898,7 +6959,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -6926,7 +6987,7 @@ type KeptBoard struct {
 
 func (x *KeptBoard) Reset() {
 	*x = KeptBoard{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6938,7 +6999,7 @@ func (x *KeptBoard) String() string {
 func (*KeptBoard) ProtoMessage() {}
 
 func (x *KeptBoard) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6951,7 +7012,7 @@ func (x *KeptBoard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
 func (*KeptBoard) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptBoard) GetHost() string {
@@ -6982,7 +7043,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6994,7 +7055,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7007,7 +7068,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -7060,7 +7121,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7072,7 +7133,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7085,7 +7146,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -7149,7 +7210,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7161,7 +7222,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7174,7 +7235,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7259,7 +7320,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7271,7 +7332,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7284,7 +7345,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7319,7 +7380,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7331,7 +7392,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7344,7 +7405,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7373,7 +7434,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7385,7 +7446,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7398,7 +7459,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7430,7 +7491,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7442,7 +7503,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7455,7 +7516,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7503,7 +7564,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7515,7 +7576,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7528,7 +7589,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7592,7 +7653,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7604,7 +7665,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7617,7 +7678,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7666,7 +7727,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7678,7 +7739,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7691,7 +7752,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7774,7 +7835,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7786,7 +7847,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7799,7 +7860,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7863,7 +7924,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7875,7 +7936,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7888,7 +7949,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7927,7 +7988,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7939,7 +8000,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7952,7 +8013,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -8005,7 +8066,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8017,7 +8078,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8030,7 +8091,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Look) GetIsland() string {
@@ -8083,7 +8144,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8095,7 +8156,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8108,7 +8169,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -8167,7 +8228,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8179,7 +8240,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8192,7 +8253,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8249,7 +8310,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8261,7 +8322,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8274,7 +8335,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99}
+	return file_wire_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Trace) GetName() string {
@@ -8330,7 +8391,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8342,7 +8403,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8355,7 +8416,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100}
+	return file_wire_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Report) GetCluster() string {
@@ -8522,7 +8583,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8534,7 +8595,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[106]
+	mi := &file_wire_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8547,7 +8608,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95, 0}
+	return file_wire_proto_rawDescGZIP(), []int{96, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8612,7 +8673,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8624,7 +8685,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8637,7 +8698,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 0}
+	return file_wire_proto_rawDescGZIP(), []int{98, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8685,7 +8746,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8697,7 +8758,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8710,7 +8771,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97, 1}
+	return file_wire_proto_rawDescGZIP(), []int{98, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8746,7 +8807,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8758,7 +8819,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8771,7 +8832,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 0}
+	return file_wire_proto_rawDescGZIP(), []int{101, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8855,7 +8916,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8867,7 +8928,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8880,7 +8941,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 1}
+	return file_wire_proto_rawDescGZIP(), []int{101, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8925,7 +8986,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8937,7 +8998,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8950,7 +9011,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 2}
+	return file_wire_proto_rawDescGZIP(), []int{101, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -9052,7 +9113,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9064,7 +9125,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9077,7 +9138,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 3}
+	return file_wire_proto_rawDescGZIP(), []int{101, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -9136,7 +9197,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9148,7 +9209,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9161,7 +9222,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 4}
+	return file_wire_proto_rawDescGZIP(), []int{101, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -9215,7 +9276,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9227,7 +9288,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9240,7 +9301,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 5}
+	return file_wire_proto_rawDescGZIP(), []int{101, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9318,7 +9379,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9330,7 +9391,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9343,7 +9404,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 6}
+	return file_wire_proto_rawDescGZIP(), []int{101, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9486,7 +9547,7 @@ type Report_Unanswered struct {
 
 func (x *Report_Unanswered) Reset() {
 	*x = Report_Unanswered{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9498,7 +9559,7 @@ func (x *Report_Unanswered) String() string {
 func (*Report_Unanswered) ProtoMessage() {}
 
 func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9511,7 +9572,7 @@ func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Unanswered.ProtoReflect.Descriptor instead.
 func (*Report_Unanswered) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 7}
+	return file_wire_proto_rawDescGZIP(), []int{101, 7}
 }
 
 func (x *Report_Unanswered) GetWorker() uint64 {
@@ -9577,7 +9638,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9589,7 +9650,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9602,7 +9663,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 8}
+	return file_wire_proto_rawDescGZIP(), []int{101, 8}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9755,7 +9816,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9767,7 +9828,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9780,7 +9841,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 9}
+	return file_wire_proto_rawDescGZIP(), []int{101, 9}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9869,7 +9930,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9881,7 +9942,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9894,7 +9955,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 10}
+	return file_wire_proto_rawDescGZIP(), []int{101, 10}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -9957,7 +10018,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9969,7 +10030,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9982,7 +10043,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 11}
+	return file_wire_proto_rawDescGZIP(), []int{101, 11}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -10026,7 +10087,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10038,7 +10099,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10051,7 +10112,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 12}
+	return file_wire_proto_rawDescGZIP(), []int{101, 12}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -10148,7 +10209,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10160,7 +10221,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10173,7 +10234,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 13}
+	return file_wire_proto_rawDescGZIP(), []int{101, 13}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -10243,7 +10304,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10255,7 +10316,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10268,7 +10329,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 14}
+	return file_wire_proto_rawDescGZIP(), []int{101, 14}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10298,7 +10359,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10310,7 +10371,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10323,7 +10384,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100, 15}
+	return file_wire_proto_rawDescGZIP(), []int{101, 15}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10796,13 +10857,17 @@ const file_wire_proto_rawDesc = "" +
 	"\x06pieces\x18\x02 \x03(\v2\x14.pathways.wire.PieceR\x06pieces\"3\n" +
 	"\x05Piece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\"\x9e\x01\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xc7\x01\n" +
 	"\x03Put\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
 	"\x05array\x18\x03 \x01(\v2\x14.pathways.wire.ArrayR\x05array\x12\x18\n" +
 	"\adevices\x18\x04 \x03(\rR\adevices\x12)\n" +
-	"\x04lost\x18\x05 \x01(\v2\x15.pathways.wire.StatusR\x04lost\"\x89\x01\n" +
+	"\x04lost\x18\x05 \x01(\v2\x15.pathways.wire.StatusR\x04lost\x12'\n" +
+	"\x04laid\x18\x06 \x01(\v2\x13.pathways.wire.LaidR\x04laid\"4\n" +
+	"\x04Laid\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\rR\x05first\"\x89\x01\n" +
 	"\bTransfer\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
@@ -11321,7 +11386,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11379,83 +11444,84 @@ var file_wire_proto_goTypes = []any{
 	(*Mixed)(nil),                // 53: pathways.wire.Mixed
 	(*Piece)(nil),                // 54: pathways.wire.Piece
 	(*Put)(nil),                  // 55: pathways.wire.Put
-	(*Transfer)(nil),             // 56: pathways.wire.Transfer
-	(*Move)(nil),                 // 57: pathways.wire.Move
-	(*Fetch)(nil),                // 58: pathways.wire.Fetch
-	(*Free)(nil),                 // 59: pathways.wire.Free
-	(*Rows)(nil),                 // 60: pathways.wire.Rows
-	(*Assemble)(nil),             // 61: pathways.wire.Assemble
-	(*Graph)(nil),                // 62: pathways.wire.Graph
-	(*Node)(nil),                 // 63: pathways.wire.Node
-	(*Play)(nil),                 // 64: pathways.wire.Play
-	(*Played)(nil),               // 65: pathways.wire.Played
-	(*Dispatch)(nil),             // 66: pathways.wire.Dispatch
-	(*Completed)(nil),            // 67: pathways.wire.Completed
-	(*Failure)(nil),              // 68: pathways.wire.Failure
-	(*HostCall)(nil),             // 69: pathways.wire.HostCall
-	(*HostValue)(nil),            // 70: pathways.wire.HostValue
-	(*Abort)(nil),                // 71: pathways.wire.Abort
-	(*Peers)(nil),                // 72: pathways.wire.Peers
-	(*Session)(nil),              // 73: pathways.wire.Session
-	(*Rebind)(nil),               // 74: pathways.wire.Rebind
-	(*Wait)(nil),                 // 75: pathways.wire.Wait
-	(*Rejoin)(nil),               // 76: pathways.wire.Rejoin
-	(*Holding)(nil),              // 77: pathways.wire.Holding
-	(*HeldArray)(nil),            // 78: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 79: pathways.wire.HeldGang
-	(*Settled)(nil),              // 80: pathways.wire.Settled
-	(*KeptLink)(nil),             // 81: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 82: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 83: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 84: pathways.wire.KeptIsland
-	(*KeptBoard)(nil),            // 85: pathways.wire.KeptBoard
-	(*KeptLoss)(nil),             // 86: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 87: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 88: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 89: pathways.wire.Span
-	(*Drop)(nil),                 // 90: pathways.wire.Drop
-	(*Goodbye)(nil),              // 91: pathways.wire.Goodbye
-	(*Profile)(nil),              // 92: pathways.wire.Profile
-	(*Profiled)(nil),             // 93: pathways.wire.Profiled
-	(*Recorded)(nil),             // 94: pathways.wire.Recorded
-	(*Happened)(nil),             // 95: pathways.wire.Happened
-	(*Executed)(nil),             // 96: pathways.wire.Executed
-	(*Watch)(nil),                // 97: pathways.wire.Watch
-	(*Doing)(nil),                // 98: pathways.wire.Doing
-	(*Look)(nil),                 // 99: pathways.wire.Look
-	(*Timeline)(nil),             // 100: pathways.wire.Timeline
-	(*Ask)(nil),                  // 101: pathways.wire.Ask
-	(*Trace)(nil),                // 102: pathways.wire.Trace
-	(*Report)(nil),               // 103: pathways.wire.Report
-	nil,                          // 104: pathways.wire.Hello.VersionsEntry
-	nil,                          // 105: pathways.wire.Platform.StringsEntry
-	nil,                          // 106: pathways.wire.Platform.IntsEntry
-	nil,                          // 107: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 108: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 109: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 110: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 111: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 112: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 113: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 114: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 115: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 116: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 117: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 118: pathways.wire.Report.SessionReport
-	(*Report_Unanswered)(nil),    // 119: pathways.wire.Report.Unanswered
-	(*Report_Tenant)(nil),        // 120: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 121: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 122: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 123: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 124: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 125: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 126: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 127: pathways.wire.Report.Supervised
+	(*Laid)(nil),                 // 56: pathways.wire.Laid
+	(*Transfer)(nil),             // 57: pathways.wire.Transfer
+	(*Move)(nil),                 // 58: pathways.wire.Move
+	(*Fetch)(nil),                // 59: pathways.wire.Fetch
+	(*Free)(nil),                 // 60: pathways.wire.Free
+	(*Rows)(nil),                 // 61: pathways.wire.Rows
+	(*Assemble)(nil),             // 62: pathways.wire.Assemble
+	(*Graph)(nil),                // 63: pathways.wire.Graph
+	(*Node)(nil),                 // 64: pathways.wire.Node
+	(*Play)(nil),                 // 65: pathways.wire.Play
+	(*Played)(nil),               // 66: pathways.wire.Played
+	(*Dispatch)(nil),             // 67: pathways.wire.Dispatch
+	(*Completed)(nil),            // 68: pathways.wire.Completed
+	(*Failure)(nil),              // 69: pathways.wire.Failure
+	(*HostCall)(nil),             // 70: pathways.wire.HostCall
+	(*HostValue)(nil),            // 71: pathways.wire.HostValue
+	(*Abort)(nil),                // 72: pathways.wire.Abort
+	(*Peers)(nil),                // 73: pathways.wire.Peers
+	(*Session)(nil),              // 74: pathways.wire.Session
+	(*Rebind)(nil),               // 75: pathways.wire.Rebind
+	(*Wait)(nil),                 // 76: pathways.wire.Wait
+	(*Rejoin)(nil),               // 77: pathways.wire.Rejoin
+	(*Holding)(nil),              // 78: pathways.wire.Holding
+	(*HeldArray)(nil),            // 79: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 80: pathways.wire.HeldGang
+	(*Settled)(nil),              // 81: pathways.wire.Settled
+	(*KeptLink)(nil),             // 82: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 83: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 84: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 85: pathways.wire.KeptIsland
+	(*KeptBoard)(nil),            // 86: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 87: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 88: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 89: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 90: pathways.wire.Span
+	(*Drop)(nil),                 // 91: pathways.wire.Drop
+	(*Goodbye)(nil),              // 92: pathways.wire.Goodbye
+	(*Profile)(nil),              // 93: pathways.wire.Profile
+	(*Profiled)(nil),             // 94: pathways.wire.Profiled
+	(*Recorded)(nil),             // 95: pathways.wire.Recorded
+	(*Happened)(nil),             // 96: pathways.wire.Happened
+	(*Executed)(nil),             // 97: pathways.wire.Executed
+	(*Watch)(nil),                // 98: pathways.wire.Watch
+	(*Doing)(nil),                // 99: pathways.wire.Doing
+	(*Look)(nil),                 // 100: pathways.wire.Look
+	(*Timeline)(nil),             // 101: pathways.wire.Timeline
+	(*Ask)(nil),                  // 102: pathways.wire.Ask
+	(*Trace)(nil),                // 103: pathways.wire.Trace
+	(*Report)(nil),               // 104: pathways.wire.Report
+	nil,                          // 105: pathways.wire.Hello.VersionsEntry
+	nil,                          // 106: pathways.wire.Platform.StringsEntry
+	nil,                          // 107: pathways.wire.Platform.IntsEntry
+	nil,                          // 108: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 109: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 110: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 111: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 112: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 113: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 114: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 115: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 116: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 117: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 118: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 119: pathways.wire.Report.SessionReport
+	(*Report_Unanswered)(nil),    // 120: pathways.wire.Report.Unanswered
+	(*Report_Tenant)(nil),        // 121: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 122: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 123: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 124: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 125: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 126: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 127: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 128: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	104, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	105, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	25,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11467,13 +11533,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 11: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 12: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 13: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	105, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	106, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	106, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	107, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 16: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 17: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 18: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	107, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	108, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	108, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	109, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 21: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 22: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	23,  // 23: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11497,7 +11563,7 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 41: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	42,  // 42: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	45,  // 43: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	121, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	122, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	43,  // 45: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	43,  // 46: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	44,  // 47: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
@@ -11511,80 +11577,81 @@ var file_wire_proto_depIdxs = []int32{
 	54,  // 55: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
 	43,  // 56: pathways.wire.Put.array:type_name -> pathways.wire.Array
 	9,   // 57: pathways.wire.Put.lost:type_name -> pathways.wire.Status
-	43,  // 58: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	57,  // 59: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	43,  // 60: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	60,  // 61: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	54,  // 62: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	63,  // 63: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	52,  // 64: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	56,  // 65: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	68,  // 66: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 67: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	70,  // 68: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	70,  // 69: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 70: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 71: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 72: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 73: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 74: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	89,  // 75: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 76: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 77: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	77,  // 78: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	78,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	79,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	89,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	89,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	96,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	95,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	109, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	110, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	111, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	113, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	118, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	125, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	116, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	120, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	124, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	126, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	98,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	114, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	117, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	115, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	123, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	121, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	119, // 121: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	115, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	122, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	89,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	122, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	127, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	127, // [127:127] is the sub-list for method output_type
-	127, // [127:127] is the sub-list for method input_type
-	127, // [127:127] is the sub-list for extension type_name
-	127, // [127:127] is the sub-list for extension extendee
-	0,   // [0:127] is the sub-list for field type_name
+	56,  // 58: pathways.wire.Put.laid:type_name -> pathways.wire.Laid
+	43,  // 59: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	58,  // 60: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 61: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	61,  // 62: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	54,  // 63: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	64,  // 64: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	52,  // 65: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	57,  // 66: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	69,  // 67: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 68: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	71,  // 69: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	71,  // 70: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 71: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 72: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	17,  // 73: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
+	9,   // 74: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 75: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	90,  // 76: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 77: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 78: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	78,  // 79: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	79,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	80,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	90,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	90,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	97,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	96,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	110, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	111, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	112, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	114, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	119, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	126, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	117, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	121, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	125, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	127, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	99,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	115, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	118, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	116, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	124, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	122, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	120, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	116, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	123, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	90,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	123, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	128, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	128, // [128:128] is the sub-list for method output_type
+	128, // [128:128] is the sub-list for method input_type
+	128, // [128:128] is the sub-list for extension type_name
+	128, // [128:128] is the sub-list for extension extendee
+	0,   // [0:128] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11598,7 +11665,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   125,
+			NumMessages:   126,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -17,7 +17,8 @@ type put struct {
 	shape   shape.Shape
 	memory  string
 	object  uint64
-	devices []uint32 // by part
+	devices []uint32   // by part
+	laid    *wire.Laid // where the bytes are; nil: they come under keys
 	recipe  devicequeue.Recipe
 	size    [1]int64 // of recipe
 }
@@ -45,7 +46,7 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 	if err != nil {
 		return err
 	}
-	p := &put{shape: s, memory: m.Array.Memory, object: m.Object}
+	p := &put{shape: s, memory: m.Array.Memory, object: m.Object, laid: m.Laid}
 	for _, d := range m.Devices {
 		_, q, err := w.where(g.Session, d)
 		if err != nil {
@@ -55,7 +56,7 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 			g.queues, p.devices = append(g.queues, q), append(p.devices, d)
 		}
 	}
-	g.work, g.bytes = p, true
+	g.work, g.bytes = p, p.laid == nil
 	if len(g.queues) > 0 { // whose memories are the same
 		p.size[0] = g.queues[0].size(p.shape, p.memory)
 	}
@@ -68,14 +69,29 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 
 // put begins a device's part of a put: from here on its bytes may arrive.
 func (q *queue) put(g *gang, u *put, f *devicequeue.Flight) {
-	s := f.Made[0]
-	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(u.devices[f.Part.Index])}
+	s, d := f.Made[0], u.devices[f.Part.Index]
+	if u.laid != nil {
+		b, err := q.read(g, u, d)
+		q.now(func() { q.arrived(g, u, s, b, err) })
+		return
+	}
+	key := transport.Key{Space: transport.Transfers(g.Session), ID: g.op, Part: uint64(d)}
 	q.w.config.Exchange.Expect(g.client, key, u.shape.HostBytes(), nil, func(b transport.Block, err error) {
 		q.now(func() { q.arrived(g, u, s, b, err) })
 	})
 	if err := g.failure(); err != nil { // before Expect knew of the key
 		q.w.config.Exchange.Fail(key.Space, key.ID, err)
 	}
+}
+
+// read returns a row that lies on the client's shelf.
+func (q *queue) read(g *gang, u *put, d uint32) (transport.Block, error) {
+	if d < u.laid.First {
+		return transport.Block{}, status.New(status.InvalidArgument, "device %d has no row where the client has laid them",
+			d)
+	}
+	size := u.shape.HostBytes()
+	return q.w.config.Exchange.Read(g.client, int64(u.laid.Offset)+int64(d-u.laid.First)*size, size)
 }
 
 // arrived makes the buffer of a shard whose bytes have arrived, and ends its part when the driver has them.

@@ -129,6 +129,7 @@ type Exchange struct {
 	pool   *shm.Pool
 	arena  *shm.Arena // memory of this process alone
 	rooms  *shm.Arena // memory that several peers write to
+	shelf  shelf      // memory that several peers read
 	calls  match.Calls
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
@@ -170,6 +171,7 @@ func New(config Config) (*Exchange, error) {
 		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
 	x.arena = x.pool.Arena("blocks", false, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
+	x.shelf.arena = x.pool.Arena("short blocks", true, nil)
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
 		x.running.Go(func() {
@@ -423,6 +425,7 @@ func (x *Exchange) Close() error {
 	}
 	x.arena.Close(x.closed)
 	x.rooms.Close(x.closed)
+	x.shelf.close(x.closed, false)
 	x.settle()
 	return nil
 }
@@ -430,6 +433,7 @@ func (x *Exchange) Close() error {
 // settle waits until nothing goes on in an exchange that closes.
 func (x *Exchange) settle() {
 	x.running.Wait()
+	x.shelf.close(x.closed, true)
 	x.arena.Wait()
 	x.pool.Settle()
 }

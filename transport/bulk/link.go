@@ -45,6 +45,7 @@ type link struct {
 	segments map[uint32]*shm.Mapping // the peer's memory here
 	shown    map[*shm.Segment]uint32 // memory of this side that the peer has
 	numbered uint32                  // number given to one last
+	shelf    uint64                  // the message that showed the shelf; 0: none yet
 	frame    []byte                  // for eager blocks
 	corked   bool                    // messages wait for uncork, to leave in one write
 	sending  []*outgoing             // with bytes for the stripes, in turns

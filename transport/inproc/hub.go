@@ -62,6 +62,7 @@ type Exchange struct {
 	mu     sync.Mutex
 	flying map[*transfer]struct{} // this side sends or receives them
 	names  map[uint64]string
+	shelf  shelf
 }
 
 // transfer is a block on its way.
@@ -105,7 +106,7 @@ func (h *Hub) Join(self uint64, name string) (*Exchange, error) {
 
 func (h *Hub) newExchange(self uint64) *Exchange {
 	x := &Exchange{hub: h, self: self, table: match.New[*transfer](), flying: map[*transfer]struct{}{},
-		names: map[uint64]string{}}
+		names: map[uint64]string{}, shelf: shelf{blocks: map[int64][]byte{}}}
 	x.arena = h.pool.Arena("blocks", false, nil)
 	return x
 }

@@ -112,6 +112,9 @@ func (s *Sent) Again(send func(kind wire.Kind, payload []byte, file *os.File) er
 // Count is how many frames were sent.
 func (s *Sent) Count() uint64 { return s.count }
 
+// Acked is how many frames the peer has acknowledged.
+func (s *Sent) Acked() uint64 { return s.acked }
+
 // Bytes is the memory of frames that the peer has not acknowledged.
 func (s *Sent) Bytes() int { return len(s.frames) - s.head }
 
