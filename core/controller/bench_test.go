@@ -169,8 +169,9 @@ func BenchmarkReport(b *testing.B) {
 }
 
 // One run of a gang over all devices, from the client's frame to its end: decoding,
-// State, and encoding of all that is sent, with a report of each worker by itself. MiB is
-// what the State takes with all its workers, and a program on them.
+// State, and encoding of all that is sent, with a report of each worker by itself. Processor-µs
+// is the thread's processor time of a run, whatever else the machine does. MiB is what the
+// State takes with all its workers, and a program on them.
 func BenchmarkGang(b *testing.B) {
 	for _, n := range []struct{ workers, devices int }{{1, 1}, {16, 1}, {16, 8}, {128, 4}, {512, 4}, {10000, 4}} {
 		b.Run(fmt.Sprintf("workers=%d/devices=%d", n.workers, n.workers*n.devices), func(b *testing.B) {
@@ -181,6 +182,9 @@ func BenchmarkGang(b *testing.B) {
 			op, object, gang := uint64(1), uint64(1), d.st.gang
 			var run, completed, free []byte
 			messages := 0
+			runtime.LockOSThread() // for processorTime
+			defer runtime.UnlockOSThread()
+			begun := processorTime(b)
 			b.ReportAllocs()
 			for b.Loop() {
 				op++
@@ -204,10 +208,12 @@ func BenchmarkGang(b *testing.B) {
 					b.Fatalf("got %v, want one word to the client", got)
 				}
 			}
+			took := processorTime(b) - begun
 			b.StopTimer()
 			if len(d.st.gangs) != 0 || len(d.st.sessions[1].objects) != 1 {
 				b.Fatalf("%d gangs and %d objects are left", len(d.st.gangs), len(d.st.sessions[1].objects))
 			}
+			b.ReportMetric(took.Seconds()*1e6/float64(b.N), "processor-µs")
 			b.ReportMetric(float64(messages)/float64(b.N), "messages/op")
 			b.ReportMetric(float64(taken)/(1<<20), "MiB")
 		})
