@@ -230,15 +230,16 @@ fuzz: check-go ## fuzz each decoder for FUZZTIME (20s)
 		done; \
 	done
 
-# SOAK seconds of random faults on real processes (soak-python), which its checks share, after two thirds of that of
-# Go's random checks (soak-go). One alone: make soak-python ONLY=random_partitions, make soak-go ONLY=TestSimulation.
+# SOAK seconds: two fifths of them of Go's random checks (soak-go), and then random faults on real processes
+# (soak-python), whose checks share the rest. One alone: make soak-python ONLY=random_partitions, make soak-go
+# ONLY=TestSimulation.
 # What fails says by which seed it does so again.
 SOAK ?= 3600
 soaks_of_python = $(if $(ONLY),1,$(shell git grep -h 'pytest\.mark\.soak$$' -- tests | wc -l))
 .PHONY: soak soak-go soak-python
-soak: ## run the checks that do random things for long: an hour (SOAK seconds) on processes, 40 minutes in Go
-	@$(MAKE) --no-print-directory soak-go SOAK=$$(($(SOAK) * 2 / 3))
-	@$(MAKE) --no-print-directory soak-python
+soak: ## run the checks that do random things for long: an hour (SOAK seconds)
+	@$(MAKE) --no-print-directory soak-go SOAK=$$(($(SOAK) * 2 / 5))
+	@$(MAKE) --no-print-directory soak-python SOAK=$$(($(SOAK) * 3 / 5))
 
 soak-go: check-go
 	$(call plugins,$(VENV)) tests/soak.sh $(SOAK) $(ONLY)
