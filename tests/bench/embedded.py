@@ -26,18 +26,18 @@ def size(n):
 
 
 def rows(quick):
-    """Returns (name, what is asked, budget: the most that ours may take of stock's time, or None)."""
-    yield "tiny jit, asynchronous", {"row": "tiny", "sync": False}, 1.5
-    yield "tiny jit, synchronous", {"row": "tiny", "sync": True}, 1.6
-    yield "computation of 1 ms", {"row": "computation", "length": None}, 1.02
-    yield "training step on 8 devices", {"row": "step"}, 1.1
+    """Returns (name, what is asked, budgets: by backend, the most that ours may take of its time)."""
+    yield "tiny jit, asynchronous", {"row": "tiny", "sync": False}, {"jaxlib": 1.5, "plugin": 1.08}
+    yield "tiny jit, synchronous", {"row": "tiny", "sync": True}, {"jaxlib": 1.6, "plugin": 1.08}
+    yield "computation of 1 ms", {"row": "computation", "length": None}, {"jaxlib": 1.02}
+    yield "training step on 8 devices", {"row": "step"}, {"jaxlib": 1.1}
     sizes = (KIB, MIB, 64 * MIB) if quick else (KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
     for n in sizes:
         for aligned in (True, False):
             name = f"device_put {size(n)}, {'aligned' if aligned else 'unaligned'}"
-            yield name, {"row": "put", "bytes": n, "aligned": aligned}, None
+            yield name, {"row": "put", "bytes": n, "aligned": aligned}, {}
     for n in sizes:
-        yield f"np.asarray {size(n)}", {"row": "fetch", "bytes": n}, None
+        yield f"np.asarray {size(n)}", {"row": "fetch", "bytes": n}, {}
 
 
 def spread(values):
@@ -68,16 +68,17 @@ def turns(workers, asked, rounds):
     return n, answers
 
 
-def judged(n, answers, budget):
-    """Returns a row: times, ratios, and whether it met its budget, or copies nothing that stock does not copy."""
+def judged(n, answers, budgets):
+    """Returns a row: times, ratios, and whether it met its budgets, or copies nothing that stock does not copy."""
     seconds = {backend: [answer["seconds"] / n for answer in answers[backend]] for backend in BACKENDS}
     out = {"calls": n, "rounds": len(answers["pathways"])}
     out["us"] = {backend: spread([s * 1e6 for s in seconds[backend]]) for backend in BACKENDS}
     for other in ("jaxlib", "plugin"):
         ratios = [a / b for a, b in zip(seconds["pathways"], seconds[other], strict=True)]
         out[f"ratio_{other}"] = spread(ratios)
-    if budget:
-        out |= {"budget": budget, "met": out["ratio_jaxlib"]["median"] <= budget}
+    if budgets:
+        met = {other: out[f"ratio_{other}"]["median"] <= most for other, most in budgets.items()}
+        out |= {"budgets": budgets, "within": met, "met": all(met.values())}
     if "copies" in answers["pathways"][0]:
         copies = {backend: statistics.mean(answer["copies"] for answer in answers[backend]) for backend in BACKENDS}
         out |= {"copies": copies, "met": copies["pathways"] <= copies["jaxlib"]}
@@ -100,8 +101,9 @@ def line(name, got):
     us = got["us"]
     said = f"{name:32} {ratio(got['ratio_jaxlib'])}  {ratio(got['ratio_plugin'])}"
     said += "".join(f"{us[backend]['median']:14.2f}" for backend in BACKENDS)
-    if "budget" in got:
-        said += f"   ≤ {got['budget']:.4g} {'ok' if got['met'] else 'OVER'}"
+    for other, most in got.get("budgets", {}).items():
+        of = "" if other == "jaxlib" else f" of the {other}'s"
+        said += f"   ≤ {most:.4g}{of} {'ok' if got['within'][other] else 'OVER'}"
     if "copies" in got:
         said += "   " + " ".join("copy" if got["copies"][backend] > 0.5 else "zero-copy" for backend in BACKENDS)
         said += " ok" if got["met"] else " COPIES, and stock does not"
@@ -122,7 +124,7 @@ def demo(quick):
         for backend in BACKENDS:
             answers[backend] += more[backend]
     tokens = answers["pathways"][0]["tokens"]
-    got = judged(1, answers, 1 / SPEED)
+    got = judged(1, answers, {"jaxlib": 1 / SPEED})
     got["tokens a second"] = {
         backend: spread([tokens / answer["seconds"] for answer in answers[backend]]) for backend in BACKENDS
     }
@@ -195,8 +197,9 @@ def draw(axes, results):
         at = [i + offset for i in range(len(names))]
         axes.errorbar(middle, at, xerr=error, fmt="o", markersize=4, elinewidth=1, capsize=2, label=label)
     for i, name in enumerate(names):
-        if budget := results[name].get("budget"):
-            axes.plot([budget, budget], [i - 0.4, i + 0.4], color="black", linewidth=2)
+        for other, most in results[name].get("budgets", {}).items():
+            half = (-0.4, 0) if other == "jaxlib" else (0, 0.4)
+            axes.plot([most, most], [i + half[0], i + half[1]], color="black", linewidth=2)
     axes.axvline(1, color="grey", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names, fontsize=8)
@@ -237,13 +240,13 @@ def measure_all(workers, plugin, quick, chosen):
     heads = f"{'ours / stock':>22}  {'ours / plugin':>22}" + "".join(f"{backend + ', µs':>14}" for backend in BACKENDS)
     print(f"{'embedded':32} {heads}")
     out = {"rows": {}}
-    for name, asked, budget in rows(quick):
+    for name, asked, budgets in rows(quick):
         if not chosen(name):
             continue
         if asked["row"] == "computation":
             asked["length"] = length_of_a_millisecond(workers["jaxlib"])
         rounds = 9 if quick else 15 if asked["row"] in ("put", "fetch") else 45
-        out["rows"][name] = judged(*turns(workers, asked, rounds), budget)
+        out["rows"][name] = judged(*turns(workers, asked, rounds), budgets)
         print(line(name, out["rows"][name]), flush=True)
     if importlib.util.find_spec("pyarrow") is None:
         print("\nArrow: left out, there is no pyarrow")
