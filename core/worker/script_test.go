@@ -101,7 +101,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 		s.served.Go(func() { s.listen(i) })
 	}
 	for _, session := range []uint32{1, 2} {
-		s.tell(wire.KindSession, &wire.Session{Session: session, Devices: spans})
+		s.tell(wire.KindSession, &wire.Session{Session: session, Devices: spans, Settles: true})
 	}
 	t.Cleanup(s.close)
 	return s
@@ -150,6 +150,16 @@ func (s *script) listen(i int) {
 			}
 			for _, f := range m.Failed {
 				s.end(i, f.Number, f.Status.Err())
+			}
+		case wire.KindRejoin: // ends that it has are not told by themselves
+			m := new(wire.Rejoin)
+			statustest.Check(s.t, wire.Decode(kind, payload, m))
+			for _, h := range m.Holdings {
+				for _, g := range h.Gangs {
+					if _, told := s.ended[i][g.Gang]; g.Ended && !told {
+						s.end(i, g.Gang, g.Failed.Err())
+					}
+				}
 			}
 		case wire.KindCompiled:
 			m := new(wire.Compiled)
