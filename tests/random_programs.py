@@ -44,7 +44,7 @@ class Step:
     results: tuple[int, ...]
     place: Place
     donated: bool = False  # the first argument
-    pin: bool = False  # whether the first result has the place's spec, or whatever comes of it
+    pin: int = 0  # so many results have a sharding that is asked for, the first the place's spec
     own: str = ""  # one of OWN: what is added to the first result outside of the jitted function
 
 
@@ -169,10 +169,12 @@ def draw(seed: int, length: int = 8) -> Steps:
         known = functions(Place((0,), (1,)).grid(jax.devices()))
         name = r.choice([name for name in known if len(shape) == 2 or name in FLAT])
         arguments = [first]
+        two_meshes = False
         if known[name][0] == 2:
             second = r.choice([n for n, (s, d, _) in live.items() if (s, d) == (shape, dtype)])
             if live[second][2].devices != place.devices:
                 second = moved(second, place)
+            two_meshes = live[second][2].mesh != place.mesh
             arguments.append(second)
         results = jax.eval_shape(known[name][1], *[jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for _ in arguments])
         results = jax.tree.leaves(results)
@@ -180,7 +182,10 @@ def draw(seed: int, length: int = 8) -> Steps:
         donated = first in made and first not in arguments[1:] and r.random() < 0.4
         new = tuple(next(numbers) for _ in results)
         own = also.choice(["", "", *OWN])
-        out.steps.append(Step(name, tuple(arguments), new, place, donated, r.random() < 0.5, own))
+        pin = int(r.random() < 0.5)
+        if two_meshes:  # JAX may find no words for what comes of it: halves along an axis of eight
+            pin = len(results)
+        out.steps.append(Step(name, tuple(arguments), new, place, donated, pin, own))
         if donated:
             del live[first]
         for number, result in zip(new, results, strict=True):
@@ -204,8 +209,9 @@ class Program:
             _, function = functions(step.place.grid(self.devices))[step.name]
             more = {"donate_argnums": 0} if step.donated else {}
             if step.pin:
-                rest = (None,) * (len(step.results) - 1)
+                others = NamedSharding(step.place.grid(self.devices), P()) if step.pin > 1 else None
                 pinned = step.place.sharding(self.devices)
+                rest = (others,) * (len(step.results) - 1)
                 more["out_shardings"] = (pinned, *rest) if rest else pinned
             call = jax.jit(named(step.name, function), **more)
             self.calls.append((step, self.with_own(step, call) if step.own else call))

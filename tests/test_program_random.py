@@ -87,7 +87,7 @@ def test_the_programs_are_of_all_kinds():
     steps = [step for program in drawn for step in program.steps]
     assert {step.name for step in steps} >= {"reshard", "several", "all_reduce", "permute", "gather", "gram", "outer"}
     assert {step.own for step in steps} == {"", *random_programs.OWN}
-    assert any(step.donated for step in steps) and {step.pin for step in steps} == {True, False}
+    assert any(step.donated for step in steps) and {bool(step.pin) for step in steps} == {True, False}
     assert {len(step.place.devices) for step in steps} == {1, 2, 3, 4, 8}
     assert random_programs.draw(3) == random_programs.draw(3) != random_programs.draw(4)
     jax.clear_caches()
