@@ -34,7 +34,7 @@ BOTH = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxlib import xla_client
-from pathways import _backend
+from pathways import _backend, mpmd
 
 # The process gets another session between the clients of this one.
 others, make_beside = [], _backend._make_beside
@@ -105,6 +105,19 @@ follows = pathways.program(lambda v: plus(ahead(v, 2 * jnp.ones(6)), np.ones(6))
 for n in range(2):
     np.testing.assert_array_equal(follows(moved[0]), x + 4)
 
+# A function of pathways.mpmd has meshes of both.
+meshes = {"fast": Mesh(fast[:1], "d"), "host": Mesh(host[:1], "d")}
+part = lambda name: mpmd.named_computation(lambda a: 2 * a + 1, name=name)
+config = mpmd.make_config(meshes, {"a": "fast", "b": "host"})
+step = mpmd.jit(lambda a: part("b")(part("a")(a)), config).lower(x).compile()
+there = jax.device_put(x, *step.input_shardings)
+before = pathways.stats()
+there = step(there)
+after = pathways.stats()
+assert [after[k] - before[k] for k in ("puts", "fetches")] == [0, 0]
+assert there.devices() == {host[0]}
+np.testing.assert_array_equal(there, 4 * x + 3)
+
 # A slice is of the first platform, unless it says which.
 assert pathways.make_virtual_device_set().add_slice(devices=2).devices == fast
 assert pathways.make_virtual_device_set().add_slice(devices=2, island="default").devices == host
@@ -118,7 +131,7 @@ try:
     pathways.devices("tpu")
 except pathways.PathwaysError as error:
     assert "only of fast and cpu" in str(error)
-del one, two, moved, key, first, second, q, r, array
+del one, two, moved, key, first, second, q, r, array, step, there
 pathways.shutdown()
 pathways.init(platform="cpu")
 assert [d.platform for d in jax.devices()] == ["cpu"] * 2
