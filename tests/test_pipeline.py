@@ -260,7 +260,7 @@ def test_a_tied_weight_has_one_owner_where_gradients_add_up_in_stage_order(devic
     for g in others:
         total = total + jax.device_put(g["w"]["kernel"], total.sharding)
     expected = value, [{"w": {"kernel": total}, "b": first["b"]}, *({"b": g["b"]} for g in others)]
-    for name in ("1f1b", "gpipe", "zb-h1"):
+    for name in ("1f1b", "gpipe", "zb-h1", "zb-h2"):
         pipe = pathways.pipeline(list(zip([nested] * 3, own, places, strict=True)), 4, name, loss=loss, tied=tied)
         pipe._parts = untied._parts
         got = pipe.value_and_grad(batch, targets)
