@@ -15,10 +15,10 @@ import (
 // Time is counted on each device, by tenant: the time for which its gangs occupied the device, divided by its weight.
 // Each device has a virtual time: that at which the tenant which was served last began its turn. A tenant that comes
 // begins at the virtual time, so it neither has saved time up nor pays for others' (start-time fair queueing). Of the
-// gangs that are first in their sessions, the next place is for the one whose tenant leads least over those that are
-// furthest behind on the same devices. Which of a tenant's sessions that is follows from time that is counted in the
-// same way among these alone. So neither the number of its sessions nor their coming and going changes what a tenant
-// gets. A gang is charged its estimated cost when it gets its place, and the difference when it ends and was measured.
+// gangs that are first in their sessions, the next place is for the one whose tenant leads least over the virtual times
+// of its devices. Which of a tenant's sessions that is follows from time that is counted in the same way among these
+// alone. So neither the number of its sessions nor their coming and going changes what a tenant gets. A gang is charged
+// its estimated cost when it gets its place, and the difference when it ends and was measured.
 //
 // A session that is new to its tenant begins at what the tenant's sessions have had on average: if it began at their
 // virtual time, it would come before those that stay, and so would the next one. Tenants that are new do come before
@@ -45,13 +45,28 @@ import (
 // the next has its place already, so that the device has it then. So a session that is below its share waits for one
 // window at most, or for one gang that is longer and the end of another: the rest of it, if it takes longer than usual.
 //
+// # Gangs of several devices
+//
+// A tenant's lead is that of the device where it leads most: there it has its share, and on its other devices others
+// have what it leaves (max-min fairness). A device that no other tenant wants, or that is idle for much of the time,
+// keeps it from nothing, and does not count. What a tenant has yet to get on the device that counts is kept for it, up
+// to a bound. On its others it is at most the slack further behind, so that it does not come before those who use them
+// for long when it is to get more there.
+//
+// The devices of a gang begin together, so those that are free first are idle until the last one is. Three rules bound
+// that. Others come before the gang if they end before it is expected to begin (backfill). It has its place shortly
+// before it begins, or at once behind another one of the same devices, which is in step with it. And it keeps a device
+// idle that others want only for a small part of the time since its tenant last did so. Until then others pass it; the
+// longer they do, the longer the gap may be, and the more of its tenant's gangs follow in step when it begins. So
+// tenants whose sets of devices overlap have their shares over some seconds, but not over less.
+//
 // # Why every gang gets its place
 //
-// While a gang that is first in line waits for a device that is full, others leave room for it on all its devices. So
-// once it fits on a device it goes on to, and on the full one nothing is placed before it does: it waits for what was
-// placed there before, and that ends. Every gang comes first in line at some time, since each gang that is placed
-// before it puts that gang's tenant and session further ahead; and where devices differ in that, one that is overdue
-// comes first.
+// A gang that is first in line, and has to wait for a device, is passed by others for so long only as it takes until it
+// may keep each of its devices idle. Then nothing is placed before it on the device that is free last, and on others
+// only what ends before that: it waits for what was placed there before, and that ends. Every gang comes first in line
+// at some time, since each gang that is placed before it puts that gang's tenant and session further ahead; and where
+// devices differ in that, one that is overdue comes first, and nothing more is placed on its devices.
 //
 // # Costs
 //
@@ -91,9 +106,8 @@ type Fair struct {
 	passing           *Gang   // that has its place as of Push
 	alone             []int   // its groups
 	// Scratch of Pop:
-	pops   uint64    // calls that looked at the line
-	asking []asking  // heads that were not asked yet
-	first  []float64 // by group: the least finish of the parties whose heads are for it
+	pops   uint64   // calls that looked at the line
+	asking []asking // heads that were not asked yet
 }
 
 // DefaultWindow is the device time that is placed ahead if Fair has no Window: long enough that a device has work while
@@ -107,13 +121,18 @@ const early, long = 1. / 10, 1. / 2
 // asking is a head that may get the next place, in the line.
 type asking struct {
 	*head
-	lead  float64 // of its party over the one that is furthest behind on the same device; below 0 if it is overdue
-	among float64 // the same of its session, over those of its party
+	lead    float64 // of its party over the virtual time, on the device where that is most
+	among   float64 // that of its session, over those of its party
+	overdue bool
+	// When it is expected to begin, and for how long one of its devices is idle before. See fits.
+	begin, gap int64
 }
 
 // before reports whether a is asked before b: of equal ones the one that has waited longer.
 func (a *asking) before(b *asking) bool {
 	switch {
+	case a.overdue != b.overdue:
+		return a.overdue
 	case a.lead != b.lead:
 		return a.lead < b.lead
 	case a.among != b.among:
@@ -161,17 +180,28 @@ func (f *Fair) Pop() *Gang {
 		return nil
 	}
 	f.pops++
+	var soon asking
 	for open, next := len(f.groups), f.line(); open > 0 && next >= 0; next = f.next() { // open: where there may be room
 		a := f.take(next)
 		switch ahead := f.aheadOn(a.head); {
-		case ahead >= 0 && a.lead >= 0:
+		case ahead >= 0 && !a.overdue:
 			// Those that are asked after it are further ahead, so they wait with it.
-			open -= f.groups[ahead].close(f.groups[ahead].load)
-		case f.fits(a.head):
-			return f.place(a.head, a.lead < 0)
-		default:
-			open -= f.reserve(a.head)
+			if open -= f.groups[ahead].close(f.groups[ahead].load); len(a.groups) > 1 {
+				open -= f.hold(&a)
+			}
+		case !f.fits(&a):
+			open -= f.reserve(&a)
+		case a.gap == 0:
+			return f.place(&a)
+		default: // others come first that end before it begins
+			if f.beginsSoon(&a) && soon.head == nil {
+				soon = a
+			}
+			open -= f.reserve(&a)
 		}
+	}
+	if soon.head != nil {
+		return f.place(&soon)
 	}
 	return nil
 }
@@ -193,7 +223,7 @@ func (f *Fair) isAlone(s *share, g *Gang) bool {
 	}
 	s.used = true
 	for _, i := range f.alone {
-		f.begin(s, i)
+		f.begin(s, i, 0, 0)
 	}
 	return true
 }
@@ -217,47 +247,43 @@ func (f *Fair) endsSoon(at *group) bool {
 		return false
 	}
 	then := at.since + at.takes - int64(early*window)
-	if then > f.now {
-		f.due = cmp.Or(min(f.due, then), then)
-	}
+	f.wake(then)
 	return then <= f.now
 }
 
-// line finds, for each head, by how much others are behind it on the device where they are most so. It returns the one
-// to ask first, or -1.
+// wake has the gangs that wait be looked at again at a time that is to come.
+func (f *Fair) wake(then int64) {
+	if then > f.now {
+		f.due = cmp.Or(min(f.due, then), then)
+	}
+}
+
+// line finds the lead of each head, and returns the one to ask first, or -1.
 func (f *Fair) line() (next int) {
 	window := f.window()
 	for i, at := range f.groups {
-		at.room, f.first[i] = window, math.Inf(1)
+		at.settle(f.now, f.slack(at))
+		at.room, at.until, at.first = window, math.MaxInt64, math.Inf(1)
+		at.free = f.freeAt(at)
+		at.begin = at.free
 		if f.bound > 0 && at.parties > 0 {
 			f.divisionOf(i)
 		}
 	}
 	f.ask()
-	for i, at := range f.groups {
-		// One that another device keeps back for long must not make all that use this device seem far ahead.
-		f.first[i] = max(f.first[i], at.virtual-float64(f.slack(at)))
+	for _, at := range f.groups {
+		at.first = max(at.first, at.virtual) // none leads where all that want it do
 	}
 	next = -1
 	for k := range f.asking {
 		a := &f.asking[k]
-		if len(a.groups) == 1 {
-			a.lead = max(0, a.lead-f.first[a.groups[0]])
-		} else {
-			a.lead = 0
-			finish, first := a.of.finish, f.first
-			for _, i := range a.groups {
-				a.lead = max(a.lead, finish[i]-first[i])
-			}
-		}
+		a.lead = f.leadOf(a.head)
 		if f.crowded > 0 && a.of.heads > 1 {
 			for _, i := range a.groups {
 				a.among = max(a.among, a.s.on[i].finish-a.of.on[i].first)
 			}
 		}
-		if f.isOverdue(a.head) {
-			a.lead = -1
-		}
+		a.overdue = f.isOverdue(a.head)
 		if next < 0 || a.before(&f.asking[next]) {
 			next = k
 		}
@@ -267,6 +293,23 @@ func (f *Fair) line() (next int) {
 		next = f.next()
 	}
 	return next
+}
+
+// leadOf returns the lead of a head's party on the device where that is most: of those that count, or of all if none
+// does.
+func (f *Fair) leadOf(h *head) float64 {
+	most, all := math.Inf(-1), math.Inf(-1)
+	for _, i := range h.groups {
+		at := f.groups[i]
+		lead := h.of.finish[i] - at.first
+		if all = max(all, lead); at.isContended() {
+			most = max(most, lead)
+		}
+	}
+	if most == math.Inf(-1) {
+		return all
+	}
+	return most
 }
 
 // lineBehind has a head come after one that wants one of its devices, too, for a session of the same party that is
@@ -283,7 +326,7 @@ func (f *Fair) lineBehind() {
 		}
 	}
 	for k := range f.asking {
-		if a := &f.asking[k]; a.of.heads > 1 && a.lead >= 0 {
+		if a := &f.asking[k]; a.of.heads > 1 && !a.overdue {
 			for _, i := range a.groups {
 				if next := a.of.on[i].next; next.among < a.among {
 					a.lead = max(a.lead, next.lead)
@@ -299,7 +342,7 @@ func (f *Fair) lineBehind() {
 	}
 }
 
-// ask lists the heads that may have a place now, and writes for each group of devices the lead of the one that is
+// ask lists the heads that may have a place now, and finds for each group of devices the finish of the one that is
 // furthest behind there.
 func (f *Fair) ask() {
 	f.asking = f.asking[:0]
@@ -308,22 +351,21 @@ func (f *Fair) ask() {
 		p := h.of
 		if f.capped > 0 {
 			if until := f.kept(h); until > 0 { // others need not wait for it
-				f.due = cmp.Or(min(f.due, until), until)
+				f.wake(until)
 				continue
 			}
 		}
 		if f.bound > 0 {
 			f.reweighHead(h)
 		}
-		lead := 0.0
 		for _, i := range h.groups {
-			lead = p.finish[i]
-			f.first[i] = min(f.first[i], lead)
+			at := f.groups[i]
+			at.first = min(at.first, p.finish[i])
 		}
 		if f.crowded > 0 && p.heads > 1 {
 			f.lineAmong(h)
 		}
-		f.asking = append(f.asking, asking{head: h, lead: lead})
+		f.asking = append(f.asking, asking{head: h})
 	}
 }
 
@@ -405,13 +447,13 @@ func (f *Fair) aheadOn(h *head) (group int) {
 	return -1
 }
 
-// least returns the least finish of the parties that have gangs in a group, waiting or placed.
+// least returns the least finish of the parties that have gangs placed in a group. Others may wait for other devices.
 func (f *Fair) least(group int) float64 {
 	at := f.groups[group]
 	if at.counted != f.pops {
 		at.counted, at.least = f.pops, math.Inf(1)
 		for _, p := range f.parties {
-			if p.on[group].sessions > 0 {
+			if p.on[group].gangs > 0 {
 				at.least = min(at.least, p.finish[group])
 			}
 		}
@@ -425,7 +467,7 @@ func (f *Fair) leastAmong(p *party, group int) float64 {
 	if t.counted != f.pops {
 		t.counted, t.least = f.pops, math.Inf(1)
 		for _, s := range p.shares {
-			if u := &s.on[group]; u.isActive() {
+			if u := &s.on[group]; u.gangs > 0 {
 				t.least = min(t.least, u.finish)
 			}
 		}
@@ -433,33 +475,51 @@ func (f *Fair) leastAmong(p *party, group int) float64 {
 	return t.least
 }
 
-// fits reports whether a head can have its place.
-func (f *Fair) fits(h *head) bool {
-	cost := f.cost(h.gang)
-	for _, i := range h.groups {
+// fits reports whether a head can have its place: there is room on its devices, and it ends before those begin that
+// were asked before it and keep devices. It finds when the head is expected to begin.
+func (f *Fair) fits(a *asking) bool {
+	cost, first := f.cost(a.gang), int64(math.MaxInt64)
+	for _, i := range a.groups {
 		at := f.groups[i]
 		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room && (at.room < f.window() || !f.endsSoon(at)) {
 			return false
 		}
+		a.begin, first = max(a.begin, at.free), min(first, at.free)
+	}
+	end := a.begin + f.takes(a.gang)
+	for _, i := range a.groups {
+		if end > f.groups[i].until {
+			return false
+		}
+	}
+	if a.gap = a.begin - first; a.gap > 0 && f.areInStep(a.groups) {
+		a.gap = 0
 	}
 	return true
 }
 
-// reserve has those that are asked later leave room for a head, which does not fit. It returns in how many more groups
-// nothing may be placed.
-func (f *Fair) reserve(h *head) (closed int) {
-	room := f.window() - f.cost(h.gang)
-	for _, i := range h.groups {
-		closed += f.groups[i].close(room)
+// reserve has those that are asked later leave room for a head, which does not fit, or may begin later. It returns in
+// how many more groups nothing may be placed.
+func (f *Fair) reserve(a *asking) (closed int) {
+	if len(a.groups) > 1 {
+		return f.hold(a)
 	}
-	return closed
+	at, takes := f.groups[a.groups[0]], f.takes(a.gang)
+	at.begin += takes
+	if at.free+takes > at.until {
+		return 0 // it comes after another that waits for the devices, and shorter ones may come before both
+	}
+	return at.close(f.window() - f.cost(a.gang))
 }
 
 // place places a head, and charges it.
-func (f *Fair) place(h *head, overdue bool) *Gang {
-	g := h.gang
-	f.charge(h.s, g, h.groups, overdue)
-	f.leave(h)
+func (f *Fair) place(a *asking) *Gang {
+	g := a.gang
+	if len(a.groups) > 1 && !f.areInStep(a.groups) {
+		f.countGaps(a)
+	}
+	f.charge(a.s, g, a.groups, a.overdue)
+	f.leave(a.head)
 	return g
 }
 
@@ -472,9 +532,11 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 			at.virtual = max(at.virtual, p.finish[i])
 			t.virtual = max(t.virtual, u.finish)
 		}
+		at.settle(f.now, f.slack(at))
 		if at.load += cost; at.gangs == 0 {
 			at.since = f.now
 		}
+		at.last = g.ID
 		at.gangs++
 		at.counts(g, 1)
 		p.charge(i, cost, f.weightOf(p, i))
@@ -545,6 +607,7 @@ func (f *Fair) Done(g *Gang, time int64) {
 // end takes a gang that has its place out of a group, and corrects what it was charged there.
 func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at, p, cost := f.groups[group], s.of, f.cost(g)
+	at.settle(f.now, f.slack(at))
 	at.load -= cost
 	at.gangs--
 	at.counts(g, -1)

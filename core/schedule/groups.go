@@ -10,10 +10,15 @@ type group struct {
 	load    int64   // estimated cost of what is placed and has not ended, in nanoseconds on each device
 	gangs   int     // placed and not ended
 	unknown int     // of these, those that were not measured, or may wait for later ones
+	calls   int     // of these, those that may wait for later ones
 	takes   int64   // what the others take by their estimates
 	since   int64   // from when the oldest of these can have run: the last end there, or its own placement
 	longest int64   // of those that have ended
 	virtual float64 // virtual time, in nanoseconds for a weight of 1
+	last    uint64  // the gang that was placed there last
+	unused  int64   // time of its devices lately; see settle
+	spare   bool    // that is much
+	settled int64   // the time for which these are right
 	// Of the parties that have gangs, first in their sessions or placed: their number, the sum of their weights, and that
 	// of their keys, which says which ones they are.
 	parties int
@@ -24,6 +29,10 @@ type group struct {
 	least   float64 // the least finish of these parties
 	counted uint64  // the call of Pop for which that is right
 	room    int64   // the load up to which gangs may be placed
+	first   float64 // the virtual time, or the least finish of those that wait, if that is later
+	free    int64   // when what is placed is expected to have ended
+	begin   int64   // when the next is expected to begin behind those that were asked, and wait
+	until   int64   // when what is placed now has to have ended, for one of these
 }
 
 // enter records that a party has gangs now.
@@ -45,6 +54,9 @@ func (at *group) exit(p *party) {
 
 // counts takes a gang into what the placed ones take, or out of it.
 func (at *group) counts(g *Gang, n int) {
+	if g.Calls {
+		at.calls += n
+	}
 	if g.Calls || g.Cost <= 0 {
 		at.unknown += n
 	} else {
@@ -88,7 +100,6 @@ func (f *Fair) divide(set *mask) {
 				s.on = append(s.on, s.on[i])
 			}
 		}
-		f.first = append(f.first, 0)
 		f.version++
 	}
 	if some {
@@ -99,7 +110,6 @@ func (f *Fair) divide(set *mask) {
 				s.on = append(s.on, use{})
 			}
 		}
-		f.first = append(f.first, 0)
 		f.version++
 	}
 }

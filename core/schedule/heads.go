@@ -68,8 +68,7 @@ func (s *share) isAfter(q follower, before []follower) bool {
 			slices.ContainsFunc(before, func(o follower) bool { return slices.Contains(q.after, o.gang.ID) }))
 }
 
-// newHead has a gang wait for its place, and begins its turn: at the virtual time of a device where nothing of its
-// party, or of its session, is under way, and elsewhere at most the slack behind it.
+// newHead has a gang wait for its place, and begins its turn.
 func (f *Fair) newHead(s *share, g *Gang) {
 	var h *head
 	if n := len(f.idle); n > 0 {
@@ -88,25 +87,36 @@ func (f *Fair) newHead(s *share, g *Gang) {
 	}
 	s.used = true
 	f.locate(h)
+	behind, among := f.behind(h)
 	for _, i := range h.groups {
-		f.begin(s, i)
+		f.begin(s, i, behind, among)
 		f.set(s, i, s.on[i].gangs, true)
 	}
 }
 
-// begin begins the turn of a session's gang on a group's devices.
-func (f *Fair) begin(s *share, group int) {
+// begin begins the turn of a session's gang on a group's devices, with what its party, and the session among the
+// party's, are behind on all its devices. Where nothing of its party, or of its session, is under way, it begins at
+// the virtual time, or even with the party that is furthest behind there, which has its turn now; otherwise it is at
+// most the slack further behind.
+func (f *Fair) begin(s *share, group int, behind, among float64) {
 	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
 	begin := at.virtual
-	if t.sessions > 0 {
-		begin -= float64(f.slack(at)) // whatever its weight, as in line: otherwise it pays for what keeps it back elsewhere
+	switch {
+	case t.sessions > 0: // the slack whatever its weight: otherwise it pays for what keeps it back elsewhere
+		begin -= float64(f.slack(at)) + behind
+	case len(f.groups) > 1:
+		for _, o := range f.parties {
+			if o.on[group].sessions > 0 {
+				begin = min(begin, o.finish[group])
+			}
+		}
 	}
 	p.finish[group] = max(p.finish[group], begin)
 	switch begin = t.virtual; {
 	case !u.known:
 		u.known, begin = true, max(t.mean, t.virtual)
 	case u.gangs > 0:
-		begin -= float64(f.slack(at))
+		begin -= float64(f.slack(at)) + among
 	}
 	u.finish = max(u.finish, begin)
 }

@@ -31,6 +31,7 @@ type turns struct {
 	// sessions waited then.
 	virtual, mean float64
 	by            *division // that its weight was of last, nil where it was the one of its terms
+	held          float64   // the virtual time since which the party has not kept the devices idle; see mayHold
 	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
@@ -301,7 +302,7 @@ func (f *Fair) forget() {
 			}
 		}
 	case f.queued == 0 && f.placed == 0 && !slices.ContainsFunc(f.parties, f.owes):
-		f.groups, f.first, f.shares, f.last, f.parties = nil, nil, nil, nil, nil
+		f.groups, f.shares, f.last, f.parties = nil, nil, nil, nil
 		f.bound, f.capped = 0, 0
 		f.divisions, f.slots, f.freeSlots = nil, 0, nil
 	case f.pushed%often == 0:

@@ -1,0 +1,146 @@
+package schedule
+
+import "math"
+
+// The devices of a gang begin together, so those that are free before the last one are idle until then: that is a gap.
+// Here is how long gaps are expected to be, and which of them a head may keep from others.
+
+// The bounds of gaps. Tenants miss a part of their shares that is at most mostIdle for each tenant of wider gangs,
+// since devices are idle for that. Those of wider gangs wait for up to mostHeld for a short gap, and are behind
+// meanwhile.
+const (
+	mostIdle = 1. / 32 // of a device's time: for the gaps of one tenant's gangs
+	leastGap = 1. / 16 // of the window: what a gap counts at least, since estimates are not exact
+	mostHeld = 8       // times the slack: the device time after which a gap may be of any length
+)
+
+// freeAt returns when what is placed on a group's devices is expected to have ended. What takes longer than expected is
+// expected to take as much more as it has yet. Nothing waits for the end of what may wait for later gangs.
+func (f *Fair) freeAt(at *group) int64 {
+	if at.gangs == 0 || at.calls > 0 {
+		return f.now
+	}
+	then := at.since + at.takes + int64(at.unknown)*f.window()
+	return max(then, 2*f.now-then)
+}
+
+// takes returns how long a gang is expected to take.
+func (f *Fair) takes(g *Gang) int64 { return max(f.cost(g), g.Cost) }
+
+// areInStep reports whether the gang that was placed last on each of some groups' devices is the same one. Then they
+// are free at the same time, whenever that is.
+func (f *Fair) areInStep(groups []int) bool {
+	for _, i := range groups {
+		if f.groups[i].last != f.groups[groups[0]].last {
+			return false
+		}
+	}
+	return true
+}
+
+// beginsSoon reports whether a head is about to begin. If it is not yet, it is looked at again then.
+func (f *Fair) beginsSoon(a *asking) bool {
+	then := a.begin - int64(early*float64(f.window()))
+	f.wake(then)
+	return then <= f.now
+}
+
+// hold has those that are asked later end before a head is expected to begin, on the devices that it may keep idle. It
+// returns in how many more groups nothing may be placed.
+func (f *Fair) hold(a *asking) (closed int) {
+	begin, free := int64(0), int64(0)
+	for _, i := range a.groups {
+		begin, free = max(begin, f.groups[i].begin), max(free, f.groups[i].free)
+	}
+	inStep := begin == free && f.areInStep(a.groups)
+	for _, i := range a.groups {
+		at := f.groups[i]
+		if !inStep && !a.overdue && !f.mayHold(a.of, i, begin-at.free) {
+			continue
+		}
+		if at.gangs == 0 {
+			f.wake(f.now + int64(early*float64(f.window()))) // it may take longer, and then others pass
+		}
+		at.until = min(at.until, begin)
+		if a.overdue || inStep { // it waits for nothing else, or what comes between would end that
+			at.until = f.now
+		}
+		if at.begin = begin + f.takes(a.gang); at.until <= at.free {
+			closed += at.close(at.load)
+		}
+	}
+	return closed
+}
+
+// mayHold reports whether a party's gangs may keep a group's devices idle for so long: by the device time that all have
+// had there since they last did.
+func (f *Fair) mayHold(p *party, group int, gap int64) bool {
+	at := f.groups[group]
+	return f.gapCost(at, gap) <= f.weights(group)*(at.virtual-p.on[group].held)
+}
+
+// gapCost returns the device time of which a gap is the part that may be idle.
+func (f *Fair) gapCost(at *group, gap int64) float64 {
+	return min(max(float64(gap), leastGap*float64(f.window()))/mostIdle, mostHeld*float64(f.slack(at)))
+}
+
+// countGaps counts the gaps before a head, which gets its place, against what its party may keep idle.
+func (f *Fair) countGaps(a *asking) {
+	for _, i := range a.groups {
+		at, t := f.groups[i], &a.of.on[i]
+		from, weights := at.free, f.weights(i)
+		if at.gangs == 0 {
+			from = max(at.since, a.since)
+		}
+		held := max(t.held, at.virtual-mostHeld*float64(f.slack(at))/weights)
+		t.held = min(at.virtual, held+f.gapCost(at, a.begin-from)/weights)
+	}
+}
+
+// weights returns the sum of the weights of the parties that have gangs in a group.
+func (f *Fair) weights(group int) float64 {
+	if f.bound == 0 {
+		return f.groups[group].weights
+	}
+	const least = 1e-6 // as division.weight
+	return 1 / max(f.divisionOf(group).level, least)
+}
+
+// behind returns by how much a head's party is behind on the device where that is least, of those that count, and its
+// session among the party's: as far as that may come from gangs that have passed it.
+func (f *Fair) behind(h *head) (party, session float64) {
+	if len(f.groups) == 1 {
+		return 0, 0 // nothing but its turn keeps a gang back
+	}
+	party, session = math.Inf(1), math.Inf(1)
+	for _, i := range h.groups {
+		at, t := f.groups[i], &h.of.on[i]
+		if t.sessions > 0 {
+			most := mostHeld * float64(f.slack(at))
+			party, session = min(party, most/f.weights(i)), min(session, most/float64(t.sessions))
+		}
+		if len(h.groups) == 1 || at.isContended() {
+			party = min(party, max(0, at.virtual-h.of.finish[i]))
+		}
+		if len(h.groups) == 1 || t.sessions > 1 && !at.spare {
+			session = min(session, max(0, t.virtual-h.s.on[i].finish))
+		}
+	}
+	return party, session
+}
+
+// settle counts for how long a group's devices were idle lately: an eighth of the time for which they are in use is
+// taken off. Where more than the slack remains, they have time to spare.
+func (at *group) settle(now, slack int64) {
+	const spent = 8
+	if d := now - at.settled; at.gangs == 0 {
+		at.unused += d
+	} else {
+		at.unused -= d / spent
+	}
+	at.unused = min(max(0, at.unused), 2*slack)
+	at.spare, at.settled = at.unused > slack, now
+}
+
+// isContended reports whether several parties want a group's devices, and these have no time to spare.
+func (at *group) isContended() bool { return at.parties > 1 && !at.spare }

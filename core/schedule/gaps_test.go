@@ -1,0 +1,63 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+)
+
+// steps is a State that shares devices, and the gangs that have started.
+type steps struct {
+	s       *State
+	started []uint64
+}
+
+func (s *steps) step(ev Event) {
+	for _, a := range s.s.Step(ev, nil) {
+		if a.Kind == Start {
+			s.started = append(s.started, a.ID)
+			s.s.Step(Event{Kind: Launched, ID: a.ID, Now: ev.Now}, nil)
+		}
+	}
+}
+
+func (s *steps) submit(g Gang) { s.step(Event{Kind: Submit, Gang: g}) }
+
+func (s *steps) expect(t *testing.T, when string, want ...uint64) {
+	t.Helper()
+	if !slices.Equal(s.started, want) {
+		t.Errorf("%s gangs %v have started, expected %v", when, s.started, want)
+	}
+	s.s.check()
+}
+
+// A gang of two devices, of which one is in use, has its place shortly before that is free. Until then one that ends
+// before has the other device, though it comes later, and one that takes longer comes after both.
+func TestFairPlacesShortGangsBeforeAWideOneThatWaits(t *testing.T) {
+	s := &steps{s: New(Config{Policy: new(Fair)})}
+	s.submit(Gang{ID: 1, Session: 1, Devices: Devices(0), Cost: 30e6})
+	for id := range uint64(20) { // for long, no device has been idle for a tenant's sake
+		s.submit(Gang{ID: 10 + id, Session: 4 + uint32(id%2), Devices: Devices(1), Cost: 100e6})
+		s.step(Event{Kind: Completed, ID: 10 + id, Time: 100e6})
+	}
+	s.started = nil
+	s.submit(Gang{ID: 3, Session: 3, Devices: Devices(0, 1), Cost: 5e6})
+	s.submit(Gang{ID: 4, Session: 4, Devices: Devices(1), Cost: 40e6})
+	s.submit(Gang{ID: 5, Session: 5, Devices: Devices(1), Cost: 10e6})
+	s.expect(t, "at first", 5)
+	if due := s.s.Due(); due != 25e6 {
+		t.Errorf("the gang of both devices is due at %d, expected 25 ms", due)
+	}
+	s.step(Event{Kind: Completed, ID: 5, Time: 10e6, Now: 10e6})
+	s.step(Event{Kind: Resume, Now: 25e6})
+	s.expect(t, "when the device in use is about to be free", 5, 3, 4)
+}
+
+// A gang that may wait for later ones of its session keeps none of them from its place, however long it takes.
+func TestFairWaitsForNoGangThatMayWaitForLaterOnes(t *testing.T) {
+	s := &steps{s: New(Config{Policy: new(Fair)})}
+	s.submit(Gang{ID: 1, Session: 1, Devices: Devices(0, 1), Calls: true})
+	s.submit(Gang{ID: 2, Session: 2, Devices: Devices(2), Cost: 20e6})
+	s.submit(Gang{ID: 3, Session: 1, Devices: Devices(1, 2), Cost: 1e6})
+	s.step(Event{Kind: Resume, Now: 15e6})
+	s.expect(t, "when the other device is about to be free", 1, 2, 3)
+}
