@@ -39,7 +39,8 @@ var (
 // hop is how long a message is under way from one machine of a datacenter to another.
 const hop = 50 * time.Microsecond
 
-// onItsClock runs f with a cluster on a clock of its own. Its network may have a bandwidth; messages take hop.
+// onItsClock runs f with a cluster on a clock of its own. Its network may have a bandwidth; messages take hop, unless
+// it says how long.
 func onItsClock(t *testing.T, c cluster.InProcess, f func(t *testing.T, l *cluster.Local)) {
 	t.Helper()
 	onTheClockOf(t, c, *clockWorkers, sim.Options{Devices: *clockEach}, f)
@@ -53,7 +54,9 @@ func onTheClockOf(t *testing.T, c cluster.InProcess, workers int, o sim.Options,
 		if c.Network == nil {
 			c.Network = &inproc.Conditions{}
 		}
-		c.Network.Delay = func(string, string) time.Duration { return hop }
+		if c.Network.Delay == nil {
+			c.Network.Delay = func(string, string) time.Duration { return hop }
+		}
 		o.Island = sim.NewIsland(sim.Real, 1)
 		c.Drivers = simulatedOn(t, workers, o)
 		f(t, start(t, c))

@@ -25,6 +25,7 @@ import (
 // of that island's.
 var islandsSend = flag.String("islands-send", "0.03,0.3",
 	"how long the gradients of a step are under way, as parts of the time that it computes")
+var islandsDelay = flag.Duration("islands-delay", hop, "how long a message is under way from one island to the other")
 
 const (
 	layers       = 16
@@ -63,7 +64,13 @@ func TestTwoIslandsHideTheirExchangeBehindTheBackward(t *testing.T) {
 				c := cluster.InProcess{Islands: []string{"west", "east"}}
 				bytes := float64(layers * layerNumbers * 4 * *clockEach)
 				bandwidth := bytes / (part * stepCost.Seconds())
-				c.Network = &inproc.Conditions{Bandwidth: func(string, string) float64 { return bandwidth }}
+				c.Network = &inproc.Conditions{Bandwidth: func(string, string) float64 { return bandwidth },
+					Delay: func(from, to string) time.Duration {
+						if strings.HasPrefix(from, "worker") && strings.HasPrefix(to, "worker") {
+							return *islandsDelay
+						}
+						return hop
+					}}
 				onItsClock(t, c, func(t *testing.T, l *cluster.Local) {
 					const steps = 32
 					m := newIslands(t, l, e)

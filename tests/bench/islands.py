@@ -16,16 +16,25 @@ SENDS = (
     1.5,
     2,
 )  # time on the network, of a step's computing
+DELAYS = ("50us", "1ms", "5ms")  # of a message: within a datacenter, and between two
 PAPERS = "0.03"  # the ratio of the paper and of PaLM, which send after the backward
 WAYS = {"after": "sent after the backward", "overlapped": "sent during it", "late": "used a step later"}
 
 
 def figure12(quick):
     """Throughput as a part of that of one island of twice the size: {part: {way: share}}."""
-    test, sends = "^TestTwoIslandsHideTheirExchangeBehindTheBackward$", SENDS[1::4] if quick else SENDS
-    so = ("-clock-devices", str(DEVICES), "-islands-send", ",".join(map(str, sends)))
-    found = {}
-    for name, got in gobench.attributes("./core/cluster", test, *so).items():
+    return measured("-islands-send", ",".join(map(str, SENDS[1::4] if quick else SENDS)))
+
+
+def delays(quick):
+    """The same at the paper's ratio, by how long a message is under way: {delay: {way: share}}."""
+    chosen = DELAYS[::2] if quick else DELAYS
+    return {delay: measured("-islands-send", PAPERS, "-islands-delay", delay)[PAPERS] for delay in chosen}
+
+
+def measured(*so):
+    test, found = "^TestTwoIslandsHideTheirExchangeBehindTheBackward$", {}
+    for name, got in gobench.attributes("./core/cluster", test, "-clock-devices", str(DEVICES), *so).items():
         _, send, way = name.split("/")
         found.setdefault(send.partition("=")[2], {})[way] = got["use"]
     return found
@@ -57,3 +66,15 @@ def page12(data):
         " says exactly what it computes."
     )
     return text
+
+
+def page_delays(data):
+    text = ["### Where messages take longer", ""]
+    text += paragraph(
+        f"The same at {PAPERS}, by how long a message, or the first byte of an array, is under way from one island to"
+        " the other; above it is 50 µs. A step computes for 48 ms. It waits for one such delay if its own gradients are"
+        " used, and for none if they are used a step later."
+    )
+    names = [delay.replace("us", " µs").replace("ms", " ms") for delay in data]
+    rows = [[name, *(f"{of[way]:.1%}" for way in WAYS)] for name, of in zip(names, data.values(), strict=True)]
+    return [*text, table(["delay", *WAYS.values()], rows), ""]

@@ -1,6 +1,6 @@
 """Repeats the dispatch experiments of the Pathways paper (Barham et al., MLSys 2022) beside other systems, in turns.
 
-    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,slow,…] [--out DIR]
+    python tests/bench/paper.py [--quick] [--figures 5,6,7,8,9,11,12,delay,…] [--out DIR]
 
 Writes a page, README.md, with tables and plots, and paper.json. What runs on this machine has workers that share its
 processors; what says "simulated" has real messages and a real control plane, and devices that take the time they are
@@ -443,6 +443,7 @@ FIGURES = {
     "9": (sharing.figure9, sharing.page9),
     "11": (sharing.figure11, sharing.page11),
     "12": (islands.figure12, islands.page12),
+    "delay": (islands.delays, islands.page_delays),
     "slow": (slow.measure, slow.page),
     "table1": (models.measure, models.page),
     "table2": (stages.table2, stages.page2),

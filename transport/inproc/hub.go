@@ -20,8 +20,9 @@ const longCopy = 256 << 10
 type Hub struct {
 	pool *shm.Pool
 
-	// Delay is how long it takes the receiver to hear of a block, set before the
-	// first Push; nil is no time. For simulation.
+	// Delay is how long it takes the receiver to hear of a block, and where there is a
+	// Bandwidth, how long a byte of it is under way; set before the first Push; nil is
+	// no time. For simulation.
 	Delay func(from, to uint64) time.Duration
 	// Bandwidth is how many bytes a second go from one process to another, block after
 	// block, set before the first Push; nil, or 0 or less: any number.

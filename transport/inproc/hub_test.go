@@ -96,7 +96,8 @@ func TestBlocksShareABandwidth(t *testing.T) {
 		pool := shm.NewPool(shm.Config{Limit: 1 << 20})
 		defer pool.Trim()
 		hub := NewHub(pool)
-		hub.Delay = func(uint64, uint64) time.Duration { return 0 }
+		const delay = 100 * time.Millisecond // of an offer, and then of the bytes
+		hub.Delay = func(uint64, uint64) time.Duration { return delay }
 		hub.Bandwidth = func(from, to uint64) float64 { return map[uint64]float64{1: 1000, 2: 500}[from] }
 		var all []*Exchange
 		for i := range uint64(3) {
@@ -110,11 +111,11 @@ func TestBlocksShareABandwidth(t *testing.T) {
 			from, to, id uint64
 			want         time.Duration
 		}{
-			{1, 2, 1, time.Second},
-			{1, 2, 2, 2 * time.Second},
-			{1, 3, 3, time.Second},
-			{2, 1, 4, 2 * time.Second},
-			{3, 1, 5, 0},
+			{1, 2, 1, time.Second + 2*delay},
+			{1, 2, 2, 2*time.Second + 2*delay},
+			{1, 3, 3, time.Second + 4*delay},
+			{2, 1, 4, 2*time.Second + 5*delay},
+			{3, 1, 5, 5 * delay},
 		} {
 			key := transport.Key{Space: 1, ID: w.id}
 			all[w.from-1].PushBytes(w.to, key, make([]byte, 1000), nil)
@@ -123,7 +124,7 @@ func TestBlocksShareABandwidth(t *testing.T) {
 					t.Errorf("block %d from %d to %d: %v after %v, want it after %v", w.id, w.from, w.to, err, took, w.want)
 				}
 			})
-			synctest.Wait()
+			time.Sleep(delay) // so that the next is offered later
 		}
 		time.Sleep(3 * time.Second)
 	})

@@ -10,7 +10,8 @@ import (
 // take their time, and connections can be cut or broken. Within a connection and
 // direction they stay in order; on others, they overtake each other.
 type Conditions struct {
-	// Delay is how long a message from one part to another takes.
+	// Delay is how long a message from one part to another takes, and a block's last
+	// byte after it was sent, where there is a Bandwidth.
 	Delay func(from, to string) time.Duration
 	// Bandwidth is how many bytes a second of blocks, such as arrays, go from one
 	// process to another; nil, or 0 or less: any number.
@@ -215,7 +216,8 @@ func (n *Network) Break(part string) {
 	}
 }
 
-// cross calls f when the bytes, which are there now, have crossed the way: at once where it has no bandwidth.
+// cross calls f when the bytes, which are there now, have crossed the way: at once where it has no bandwidth, and else
+// a delay after the last was sent.
 func (t *transfer) cross(f func()) {
 	h, w, rate := t.from.hub, way{t.from.self, t.to.self}, 0.0
 	if h.Bandwidth != nil {
@@ -233,5 +235,9 @@ func (t *transfer) cross(f func()) {
 		begin = h.busy[w]
 	}
 	h.busy[w] = begin.Add(time.Duration(float64(t.size) / rate * float64(time.Second)))
-	time.AfterFunc(h.busy[w].Sub(now), f)
+	last := h.busy[w].Sub(now)
+	if h.Delay != nil {
+		last += h.Delay(w.from, w.to)
+	}
+	time.AfterFunc(last, f)
 }
