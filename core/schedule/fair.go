@@ -121,18 +121,18 @@ const early, long = 1. / 10, 1. / 2
 // asking is a head that may get the next place, in the line.
 type asking struct {
 	*head
-	lead    float64 // of its party over the virtual time, on the device where that is most
-	among   float64 // that of its session, over those of its party
-	overdue bool
-	// When it is expected to begin, and for how long one of its devices is idle before. See fits.
-	begin, gap int64
+	lead  float64 // of its party over the virtual time, on the device where that is most; overdue, or a number
+	among float64 // that of its session, over those of its party
 }
+
+// overdue is the lead of a head that has waited for too long.
+var overdue = math.Inf(-1)
+
+func (a *asking) isOverdue() bool { return a.lead == overdue }
 
 // before reports whether a is asked before b: of equal ones the one that has waited longer.
 func (a *asking) before(b *asking) bool {
 	switch {
-	case a.overdue != b.overdue:
-		return a.overdue
 	case a.lead != b.lead:
 		return a.lead < b.lead
 	case a.among != b.among:
@@ -184,7 +184,7 @@ func (f *Fair) Pop() *Gang {
 	for open, next := len(f.groups), f.line(); open > 0 && next >= 0; next = f.next() { // open: where there may be room
 		a := f.take(next)
 		switch ahead := f.aheadOn(a.head); {
-		case ahead >= 0 && !a.overdue:
+		case ahead >= 0 && !a.isOverdue():
 			// Those that are asked after it are further ahead, so they wait with it.
 			if open -= f.groups[ahead].close(f.groups[ahead].load); len(a.groups) > 1 {
 				open -= f.hold(&a)
@@ -277,13 +277,19 @@ func (f *Fair) line() (next int) {
 	next = -1
 	for k := range f.asking {
 		a := &f.asking[k]
-		a.lead = f.leadOf(a.head)
+		if len(a.groups) == 1 {
+			a.lead = a.of.finish[a.groups[0]] - f.groups[a.groups[0]].first
+		} else {
+			a.lead = f.leadOf(a.head)
+		}
 		if f.crowded > 0 && a.of.heads > 1 {
 			for _, i := range a.groups {
 				a.among = max(a.among, a.s.on[i].finish-a.of.on[i].first)
 			}
 		}
-		a.overdue = f.isOverdue(a.head)
+		if f.isOverdue(a.head) {
+			a.lead = overdue
+		}
 		if next < 0 || a.before(&f.asking[next]) {
 			next = k
 		}
@@ -326,7 +332,7 @@ func (f *Fair) lineBehind() {
 		}
 	}
 	for k := range f.asking {
-		if a := &f.asking[k]; a.of.heads > 1 && !a.overdue {
+		if a := &f.asking[k]; a.of.heads > 1 && !a.isOverdue() {
 			for _, i := range a.groups {
 				if next := a.of.on[i].next; next.among < a.among {
 					a.lead = max(a.lead, next.lead)
@@ -479,6 +485,7 @@ func (f *Fair) leastAmong(p *party, group int) float64 {
 // were asked before it and keep devices. It finds when the head is expected to begin.
 func (f *Fair) fits(a *asking) bool {
 	cost, first := f.cost(a.gang), int64(math.MaxInt64)
+	a.begin = 0
 	for _, i := range a.groups {
 		at := f.groups[i]
 		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room && (at.room < f.window() || !f.endsSoon(at)) {
@@ -518,7 +525,7 @@ func (f *Fair) place(a *asking) *Gang {
 	if len(a.groups) > 1 && !f.areInStep(a.groups) {
 		f.countGaps(a)
 	}
-	f.charge(a.s, g, a.groups, a.overdue)
+	f.charge(a.s, g, a.groups, a.isOverdue())
 	f.leave(a.head)
 	return g
 }

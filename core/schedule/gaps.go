@@ -55,14 +55,14 @@ func (f *Fair) hold(a *asking) (closed int) {
 	inStep := begin == free && f.areInStep(a.groups)
 	for _, i := range a.groups {
 		at := f.groups[i]
-		if !inStep && !a.overdue && !f.mayHold(a.of, i, begin-at.free) {
+		if !inStep && !a.isOverdue() && !f.mayHold(a.of, i, begin-at.free) {
 			continue
 		}
 		if at.gangs == 0 {
 			f.wake(f.now + int64(early*float64(f.window()))) // it may take longer, and then others pass
 		}
 		at.until = min(at.until, begin)
-		if a.overdue || inStep { // it waits for nothing else, or what comes between would end that
+		if inStep || a.isOverdue() { // it waits for nothing else, or what comes between would end that
 			at.until = f.now
 		}
 		if at.begin = begin + f.takes(a.gang); at.until <= at.free {
