@@ -274,14 +274,6 @@ func (m *Map) Leave(worker uint64) {
 	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
 }
 
-// Islands returns every island that has ever had a worker, by index. The caller must
-// not change the slice.
-func (m *Map) Islands() []*Island { return m.islands }
-
-// Workers returns the workers of an island, sorted by name. The caller must not change
-// the slice.
-func (is *Island) Workers() []*Worker { return is.members }
-
 // Platform returns the platform of an island's devices; "" while it has no workers.
 func (is *Island) Platform() string {
 	if len(is.members) == 0 {
