@@ -136,7 +136,6 @@ type Buffer interface {
 	Shape() shape.Shape
 	Device() int // local index
 	Memory() string
-	Bytes() int64 // on the device
 	// Ready returns an event that fires when the contents exist, or with an error if
 	// they never will.
 	Ready() Event
@@ -145,11 +144,10 @@ type Buffer interface {
 	ToHost(dst []byte) (Event, error)
 	// CopyTo copies to another device or memory of the same driver.
 	CopyTo(device int, memory string) (Buffer, error)
-	// Deleted reports whether the contents were donated or deleted.
+	// Deleted reports whether the contents were donated, or the buffer was closed.
 	Deleted() bool
-	// Delete frees the contents, at once or when the work that reads them is done. Later
-	// use is an error.
-	Delete()
+	// Close frees the contents, at once or when the work that reads them is done. Later use is an error, a second Close
+	// does nothing.
 	Close()
 }
 
@@ -157,7 +155,7 @@ type Buffer interface {
 type Viewer interface {
 	// View returns the contents, dense and row-major, once Ready has fired without an
 	// error; nil if the host cannot access them or they have another layout. The bytes
-	// are valid until the buffer is closed, deleted or donated, and must not be written.
+	// are valid until the buffer is closed or donated, and must not be written.
 	View() []byte
 }
 

@@ -189,8 +189,8 @@ var executions = []check{
 		s := f32(4)
 		in := r.put(s, encode(s, ramp(s, 1)), 0)
 		out := r.execute(r.compile(Copy, s, on(0)), []device.Buffer{in})
-		in.Delete()
-		r.values("a computation's copy after its input was deleted", out.Outputs[0][0], ramp(s, 1))
+		in.Close()
+		r.values("a computation's copy after its input was closed", out.Outputs[0][0], ramp(s, 1))
 	}},
 	{"Execute/EveryDevice", 0, func(r *rig) {
 		s, devs := f32(3, 2), r.all()

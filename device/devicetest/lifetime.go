@@ -12,19 +12,17 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// lifetimes checks deleting, closing and the accounting of memory.
+// lifetimes checks closing and the accounting of memory.
 var lifetimes = []check{
-	{"Delete", 1, func(r *rig) {
+	{"Close", 1, func(r *rig) {
 		s := f32(4)
 		exe := r.compile(AddOne, s, on(0))
 		for _, c := range []struct {
 			name string
 			end  func(device.Buffer)
 		}{
-			{"deleted", device.Buffer.Delete},
-			{"deleted twice", func(b device.Buffer) { b.Delete(); b.Delete() }},
 			{"closed", device.Buffer.Close},
-			{"deleted and closed", func(b device.Buffer) { b.Delete(); b.Close() }},
+			{"twice closed", func(b device.Buffer) { b.Close(); b.Close() }},
 		} {
 			b := r.ramps(s, on(0))[0][0]
 			if b.Deleted() {
@@ -46,25 +44,23 @@ var lifetimes = []check{
 			_ = b.Ready().Wait(r.ctx) // fires, one way or the other
 		}
 	}},
-	{"Delete/InUse", 1, func(r *rig) {
+	{"Close/InUse", 1, func(r *rig) {
 		s := f32(4)
-		for _, end := range []func(device.Buffer){device.Buffer.Delete, device.Buffer.Close} {
-			slow := r.execute(r.compile(Slow, s, on(0)), r.ramps(s, on(0))...)
-			mid := slow.Outputs[0][0]
-			dst := r.memory(s.HostBytes())
-			read, err := mid.ToHost(dst)
-			statustest.OKf(r, err, "ToHost")
-			out := r.execute(r.compile(AddOne, s, on(0)), []device.Buffer{mid})
-			copied, err := mid.CopyTo(0, "")
-			statustest.OKf(r, err, "CopyTo")
-			r.keep(copied)
-			end(mid) // before it is made, and before it is read
-			r.values("made from a buffer that was closed", out.Outputs[0][0], plus(ramp(s, 0), 1))
-			r.values("copied from a buffer that was closed", copied, ramp(s, 0))
-			r.wait(read)
-			if got := fmt.Sprint(decode(s, dst)); got != fmt.Sprint(ramp(s, 0)) {
-				r.Errorf("read from a buffer that was closed: %s", got)
-			}
+		slow := r.execute(r.compile(Slow, s, on(0)), r.ramps(s, on(0))...)
+		mid := slow.Outputs[0][0]
+		dst := r.memory(s.HostBytes())
+		read, err := mid.ToHost(dst)
+		statustest.OKf(r, err, "ToHost")
+		out := r.execute(r.compile(AddOne, s, on(0)), []device.Buffer{mid})
+		copied, err := mid.CopyTo(0, "")
+		statustest.OKf(r, err, "CopyTo")
+		r.keep(copied)
+		mid.Close() // before it is made, and before it is read
+		r.values("made from a buffer that was closed", out.Outputs[0][0], plus(ramp(s, 0), 1))
+		r.values("copied from a buffer that was closed", copied, ramp(s, 0))
+		r.wait(read)
+		if got := fmt.Sprint(decode(s, dst)); got != fmt.Sprint(ramp(s, 0)) {
+			r.Errorf("read from a buffer that was closed: %s", got)
 		}
 	}},
 	{"Close/Executable", 1, func(r *rig) {
@@ -196,7 +192,7 @@ var parallel = []check{
 				for range 10 {
 					out, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
 					if err != nil {
-						r.refused("Execute on a buffer that may be deleted", err, gone, argument(0))
+						r.refused("Execute on a buffer that may be closed", err, gone, argument(0))
 						continue
 					}
 					statustest.Check(r, r.holds(out.Outputs[0][0], plus(ramp(s, 1), 1)))
@@ -204,7 +200,7 @@ var parallel = []check{
 				}
 			})
 		}
-		work.Go(func() { b.Delete() })
+		work.Go(func() { b.Close() })
 		work.Wait()
 	}},
 	{"Parallel/Compile", 1, func(r *rig) {

@@ -99,10 +99,6 @@ pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool
   PWDRV_DO(PJRT_Buffer_IsDeleted, args.buffer = buffer, *deleted = args.is_deleted);
 }
 
-pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer) {
-  PWDRV_DO(PJRT_Buffer_Delete, args.buffer = buffer);
-}
-
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer) {
   PWDRV_COUNT(buffers, -1);
   PWDRV_DO(PJRT_Buffer_Destroy, args.buffer = buffer);

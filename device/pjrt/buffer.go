@@ -188,9 +188,6 @@ func (b *Buffer) Device() int { return b.local }
 // Memory returns the kind of memory that the buffer is in.
 func (b *Buffer) Memory() string { return b.client.devices[b.local].Memories[b.memory].Kind }
 
-// Bytes returns the buffer's size on the device.
-func (b *Buffer) Bytes() int64 { return b.bytes }
-
 // Order implements device.Ordered.
 func (b *Buffer) Order() ([]int64, error) {
 	if err := b.useContents(); err != nil {
@@ -302,7 +299,7 @@ func (b *Buffer) CopyTo(local int, memory string) (device.Buffer, error) {
 	return copied, nil
 }
 
-// Deleted reports whether the contents were donated or deleted, or the buffer was closed.
+// Deleted reports whether the contents were donated, or the buffer was closed.
 func (b *Buffer) Deleted() bool {
 	if b.use() != nil {
 		return true
@@ -316,16 +313,6 @@ func (b *Buffer) deleted() bool {
 	var deleted C.bool
 	err := b.client.plugin.check(C.pwdrv_buffer_deleted(b.client.plugin.api, b.raw, &deleted))
 	return err == nil && bool(deleted)
-}
-
-// Delete frees the contents at once, or after the work that reads them.
-func (b *Buffer) Delete() {
-	if b.use() != nil {
-		return
-	}
-	defer b.release()
-	b.uncount()
-	_ = b.client.plugin.check(C.pwdrv_buffer_delete(b.client.plugin.api, b.raw))
 }
 
 // Close deletes the buffer. A second Close does nothing.

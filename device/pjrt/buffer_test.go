@@ -300,11 +300,10 @@ func TestEachMemoryIsCounted(t *testing.T) {
 			if s, err := c.MemoryStats(0); err != nil || s.InUse != want {
 				t.Errorf("with 1024 bytes in %s, %d are in use on the device, want %d (%v)", m.Kind, s.InUse, want, err)
 			}
-			b.Delete()
-			b.Delete()
+			b.Close()
 			b.Close()
 			if s, _ := c.MemoryStats(0); s.InUse != 0 {
-				t.Errorf("%d bytes of %s are in use after Delete", s.InUse, m.Kind)
+				t.Errorf("%d bytes of %s are in use after Close", s.InUse, m.Kind)
 			}
 		}
 	})

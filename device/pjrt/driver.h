@@ -145,7 +145,6 @@ pwdrv_status pwdrv_buffer_order(const PJRT_Api* api, PJRT_Buffer* buffer, int64_
 pwdrv_status pwdrv_buffer_pointer(const PJRT_Api* api, PJRT_Buffer* buffer, void** pointer);
 pwdrv_status pwdrv_buffer_ready(const PJRT_Api* api, PJRT_Buffer* buffer, PJRT_Event** event);
 pwdrv_status pwdrv_buffer_deleted(const PJRT_Api* api, PJRT_Buffer* buffer, bool* deleted);
-pwdrv_status pwdrv_buffer_delete(const PJRT_Api* api, PJRT_Buffer* buffer);
 pwdrv_status pwdrv_buffer_destroy(const PJRT_Api* api, PJRT_Buffer* buffer);
 
 // Executables. What is read of a PJRT_Executable lives as long as it does.

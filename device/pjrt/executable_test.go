@@ -102,7 +102,8 @@ func TestRefusedWhole(t *testing.T) {
 			compileoptions.New(2, 1, []int{0, 1}, false))
 		a := put(t, c, device.Host{Shape: f32(2), Data: floats(1, 2)})
 		b := put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})
-		b.Delete()
+		run(t, compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(2), 1), compileoptions.New(1, 1, []int{1}, false)),
+			[]device.Buffer{b})
 		_, err := x.Execute(device.Run{Inputs: [][]device.Buffer{{a}, {b}}, Only: -1})
 		refused(t, err, status.FailedPrecondition, "argument 0", "device 1", "deleted or donated")
 		b = put(t, c, device.Host{Shape: f32(2), Data: floats(3, 4), Device: 1})

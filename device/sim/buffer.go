@@ -18,7 +18,7 @@ type buffer struct {
 
 	// The island's lock guards the rest.
 	store *storage // nil when the contents are gone
-	gone  string   // why: deleted, donated, closed
+	gone  string   // why: donated, closed
 }
 
 // Shape implements device.Buffer.
@@ -29,9 +29,6 @@ func (b *buffer) Device() int { return b.on.local }
 
 // Memory implements device.Buffer.
 func (b *buffer) Memory() string { return b.mem.kind }
-
-// Bytes implements device.Buffer.
-func (b *buffer) Bytes() int64 { return b.shape.Bytes() }
 
 // Ready implements device.Buffer.
 func (b *buffer) Ready() device.Event { return b.ready }
@@ -145,18 +142,13 @@ func (b *buffer) Deleted() bool {
 	return b.store == nil
 }
 
-// Delete implements device.Buffer.
-func (b *buffer) Delete() { b.end("deleted") }
-
 // Close implements device.Buffer.
-func (b *buffer) Close() { b.end("closed") }
-
-func (b *buffer) end(how string) {
+func (b *buffer) Close() {
 	is := b.on.drv.is
 	is.mu.Lock()
 	defer is.unlock()
 	if b.store != nil {
 		b.store.release()
-		b.store, b.gone = nil, how
+		b.store, b.gone = nil, "closed"
 	}
 }
