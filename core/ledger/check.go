@@ -54,7 +54,7 @@ func (l *Ledger) checkSlots() (bytes map[*extent]int64, live int) {
 // and the bytes of those that leave.
 func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, objects map[*extent]int) (n int) {
 	for i, prev := a.first, none; i != none; i, prev = l.slot(i).next, i {
-		if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.refs < 1 {
+		if s := l.slot(i); s.extent.owner != a || s.prev != prev || s.retired {
 			panic(fmt.Sprintf("ledger: the list of owner %d is broken at slot %d", o, i))
 		}
 		objects[l.slot(i).extent]++
@@ -63,7 +63,7 @@ func (l *Ledger) checkLists(o Owner, a *account, leaving map[*extent]int64, obje
 	last := none
 	for i := a.retired; i != none; i = l.slot(i).next {
 		s := l.slot(i)
-		if s.extent.owner != a || s.refs != 0 || last != none && l.slot(last).horizon > s.horizon {
+		if s.extent.owner != a || !s.retired || last != none && l.slot(last).horizon > s.horizon {
 			panic(fmt.Sprintf("ledger: the list of what owner %d retired is broken at slot %d", o, i))
 		}
 		leaving[s.extent] += s.bytes

@@ -9,9 +9,8 @@
 // # Guarantees
 //
 // Admit makes all objects of a request or none, and none that passes a device's limit; Charge makes one object whatever
-// the limits, for callers that have asked Fits. An object has one reference when it is made, and is counted until its
-// last reference has been dropped by Free, or by Retire and the Passed that follows, or until its owner goes. The ID
-// of an object that has gone is never used again, and does nothing.
+// the limits, for callers that have asked Fits. An object is counted until Free, or until Retire and the Passed that
+// follows, or until its owner goes. The ID of an object that has gone is never used again, and does nothing.
 //
 // # Concurrency
 //
@@ -52,9 +51,9 @@ type object struct {
 	gen        uint64
 	extent     *extent // nil in a free slot
 	prev, next uint32  // neighbours in the owner's list; next also links retired objects, and free slots
-	refs       int32   // 0: it is retired
 	bytes      int64   // of a shard
 	label      string
+	retired    bool
 	horizon    uint64 // of a retired object: it goes when the owner's gangs have ended up to here
 }
 
@@ -166,7 +165,7 @@ func (l *Ledger) Charge(sp Spec) ID {
 	a := e.owner
 	s := l.slot(i)
 	s.gen++
-	s.extent, s.prev, s.next, s.refs, s.bytes, s.label = e, none, a.first, 1, sp.ShardBytes, sp.Label
+	s.extent, s.prev, s.next, s.bytes, s.label = e, none, a.first, sp.ShardBytes, sp.Label
 	if a.first != none {
 		l.slot(a.first).prev = i
 	}
@@ -180,38 +179,25 @@ func (l *Ledger) Charge(sp Spec) ID {
 	return s.id(i)
 }
 
-// Hold adds a reference to an object: the same bytes stand for one more array. An ID that names none, or one that was
-// retired, does nothing.
-func (l *Ledger) Hold(id ID) {
-	if s := l.find(id); s != nil && s.refs > 0 {
-		s.refs++
-	}
-}
-
-// Free drops a reference; with the last one the object goes. An ID that names none does nothing.
+// Free has an object go. An ID that names none, or one that was retired, does nothing.
 func (l *Ledger) Free(id ID) {
-	if s := l.find(id); s != nil && s.refs > 0 {
-		if s.refs--; s.refs == 0 {
-			l.remove(uint32(id & maxIndex))
-		}
+	if s := l.find(id); s != nil && !s.retired {
+		l.remove(uint32(id & maxIndex))
 	}
 	l.verify()
 }
 
-// Retire drops a reference; with the last one the object goes as soon as its owner's gangs have ended up to horizon,
-// of which Passed tells. Until then its bytes count as leaving. Horizons of one owner never decrease.
+// Retire has an object go as soon as its owner's gangs have ended up to horizon, of which Passed tells. Until then its
+// bytes count as leaving. Horizons of one owner never decrease.
 func (l *Ledger) Retire(id ID, horizon uint64) {
 	s := l.find(id)
-	if s == nil || s.refs == 0 {
-		return
-	}
-	if s.refs--; s.refs > 0 {
+	if s == nil || s.retired {
 		return
 	}
 	i := uint32(id & maxIndex)
 	a := s.extent.owner
 	l.unlink(i)
-	s.next, s.horizon = none, horizon
+	s.next, s.retired, s.horizon = none, true, horizon
 	if a.lastRetired == none {
 		a.retired = i
 	} else {
@@ -222,25 +208,23 @@ func (l *Ledger) Retire(id ID, horizon uint64) {
 	l.verify()
 }
 
-// Leave has all that an owner has leave, whatever still refers to it, when all of its gangs have ended, of which
-// DropOwner tells. An owner that leaves makes nothing any more.
+// Leave has all that an owner has leave when all of its gangs have ended, of which DropOwner tells. An owner that
+// leaves makes nothing any more.
 func (l *Ledger) Leave(o Owner) {
 	a := l.owners[o]
 	if a == nil {
 		return
 	}
 	for i := a.first; i != none; i = a.first {
-		s := l.slot(i)
-		s.refs = 1
-		l.Retire(s.id(i), math.MaxUint64)
+		l.Retire(l.slot(i).id(i), math.MaxUint64)
 	}
 }
 
 // Shrink takes bytes off each shard of an object: something else has taken their memory over. An ID that names none, or
-// an object that stands for several arrays, does nothing.
+// one that was retired, does nothing.
 func (l *Ledger) Shrink(id ID, bytes int64) {
 	s := l.find(id)
-	if s == nil || s.refs != 1 {
+	if s == nil || s.retired {
 		return
 	}
 	bytes = min(bytes, s.bytes)
@@ -300,7 +284,7 @@ func (l *Ledger) unlink(i uint32) {
 	}
 }
 
-// unretire takes the first of an owner's retired objects out of their list.
+// unretire takes the first of an owner's retired objects out of their list, to be removed.
 func (l *Ledger) unretire(a *account) uint32 {
 	i := a.retired
 	s := l.slot(i)
@@ -308,14 +292,13 @@ func (l *Ledger) unretire(a *account) uint32 {
 		a.lastRetired = none
 	}
 	l.space.leave(s.extent, -s.bytes)
-	s.horizon, s.refs = 0, -1 // in no list
 	return i
 }
 
 // remove takes an object's slot out of use.
 func (l *Ledger) remove(i uint32) {
 	s := l.slot(i)
-	if s.refs >= 0 {
+	if !s.retired {
 		l.unlink(i)
 	}
 	l.space.charge(s.extent, -s.bytes)

@@ -154,13 +154,11 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 	}
 }
 
-// What was retired counts until the gangs before it have ended, and says that it leaves; the same bytes under two
-// names go with the second.
+// What was retired counts until the gangs before it have ended, and says that it leaves.
 func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
 	statustest.OK(t, l.SetLimit(0, 10))
 	a, b := one(t, l, 1, Spec{ShardBytes: 4, Placement: p}), one(t, l, 1, Spec{ShardBytes: 5, Placement: p})
-	l.Hold(b)
 	more := []Spec{{ShardBytes: 4, Placement: p}}
 	holds := func(what string, use int64, fits, will bool) {
 		t.Helper()
@@ -172,7 +170,6 @@ func TestRetiredObjectsGoInTheirTime(t *testing.T) {
 	holds("at first", 9, false, false)
 	l.Retire(a, 3)
 	holds("with 4 that leave", 9, false, true)
-	l.Retire(b, 4)
 	l.Retire(a, 5)
 	if l.Passed(1, 2) {
 		t.Error("gang 2 has ended, and bytes left that gang 3 may use")

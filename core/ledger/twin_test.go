@@ -30,8 +30,8 @@ type twinPlace struct {
 
 type twinObject struct {
 	spec    Spec
-	refs    int
-	horizon uint64 // once it is retired
+	retired bool
+	horizon uint64
 }
 
 type twinTemp struct {
@@ -43,7 +43,7 @@ type twinTemp struct {
 // leave, without computations.
 func (w *twin) device(d int, later bool) (bytes, temp int64) {
 	for _, o := range w.objects {
-		if slices.Contains(w.places[o.spec.Placement].devices, d) && (!later || o.refs > 0) {
+		if slices.Contains(w.places[o.spec.Placement].devices, d) && (!later || !o.retired) {
 			bytes += o.spec.ShardBytes
 		}
 	}
@@ -82,7 +82,7 @@ func (w *twin) beyond(specs []Spec, limit int64, later bool) (device int, has, n
 		var used, more int64
 		for _, x := range w.objects {
 			p := w.places[x.spec.Placement]
-			if p.owner < 3 && slices.Contains(p.devices, d) && (!later || x.refs > 0) {
+			if p.owner < 3 && slices.Contains(p.devices, d) && (!later || !x.retired) {
 				used += x.spec.ShardBytes
 			}
 		}
@@ -101,7 +101,7 @@ func (w *twin) beyond(specs []Spec, limit int64, later bool) (device int, has, n
 // has returns the bytes on a device that an owner has and that do not leave.
 func (w *twin) has(o Owner, d int) (bytes int64) {
 	for _, x := range w.objects {
-		if p := w.places[x.spec.Placement]; p.owner == o && x.refs > 0 && slices.Contains(p.devices, d) {
+		if p := w.places[x.spec.Placement]; p.owner == o && !x.retired && slices.Contains(p.devices, d) {
 			bytes += x.spec.ShardBytes
 		}
 	}
@@ -206,10 +206,10 @@ func twinProperty(t *rapid.T) {
 			t.Fatalf("%d was used before", id)
 		}
 		ids = append(ids, id)
-		w.objects[id] = &twinObject{spec: s, refs: 1}
+		w.objects[id] = &twinObject{spec: s}
 	}
 	horizon := uint64(0)
-	calls := []string{"create", "create", "create", "charge", "free", "free", "hold", "retire", "retire", "passed",
+	calls := []string{"create", "create", "create", "charge", "free", "free", "retire", "retire", "passed",
 		"begin", "end", "fits", "fits", "owner", "drop", "limits", "leave", "shrink"}
 	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
 		if len(places) == 0 {
@@ -234,31 +234,22 @@ func twinProperty(t *rapid.T) {
 		case "free":
 			id := drawID()
 			l.Free(id)
-			if o := w.objects[id]; o != nil && o.refs > 0 {
-				if o.refs--; o.refs == 0 {
-					delete(w.objects, id)
-				}
-			}
-		case "hold":
-			id := drawID()
-			l.Hold(id)
-			if o := w.objects[id]; o != nil && o.refs > 0 {
-				o.refs++
+			if o := w.objects[id]; o != nil && !o.retired {
+				delete(w.objects, id)
 			}
 		case "retire":
 			id := drawID()
 			horizon += uint64(rapid.IntRange(0, 2).Draw(t, "gangs"))
 			l.Retire(id, horizon)
-			if o := w.objects[id]; o != nil && o.refs > 0 {
-				o.refs--
-				o.horizon = horizon
+			if o := w.objects[id]; o != nil && !o.retired {
+				o.retired, o.horizon = true, horizon
 			}
 		case "passed":
 			o := drawOwner()
 			w.ended[o] += uint64(rapid.IntRange(0, 3).Draw(t, "ended"))
 			before := len(w.objects)
 			maps.DeleteFunc(w.objects, func(_ ID, x *twinObject) bool {
-				return w.places[x.spec.Placement].owner == o && x.refs == 0 && x.horizon <= w.ended[o]
+				return w.places[x.spec.Placement].owner == o && x.retired && x.horizon <= w.ended[o]
 			})
 			if left := l.Passed(o, w.ended[o]); left != (before != len(w.objects)) {
 				t.Fatalf("bytes left: %t, %d objects before and %d after", left, before, len(w.objects))
@@ -318,15 +309,15 @@ func twinProperty(t *rapid.T) {
 			o := drawOwner()
 			l.Leave(o)
 			for _, x := range w.objects {
-				if w.places[x.spec.Placement].owner == o && x.refs > 0 {
-					x.refs, x.horizon = 0, math.MaxUint64
+				if w.places[x.spec.Placement].owner == o && !x.retired {
+					x.retired, x.horizon = true, math.MaxUint64
 				}
 			}
 			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
 		case "shrink":
 			id, bytes := drawID(), rapid.Int64Range(0, 20).Draw(t, "bytes")
 			l.Shrink(id, bytes)
-			if o := w.objects[id]; o != nil && o.refs == 1 {
+			if o := w.objects[id]; o != nil && !o.retired {
 				o.spec.ShardBytes -= min(bytes, o.spec.ShardBytes)
 			}
 		case "limits":
