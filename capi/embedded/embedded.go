@@ -171,9 +171,9 @@ func enter(t *C.pw_turn) (code C.int) {
 		Taken:   int64(t.taken),
 	}
 	out := core.Admitted{Objects: unsafe.Slice((*uint64)(t.objects), t.num_objects)}
-	turn, err := s.Admit(run, &out)
+	turn, err := s.Submit(run, &out)
 	if freeAll(err) {
-		turn, err = s.Admit(run, &out)
+		turn, err = s.Submit(run, &out)
 	}
 	t.gang, t.computation = C.uint64_t(turn.Gang), C.uint64_t(out.Computation)
 	t.can_wait = C.bool(err != nil && core.CanWait(err))

@@ -21,7 +21,7 @@ func TestSessionsAreIndependent(t *testing.T) {
 		sessions[i] = s
 		program, err := s.AddProgram(Program{Name: "both", Devices: []int{0, 1}, Outputs: []int64{64}})
 		statustest.OK(t, err)
-		turn, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
+		turn, err := s.Submit(Run{Program: program, Only: -1}, &Admitted{Objects: make([]uint64, 1)})
 		if err != nil || !turn.Now {
 			t.Fatalf("the first run of a session: %+v, %v", turn, err)
 		}
@@ -74,7 +74,7 @@ func TestRunsUnderWayCount(t *testing.T) {
 	}
 	admit := func(program uint64, taken int64) (Admitted, error) {
 		out := Admitted{Objects: make([]uint64, 1)}
-		_, err := s.Admit(Run{Program: program, Only: -1, Taken: taken}, &out)
+		_, err := s.Submit(Run{Program: program, Only: -1, Taken: taken}, &out)
 		return out, err
 	}
 	large, huge := program(40, 20), program(90, 20)
@@ -117,7 +117,7 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	}
 	run := func(program uint64, only int) (Admitted, error) {
 		out := Admitted{Objects: make([]uint64, 1)}
-		_, err := s.Admit(Run{Program: program, Only: only}, &out)
+		_, err := s.Submit(Run{Program: program, Only: only}, &out)
 		return out, err
 	}
 	small, large := program(30), program(80)

@@ -133,19 +133,14 @@ type Admitted struct {
 	Computation uint64
 }
 
-// Submit assigns a run its place in the order and creates one object per output. It
-// stores their IDs in objects, whose length is the program's number of outputs. On an
-// error nothing remains: the run has no turn and the objects do not exist.
+// Submit assigns a run its place in the order and creates one object per output. It stores their IDs in out, which has
+// room for the program's number of outputs. On an error nothing remains: the run has no turn and the objects do not
+// exist.
 //
 // Errors: NOT_FOUND for an unknown program, INVALID_ARGUMENT for an unknown device,
 // RESOURCE_EXHAUSTED if the outputs exceed a device's memory limit, which CanWait tells
 // apart, UNAVAILABLE after Close.
-func (s *Session) Submit(r Run, objects []uint64) (executor.Turn, error) {
-	return s.Admit(r, &Admitted{Objects: objects})
-}
-
-// Admit is Submit for programs that take memory while they run.
-func (s *Session) Admit(r Run, out *Admitted) (executor.Turn, error) {
+func (s *Session) Submit(r Run, out *Admitted) (executor.Turn, error) {
 	objects := out.Objects
 	s.mu.RLock()
 	p := s.programs[r.Program]

@@ -57,7 +57,7 @@ func upTo(n int) []int {
 func submit(t testing.TB, s *Session, r Run, outputs int) (executor.Turn, []uint64) {
 	t.Helper()
 	objects := make([]uint64, outputs)
-	turn, err := s.Submit(r, objects)
+	turn, err := s.Submit(r, &Admitted{Objects: objects})
 	statustest.OKf(t, err, "Submit")
 	return turn, objects
 }
@@ -96,7 +96,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 		t.Errorf("the number %d of a forgotten program is given again", id)
 	}
 	for _, id := range []uint64{0, gone, 12345, 1 << 63} {
-		turn, err := s.Submit(Run{Program: id, Only: -1}, make([]uint64, 1))
+		turn, err := s.Submit(Run{Program: id, Only: -1}, &Admitted{Objects: make([]uint64, 1)})
 		statustest.Fails(t, "Submit", err, status.NotFound, "program", "deleted")
 		if turn != (executor.Turn{}) {
 			t.Errorf("a refused run has turn %+v", turn)
@@ -151,7 +151,7 @@ func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
 	holds(t, s, "on device 5", 1, 0, 0, 0, 0, 0, 10)
 	_, on0 := submit(t, s, Run{Program: program, Only: -1}, 1)
 	holds(t, s, "where it was compiled for", 2, 10, 0, 0, 0, 0, 10)
-	_, err := s.Submit(Run{Program: program, Only: devices}, make([]uint64, 1))
+	_, err := s.Submit(Run{Program: program, Only: devices}, &Admitted{Objects: make([]uint64, 1)})
 	statustest.Fails(t, "Submit", err, status.InvalidArgument, "device 8", "8 devices")
 	s.Free(on5[0])
 	s.Free(on0[0])
@@ -179,17 +179,17 @@ func TestAfterAndNested(t *testing.T) {
 func TestSubmitUndoesItself(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	good, bad := add(t, s, upTo(devices), 8), add(t, s, upTo(devices), 8, 8, -1)
-	_, err := s.Submit(Run{Program: good, Only: -1}, make([]uint64, 2))
+	_, err := s.Submit(Run{Program: good, Only: -1}, &Admitted{Objects: make([]uint64, 2)})
 	statustest.Fails(t, "Submit with room for other outputs", err, status.Internal, "1 outputs", "for 2")
 
-	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3))
+	_, err = s.Submit(Run{Program: bad, Only: -1}, &Admitted{Objects: make([]uint64, 3)})
 	statustest.Fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run with its turn", 0)
 	turn, objects := submit(t, s, Run{Program: good, Only: -1}, 1)
 	if !turn.Now {
 		t.Fatal("the run that came to nothing kept its turn")
 	}
-	_, err = s.Submit(Run{Program: bad, Only: -1}, make([]uint64, 3)) // has to wait
+	_, err = s.Submit(Run{Program: bad, Only: -1}, &Admitted{Objects: make([]uint64, 3)}) // has to wait
 	statustest.Fails(t, "Submit", err, status.InvalidArgument)
 	holds(t, s, "after a run that had to wait", 1, 8, 8, 8, 8, 8, 8, 8, 8)
 	next, more := submit(t, s, Run{Program: good, Only: -1}, 1)
@@ -265,7 +265,7 @@ func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
 		s.Close()
 		holds(t, s, "after", 1, 0, 0, 0, 0, 0, 0, 0, 5)
 		statustest.Fails(t, "a run that waited", <-v.err, status.Cancelled, "shut down")
-		_, err := s.Submit(Run{Program: program, Only: -1}, make([]uint64, 1))
+		_, err := s.Submit(Run{Program: program, Only: -1}, &Admitted{Objects: make([]uint64, 1)})
 		statustest.Fails(t, "Submit after Close", err, status.Unavailable, "shut down")
 		if _, err := s.Place(0, 1); err == nil {
 			t.Error("Place after Close made an object")
@@ -325,7 +325,7 @@ func BenchmarkSubmitFree(b *testing.B) {
 			objects := make([]uint64, c.outputs)
 			b.ReportAllocs()
 			for b.Loop() {
-				turn, err := s.Submit(Run{Program: program, Only: -1}, objects)
+				turn, err := s.Submit(Run{Program: program, Only: -1}, &Admitted{Objects: objects})
 				if err != nil || !turn.Now {
 					b.Fatal("no turn", err)
 				}
