@@ -244,7 +244,6 @@ func pwGoCompleted(id, gang C.uint64_t) {
 //export pwGoProgram
 func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int32_t, numDevices C.size_t,
 	bytes *C.int64_t, numOutputs C.size_t, temp, codeBytes C.int64_t,
-	source *C.char, size C.size_t, format *C.char, formatSize C.size_t,
 	compiled *C.char, compiledSize C.size_t, compiledFormat *C.char, compiledFormatSize C.size_t,
 	time *C.pw_program_time, params **C.int64_t, program *C.uint64_t, message **C.char) (code C.int) {
 	defer base.Guard(&code, message)
@@ -252,9 +251,7 @@ func pwGoProgram(id C.uint64_t, name *C.char, collective C.bool, devices *C.int3
 	if s == nil {
 		return C.int(base.Fail(closed(), message))
 	}
-	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Temp: int64(temp), CodeBytes: int64(codeBytes),
-		Format: C.GoStringN(format, C.int(formatSize))}
-	p.Code = append(p.Code, unsafe.Slice((*byte)(unsafe.Pointer(source)), size)...)
+	p := core.Program{Name: C.GoString(name), Collective: bool(collective), Temp: int64(temp), CodeBytes: int64(codeBytes)}
 	for _, d := range unsafe.Slice(devices, numDevices) {
 		p.Devices = append(p.Devices, int(d))
 	}

@@ -207,14 +207,8 @@ static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   return NULL;
 }
 
-// source is a program as it was passed to be compiled; its code is NULL if the program was loaded.
-typedef struct {
-  const char *code, *format;
-  size_t code_size, format_size;
-} source;
-
 // tell_core registers the program with the core, and reads the core's description of its arguments.
-static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const source* from) {
+static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   PJRT_Program program;
   PJRT_Error* err = pw_optimized(x, &program);
   if (err) return err;
@@ -234,9 +228,8 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
     PW_COUNT(go_entries, 1);
     int refused =
         pwGoProgram(e->session, e->name, e->collective, local, num_local, bytes, e->num_outputs, e->temp, e->code,
-                    (char*)from->code, from->code_size, (char*)from->format, from->format_size, program.code,
-                    program.code_size, (char*)program.format, program.format_size, e->time, &params, &e->program,
-                    &message);
+                    program.code, program.code_size, (char*)program.format, program.format_size, e->time, &params,
+                    &e->program, &message);
     if (refused) err = pw_error_take((PJRT_Error_Code)refused, message);
     else if (params) err = read_params(e, params);
     else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead
@@ -250,8 +243,9 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x, const
   return err;
 }
 
-// loaded_new is pw_loaded_new for a source. On an error under is destroyed.
-static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const source* from,
+// loaded_new is pw_loaded_new for a program that was compiled from a text, or loaded where from is NULL. On an error
+// under is destroyed.
+static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, const PJRT_Program* from,
                               PJRT_LoadedExecutable** out) {
   PJRT_LoadedExecutable* e = pw_zeros(1, sizeof *e);
   if (e == NULL) {
@@ -265,10 +259,10 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
   e->pass = client->pass;
   e->refs = 1;
   e->num_params = -1;
-  e->donates = from->code == NULL || from->format_size != 4 || memcmp(from->format, "mlir", 4) != 0 ||
+  e->donates = from == NULL || from->format_size != 4 || memcmp(from->format, "mlir", 4) != 0 ||
                mentions(from->code, from->code_size, "tf.aliasing_output") ||
                mentions(from->code, from->code_size, "jax.buffer_donor");
-  e->calls_back = from->code == NULL || mentions(from->code, from->code_size, "python_cpu_callback");
+  e->calls_back = from == NULL || mentions(from->code, from->code_size, "python_cpu_callback");
   e->time = pw_program_time_new(client->times);
   PW_ARGS(PJRT_LoadedExecutable_GetExecutable_Args, get);
   get.loaded_executable = under;
@@ -280,7 +274,7 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
     if (err == NULL) err = read_devices(e);
     if (err == NULL) err = read_outputs(e, x);
     if (err == NULL) err = find_memories(e, x);
-    if (err == NULL) err = tell_core(e, x, from);
+    if (err == NULL) err = tell_core(e, x);
     destroy_executable(x);
   }
   if (err) {
@@ -293,8 +287,7 @@ static PJRT_Error* loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under,
 }
 
 PJRT_Error* pw_loaded_new(PJRT_Client* client, PJRT_LoadedExecutable* under, PJRT_LoadedExecutable** out) {
-  static const source none;
-  return loaded_new(client, under, &none, out);
+  return loaded_new(client, under, NULL, out);
 }
 
 void pw_loaded_drop(PJRT_LoadedExecutable* e) {
@@ -346,8 +339,7 @@ static PJRT_Error* compile(PJRT_Client_Compile_Args* args, PJRT_Program* program
   PJRT_Error* err = pw_under->PJRT_Client_Compile(&a);
   pp_compiled(begin);
   if (err) return explained(err);
-  source from = {program->code, program->format, program->code_size, program->format_size};
-  return loaded_new(args->client, a.executable, &from, &args->executable);
+  return loaded_new(args->client, a.executable, program, &args->executable);
 }
 
 PJRT_Error* pw_PJRT_Client_Compile(PJRT_Client_Compile_Args* args) {

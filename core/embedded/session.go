@@ -22,11 +22,6 @@ type Program struct {
 	Temp       int64   // bytes that it takes on each device while it runs, beside arguments and outputs
 	// CodeBytes is what the program itself takes of each device, see code.
 	CodeBytes int64
-	// Format and Code are the source, kept as long as the program so that it can be
-	// compiled again elsewhere. They are empty for a program that was loaded from its
-	// serialized form.
-	Format string
-	Code   []byte
 }
 
 // kept is a Program with values derived from it that each run needs.
