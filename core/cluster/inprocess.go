@@ -34,8 +34,7 @@ type InProcess struct {
 	Drivers []device.Driver
 	// Islands names each worker's island; nil puts all of them into one.
 	Islands    []string
-	Window     int           // see worker.Config, as what follows
-	Memory     int64         // MemoryLimit there; the controller admits by the drivers' own limits
+	Memory     int64         // MemoryLimit of worker.Config; the controller admits by the drivers' own limits
 	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
 	Silence    time.Duration
 	Lease      time.Duration
@@ -44,7 +43,6 @@ type InProcess struct {
 	FirstCome  bool
 	Tenants    *tenant.Table // clients belong to the tenants whose tokens they show
 	MemoryWait time.Duration
-	Limits     controller.Limits
 	// Evict replaces the restart of a worker's process, given by its index: its devices
 	// are then lost. Ending is called when a worker begins to end, which its devices may
 	// delay. See EvictAfter and what follows in worker.Config.
@@ -148,7 +146,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 func (c *InProcess) controller() (*controller.Server, error) {
 	return controller.NewServer(controller.ServerConfig{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential,
-		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Limits: c.Limits, Log: c.Log})
+		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Log: c.Log})
 }
 
 // Join adds a worker with these devices, whose index is the number of those that joined before. It is not called beside
@@ -177,7 +175,7 @@ func (l *Local) Join(ctx context.Context, name string, d device.Driver, island s
 	}
 	m.exchange = exchange
 	config := worker.Config{
-		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, Window: c.Window, MemoryLimit: c.Memory, Log: c.Log,
+		Name: name, Conn: conn, Driver: d, Exchange: m.exchange, MemoryLimit: c.Memory, Log: c.Log,
 		Heartbeat: time.Duration(welcome.HeartbeatMs) * time.Millisecond / 2,
 		Threads:   Threads(d), EvictAfter: c.EvictAfter, Apart: m.exchange.Apart,
 	}

@@ -63,10 +63,10 @@ type standing struct {
 }
 
 func newQueue(w *Worker, local int) *queue {
-	q := &queue{w: w, local: local, stopped: make(chan struct{}), flights: newFlights(w.config.Window)}
+	q := &queue{w: w, local: local, stopped: make(chan struct{}), flights: newFlights(window)}
 	c := &w.config
 	q.state = devicequeue.New(devicequeue.Config{
-		Device: local, Worker: c.Name, Window: c.Window, MemoryLimit: c.MemoryLimit, Owner: w.owner})
+		Device: local, Worker: c.Name, Window: window, MemoryLimit: c.MemoryLimit, Owner: w.owner})
 	q.box.wake, q.box.ended.L = make(chan struct{}, 1), &q.box.mu
 	d := w.driver.Devices()[local]
 	if d.Default < len(d.Memories) {

@@ -84,8 +84,6 @@ type Config struct {
 	Driver   device.Driver
 	Exchange transport.Mover
 	Engine   Engine // nil: programs whose collectives span processes are refused, but for the driver's own
-	// Window bounds the computations under way on one device; 0 is DefaultWindow.
-	Window int
 	// Threads is the pool that the devices share, where they are threads and not
 	// queues; see schedule.Threads. 0: they are queues.
 	Threads int
@@ -131,9 +129,9 @@ type Config struct {
 	Log     *slog.Logger // nil: nothing is logged
 }
 
-// DefaultWindow keeps a device busy and is half of what XLA's CPU client takes
-// before its Execute blocks.
-const DefaultWindow = 16
+// window bounds the computations under way on one device. It keeps a device busy and is half of what XLA's CPU client
+// takes before its Execute blocks.
+const window = 16
 
 // How long Close waits for the driver's work to end after all its waits have
 // been ended.
@@ -202,12 +200,9 @@ type Worker struct {
 //
 // Errors: INVALID_ARGUMENT, or why the driver does not take a collective handler.
 func New(c Config) (*Worker, error) {
-	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Window < 0 || c.Threads < 0 || c.MemoryLimit < 0 {
+	if c.Conn == nil || c.Driver == nil || c.Exchange == nil || c.Threads < 0 || c.MemoryLimit < 0 {
 		return nil, status.New(status.InvalidArgument,
 			"a worker needs a connection, a driver and an exchange, and bounds that are not negative")
-	}
-	if c.Window == 0 {
-		c.Window = DefaultWindow
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
