@@ -43,13 +43,13 @@ func (c *Chain) Say(depth int, format string, args ...any) {
 }
 
 // Gang says what a computation, or another operation, of a session does on each worker.
-func (c *Chain) Gang(s *wire.Report_SessionReport, gang uint64, depth int) {
+func (c *Chain) Gang(s *wire.Report_SessionReport, gang uint64) {
 	c.seen = map[partOf]bool{}
 	for _, k := range c.Report.EachWorker() {
-		c.part(s, k, gang, depth)
+		c.part(s, k, gang, 1)
 	}
 	for _, k := range c.Report.EachWorker() {
-		c.More(k, depth)
+		c.More(k, 1)
 	}
 }
 

@@ -36,7 +36,7 @@ const (
 // supervise runs a worker's children until ctx ends, or until one ends and must not be
 // replaced. This process ends with it.
 func (p *program) supervise(ctx context.Context, flags *pflag.FlagSet, name string, log *slog.Logger) error {
-	args := append(p.Self[1:len(p.Self):len(p.Self)], arguments("worker", flags, "--name="+name, "--"+lifeline+"=3")...)
+	args := append(p.Self[1:len(p.Self):len(p.Self)], arguments(flags, "--name="+name, "--"+lifeline+"=3")...)
 	for pause := firstPause; ; {
 		err := p.child(ctx, args)
 		var exit *exec.ExitError

@@ -277,7 +277,7 @@ func (p *program) serveWorker(ctx context.Context, c cluster.WorkerConfig, kind 
 	flags *pflag.FlagSet) (err error) {
 	c.Evict = func(error) {
 		if ctx.Err() == nil { // otherwise it was stopped and ends
-			fmt.Fprintf(p.err, "pathways: %v\n", p.restart(arguments("worker", flags, "--name="+c.Name)))
+			fmt.Fprintf(p.err, "pathways: %v\n", p.restart(arguments(flags, "--name="+c.Name)))
 			os.Exit(ExitFailed)
 		}
 	}

@@ -23,10 +23,10 @@ import (
 // controller ended. The results of what it still computes are lost in any case.
 const endGrace = 3 * time.Second
 
-// arguments returns a command line that starts a process with the same settings as this
+// arguments returns a command line that starts a worker with the same settings as this
 // one, from flags, variables and the file. more comes last and takes precedence.
-func arguments(command string, flags *pflag.FlagSet, more ...string) []string {
-	args := []string{command}
+func arguments(flags *pflag.FlagSet, more ...string) []string {
+	args := []string{"worker"}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Name != "help" {
 			args = append(args, "--"+f.Name+"="+f.Value.String())

@@ -132,7 +132,7 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 			w.Say(1, "%s after it on its devices", status.Count(len(gangs)-1, "computation"))
 			break
 		}
-		w.Gang(s, gang, 1)
+		w.Gang(s, gang)
 	}
 	for _, u := range s.Unanswered {
 		if !w.Silents[u.Worker] {
@@ -143,7 +143,7 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 		return
 	}
 	w.Say(1, "no device has reported that it computes or waits for this session: it goes on, or waits for its turn")
-	w.others(s, 2)
+	w.others(s)
 }
 
 // unanswered says what waits for a worker that says nothing, and for how long yet.
@@ -162,15 +162,15 @@ func (w *reasons) unanswered(u *wire.Report_Unanswered) {
 }
 
 // others says what devices do for other sessions.
-func (w *reasons) others(s *wire.Report_SessionReport, depth int) {
+func (w *reasons) others(s *wire.Report_SessionReport) {
 	for _, k := range w.Report.EachWorker() {
 		for _, c := range k.Last.GetRunning() {
 			if c.Session != s.Session {
-				w.Say(depth, "%s of %s computes %s of %s for %v", chain.DeviceList(c.Devices), k.Process.GetName(),
+				w.Say(2, "%s of %s computes %s of %s for %v", chain.DeviceList(c.Devices), k.Process.GetName(),
 					chain.Called(c.Program, c.Line), wire.Owner(c.Session, c.Client, c.User, c.Host), wire.Age(c.SinceMs))
 			}
 		}
-		w.More(k, depth)
+		w.More(k, 2)
 	}
 }
 

@@ -310,7 +310,7 @@ func (st *State) chain(g *gang) []string {
 		}
 	})
 	c.Report.Islands = []*wire.Report_Island{all}
-	c.Gang(&wire.Report_SessionReport{Session: g.s.id}, g.number, 1)
+	c.Gang(&wire.Report_SessionReport{Session: g.s.id}, g.number)
 	if len(c.Lines) == 0 { // it is behind other gangs, and cut
 		for _, w := range all.Workers {
 			c.Silent(w, true, 1)
