@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status"
 )
 
 // String formats the graph for people, one line per node: what it is, where it runs,
@@ -13,7 +14,7 @@ import (
 // the user's line.
 func (g *Graph) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "graph of %d nodes, %s", len(g.Nodes), count(g.Inputs, "input"))
+	fmt.Fprintf(&b, "graph of %d nodes, %s", len(g.Nodes), status.Count(g.Inputs, "input"))
 	if len(g.Outputs) > 0 {
 		fmt.Fprintf(&b, ", keeps %s", numbers(g.Outputs))
 	}
@@ -133,11 +134,4 @@ func numbers(list []uint64) string {
 		fmt.Fprint(&b, n)
 	}
 	return b.String()
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
