@@ -131,14 +131,11 @@ func (t *Table[O]) refused(peer uint64, key transport.Key) error {
 	return t.failed.Why(group{key.Space, key.ID})
 }
 
-// Withdraw takes an offer out, and reports whether it was there.
-func (t *Table[O]) Withdraw(peer uint64, key transport.Key) bool {
+// Withdraw takes an offer out, if it is there.
+func (t *Table[O]) Withdraw(peer uint64, key transport.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := slot{peer, key}
-	_, ok := t.offers[s]
-	delete(t.offers, s)
-	return ok
+	delete(t.offers, slot{peer, key})
 }
 
 // Fail takes out what there is of an operation, and remembers it.
