@@ -163,7 +163,7 @@ func (d *Driver) executable(prog *parsed, ids []int, code []byte) (device.Execut
 		return nil, status.New(status.InvalidArgument, "program %q calls its collectives and is for %d devices: want one, "+
 			"since each device runs it by itself", prog.Name, len(ids))
 	}
-	x := &executable{drv: d, prog: prog, ids: ids, code: bytes.Clone(code)}
+	x := &executable{drv: d, prog: prog, ids: ids}
 	seen := map[int]bool{}
 	for i, id := range ids {
 		if id < 0 || id >= d.total || seen[id] {

@@ -15,7 +15,6 @@ type executable struct {
 	ids   []int // devices of the gang
 	local []int // this member's devices, in the gang's order
 	place []int // their indices in ids
-	code  []byte
 	blob  []byte
 	print string
 

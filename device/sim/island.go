@@ -155,7 +155,7 @@ func (is *Island) arm() {
 	}
 	if is.clock == Instant {
 		is.turning = true
-		go is.carry(math.MaxInt64)
+		go is.carry()
 		return
 	}
 	wait := is.due[0].at - is.time()
@@ -174,10 +174,10 @@ func (is *Island) ring() {
 }
 
 // carry is the body of the goroutine of an Instant clock, which has set turning.
-func (is *Island) carry(end time.Duration) {
+func (is *Island) carry() {
 	is.mu.Lock()
 	is.turning = false
-	is.turn(end)
+	is.turn(math.MaxInt64)
 	is.unlock()
 }
 
