@@ -78,7 +78,6 @@ type Driver interface {
 // Device is one accelerator of a driver.
 type Device struct {
 	ID       int    // as the platform numbers it
-	Local    int    // index in Driver.Devices
 	Kind     string // such as "cpu" or "NVIDIA H200"
 	Memories []Memory
 	Default  int // index into Memories

@@ -247,7 +247,6 @@ func (c *Client) describe() error {
 		if err != nil {
 			return err
 		}
-		d.Local = i
 		c.devices = append(c.devices, d)
 		c.handles = append(c.handles, h)
 		c.local[raw] = i

@@ -61,7 +61,7 @@ func newDriver(o Options, m device.Membership, base, total int) *Driver {
 			v.mems = append(v.mems, &memory{kind: memoryKinds[k], limit: limit})
 		}
 		d.devs = append(d.devs, v)
-		listed := device.Device{ID: v.id, Local: i, Kind: "simulated"}
+		listed := device.Device{ID: v.id, Kind: "simulated"}
 		for k, kind := range memoryKinds {
 			listed.Memories = append(listed.Memories, device.Memory{ID: len(memoryKinds)*v.id + k, Kind: kind})
 		}
