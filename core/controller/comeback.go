@@ -564,7 +564,7 @@ func (st *State) readmit(g *gang, k *known) {
 			st.load(s, g.program, g.place)
 		}
 		if p := g.play; p != nil {
-			st.send(to, wire.KindPlayed, p.played(g.number, g.node, 1, st.config.Term))
+			st.send(to, wire.KindPlayed, p.played(g.number, g.node, 1))
 		} else if g.message != nil {
 			st.deliverParts(g, lack)
 		} else {

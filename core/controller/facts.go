@@ -67,8 +67,7 @@ func (st *State) keepSession(s *session) {
 	if !st.config.Keeps {
 		return
 	}
-	k := &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(), Epoch: s.view.Epoch(),
-		Client: s.process.Number}
+	k := &wire.KeptSession{Session: s.id, Devices: s.spans, Sized: s.view.Sized(), Epoch: s.view.Epoch()}
 	if s.offered != nil {
 		k.Offered = s.offered.spans
 	}
@@ -85,7 +84,7 @@ func (st *State) keepLoss(w *worker) {
 
 func (st *State) keepIsland(is *island) {
 	if st.config.Keeps {
-		st.keep(tableIslands, fmt.Sprintf("%010d", is.index), &wire.KeptIsland{Name: is.name, Index: uint32(is.index)})
+		st.keep(tableIslands, fmt.Sprintf("%010d", is.index), &wire.KeptIsland{Name: is.name})
 	}
 }
 

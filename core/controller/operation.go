@@ -338,8 +338,7 @@ func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) 
 // is true they do not change any more: where they are long, they are then copied only when they leave.
 func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation ...[]byte) {
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term,
-		Waited: waited}
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Waited: waited}
 	size := 0
 	for _, piece := range operation {
 		size += len(piece)
@@ -357,8 +356,7 @@ func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session,
 // deliverDispatchLate is deliverDispatch of long operations: a function of its own, since its closure takes memory.
 func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation [][]byte) {
-	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Term: st.config.Term,
-		Waited: waited}
+	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Waited: waited}
 	if !kept {
 		operation = [][]byte{slices.Concat(operation...)}
 	}

@@ -238,9 +238,9 @@ func (st *State) include(g *gang, workers set, conns []uint64) {
 }
 
 // played returns the message that sends nodes, of which the first has this gang number.
-func (p *play) played(gang uint64, from, count int, term uint64) *wire.Played {
+func (p *play) played(gang uint64, from, count int) *wire.Played {
 	return &wire.Played{Gang: gang, Session: p.s.id, Graph: p.g.id, Op: p.op, From: uint32(from), Count: uint32(count),
-		First: p.first, Inputs: p.inputs, Client: p.s.process.Number, Term: term}
+		First: p.first, Inputs: p.inputs, Client: p.s.process.Number}
 }
 
 // shut sends the nodes that are to leave together.
@@ -251,7 +251,7 @@ func (st *State) shut() {
 	}
 	p := o.play
 	from := len(st.buffer)
-	m := p.played(o.gang, o.from, o.count, st.config.Term)
+	m := p.played(o.gang, o.from, o.count)
 	st.buffer = m.Append(st.buffer)
 	o.play, o.count = nil, 0
 	to := p.g.all.conns

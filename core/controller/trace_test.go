@@ -446,7 +446,7 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 		case wire.KindDispatch:
 			m := new(wire.Dispatch)
 			into(m)
-			fmt.Fprintf(w, "gang %d of session %d for process %d, term %d: ", m.Gang, m.Session, m.Client, m.Term)
+			fmt.Fprintf(w, "gang %d of session %d for process %d: ", m.Gang, m.Session, m.Client)
 			if wire.Kind(m.Kind) == wire.KindFree {
 				f := new(wire.Free)
 				if err := proto.Unmarshal(m.Operation, f); err != nil {

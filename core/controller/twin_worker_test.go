@@ -82,8 +82,6 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
 		case !worker.known[m.Session]:
 			w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
-		case m.Term != w.config.Term:
-			w.t.Fatalf("term %d, want %d", m.Term, w.config.Term)
 		}
 		worker.last = m.Gang
 		if wire.Kind(m.Kind) == wire.KindRun {
@@ -119,7 +117,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("a worker is to play graph %d of session %d, which it does not know", m.Graph, m.Session)
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
-		case m.Term != w.config.Term || m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
+		case m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
 			w.t.Fatalf("a worker is to play %v of %v", m, g)
 		}
 		worker.last = m.Gang + uint64(m.Count) - 1

@@ -94,14 +94,13 @@ func (m *Played) Append(b []byte) []byte {
 	b = appendNumber(b, 6, m.Count)
 	b = appendNumber(b, 7, m.First)
 	b = appendNumbers(b, 8, m.Inputs)
-	b = appendNumber(b, 9, m.Client)
-	return appendNumber(b, 10, m.Term)
+	return appendNumber(b, 9, m.Client)
 }
 
 // Parse reads an encoded message.
 func (m *Played) Parse(b []byte) error {
 	m.Gang, m.Session, m.Graph, m.Op, m.From, m.Count, m.First = 0, 0, 0, 0, 0, 0, 0
-	m.Inputs, m.Client, m.Term = m.Inputs[:0], 0, 0
+	m.Inputs, m.Client = m.Inputs[:0], 0
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		b = rest
@@ -128,8 +127,6 @@ func (m *Played) Parse(b []byte) error {
 			m.First = f.value
 		case f.number == 9:
 			m.Client = f.value
-		case f.number == 10:
-			m.Term = f.value
 		}
 	}
 	return nil
@@ -157,13 +154,12 @@ func (m *Dispatch) AppendAround(b []byte, operation ...[]byte) []byte {
 		}
 	}
 	b = appendNumber(b, 5, m.Client)
-	b = appendNumber(b, 6, m.Term)
 	return appendNumber(b, 7, m.Waited)
 }
 
 // Parse reads an encoded message. Operation is memory of b.
 func (m *Dispatch) Parse(b []byte) error {
-	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Term, m.Waited = 0, 0, 0, nil, 0, 0, 0
+	m.Gang, m.Session, m.Kind, m.Operation, m.Client, m.Waited = 0, 0, 0, nil, 0, 0
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		b = rest
@@ -181,8 +177,6 @@ func (m *Dispatch) Parse(b []byte) error {
 			m.Kind = uint32(f.value)
 		case f.number == 5:
 			m.Client = f.value
-		case f.number == 6:
-			m.Term = f.value
 		case f.number == 7:
 			m.Waited = f.value
 		}

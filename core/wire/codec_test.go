@@ -63,9 +63,9 @@ func drawMessages(t *rapid.T) []appender {
 		&wire.Played{Gang: draw("gang"), Session: small.Draw(t, "session"), Graph: draw("graph"), Op: draw("op"),
 			From:  small.Draw(t, "from"),
 			Count: small.Draw(t, "count"), First: draw("first"), Inputs: list("inputs"),
-			Client: draw("client"), Term: draw("term")},
+			Client: draw("client")},
 		&wire.Dispatch{Gang: draw("gang"), Session: small.Draw(t, "session"), Kind: small.Draw(t, "kind"),
-			Operation: rapid.SliceOf(rapid.Byte()).Draw(t, "operation"), Client: draw("client"), Term: draw("term")},
+			Operation: rapid.SliceOf(rapid.Byte()).Draw(t, "operation"), Client: draw("client")},
 		ends,
 	}
 }
@@ -149,9 +149,9 @@ func FuzzParse(f *testing.F) {
 	add(&wire.Run{Op: 1, Program: 2, FirstOutput: 3, Inputs: []uint64{4, 0}, NotDonated: []uint32{1}, Only: 3,
 		Trace: []byte("x.py:1"),
 		Mixed: []*wire.Mixed{{Argument: 1, Pieces: []*wire.Piece{{Object: 9, Rows: 2}}}}})
-	add(&wire.Dispatch{Gang: 1, Session: 2, Kind: 20, Operation: []byte{1}, Client: 5, Term: 6})
+	add(&wire.Dispatch{Gang: 1, Session: 2, Kind: 20, Operation: []byte{1}, Client: 5})
 	add(&wire.Played{Gang: 1, Session: 2, Graph: 3, Op: 4, From: 5, Count: 6, First: 7,
-		Inputs: []uint64{8, 300}, Client: 9, Term: 10})
+		Inputs: []uint64{8, 300}, Client: 9})
 	add(&wire.Completed{Ok: []uint64{1, 300},
 		Failed: []*wire.Failure{{Number: 3, Status: &wire.Status{Code: 14, Message: "lost"}}}, Credit: 5})
 	f.Add([]byte{0x20, 0x05, 0x20, 0x06})       // numbers of a list that are not packed
@@ -187,8 +187,8 @@ func written() []appender {
 		&wire.Free{Objects: []uint64{1000, 1001, 1002, 1003}},
 		&wire.Play{Op: 1000, Graph: 3, Nodes: 128, First: 2000, Inputs: []uint64{1000, 1001}},
 		&wire.Played{Gang: 5000, Session: 3, Graph: 3, Op: 1000, From: 10, Count: 20, First: 2000,
-			Inputs: []uint64{1000, 1001}, Client: 9, Term: 1},
-		&wire.Dispatch{Gang: 5000, Session: 3, Kind: uint32(wire.KindRun), Operation: make([]byte, 30), Client: 9, Term: 1},
+			Inputs: []uint64{1000, 1001}, Client: 9},
+		&wire.Dispatch{Gang: 5000, Session: 3, Kind: uint32(wire.KindRun), Operation: make([]byte, 30), Client: 9},
 		&wire.Completed{Ok: []uint64{5000, 5001, 5002, 5003, 5004}},
 	}
 }

@@ -5420,7 +5420,6 @@ type Played struct {
 	First         uint64                 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`
 	Inputs        []uint64               `protobuf:"varint,8,rep,packed,name=inputs,proto3" json:"inputs,omitempty"`
 	Client        uint64                 `protobuf:"varint,9,opt,name=client,proto3" json:"client,omitempty"` // process number
-	Term          uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5518,13 +5517,6 @@ func (x *Played) GetClient() uint64 {
 	return 0
 }
 
-func (x *Played) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
 // Controller to worker: one operation in the island's order.
 type Dispatch struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -5534,7 +5526,6 @@ type Dispatch struct {
 	// As the client sent it. Of a put or a transfer for several workers, each is sent its own devices or moves.
 	Operation     []byte `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
 	Client        uint64 `protobuf:"varint,5,opt,name=client,proto3" json:"client,omitempty"` // process number: where fetched bytes go
-	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	Waited        uint64 `protobuf:"varint,7,opt,name=waited,proto3" json:"waited,omitempty"` // ns that the controller had it, while its session is profiled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5601,13 +5592,6 @@ func (x *Dispatch) GetOperation() []byte {
 func (x *Dispatch) GetClient() uint64 {
 	if x != nil {
 		return x.Client
-	}
-	return 0
-}
-
-func (x *Dispatch) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
 	}
 	return 0
 }
@@ -5975,13 +5959,11 @@ func (x *Abort) GetStatus() *Status {
 // be among them. To workers that were told of them, and to clients that have devices of theirs: numbers of those that
 // went.
 type Peers struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Come  []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`
-	Gone  []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
-	// Not sent: devices are virtual to a session, see Session.
-	Devices       []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
-	Why           *Status   `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`          // they went
-	Clients       bool      `protobuf:"varint,5,opt,name=clients,proto3" json:"clients,omitempty"` // that have gone: they have no part in collectives
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Come          []*Process             `protobuf:"bytes,1,rep,name=come,proto3" json:"come,omitempty"`
+	Gone          []uint64               `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	Why           *Status                `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`          // they went
+	Clients       bool                   `protobuf:"varint,5,opt,name=clients,proto3" json:"clients,omitempty"` // that have gone: they have no part in collectives
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6026,13 +6008,6 @@ func (x *Peers) GetCome() []*Process {
 func (x *Peers) GetGone() []uint64 {
 	if x != nil {
 		return x.Gone
-	}
-	return nil
-}
-
-func (x *Peers) GetDevices() []*Device {
-	if x != nil {
-		return x.Devices
 	}
 	return nil
 }
@@ -6503,8 +6478,7 @@ type HeldGang struct {
 	Op            uint64                 `protobuf:"varint,2,opt,name=op,proto3" json:"op,omitempty"`
 	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	Failed        *Status                `protobuf:"bytes,4,opt,name=failed,proto3" json:"failed,omitempty"`
-	Busy          uint64                 `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`                         // as that of Completed
-	NoMemory      bool                   `protobuf:"varint,6,opt,name=no_memory,json=noMemory,proto3" json:"no_memory,omitempty"` // as that of Failure
+	Busy          uint64                 `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"` // as that of Completed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6572,13 +6546,6 @@ func (x *HeldGang) GetBusy() uint64 {
 		return x.Busy
 	}
 	return 0
-}
-
-func (x *HeldGang) GetNoMemory() bool {
-	if x != nil {
-		return x.NoMemory
-	}
-	return false
 }
 
 // Client to controller, and on to the workers of its session: which operations it has heard the end of. Workers forget
@@ -6759,7 +6726,6 @@ type KeptSession struct {
 	Devices       []*Span                `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	Sized         bool                   `protobuf:"varint,3,opt,name=sized,proto3" json:"sized,omitempty"` // it asked for this number of devices
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Client        uint64                 `protobuf:"varint,6,opt,name=client,proto3" json:"client,omitempty"`  // process number
 	Offered       []*Span                `protobuf:"bytes,7,rep,name=offered,proto3" json:"offered,omitempty"` // devices of the next epoch, which its client may have taken already: see Rebind
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6819,13 +6785,6 @@ func (x *KeptSession) GetSized() bool {
 func (x *KeptSession) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
-	}
-	return 0
-}
-
-func (x *KeptSession) GetClient() uint64 {
-	if x != nil {
-		return x.Client
 	}
 	return 0
 }
@@ -6927,7 +6886,6 @@ func (x *KeptSlice) GetArrived() uint64 {
 type KeptIsland struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"` // slice_index of its devices
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6967,13 +6925,6 @@ func (x *KeptIsland) GetName() string {
 		return x.Name
 	}
 	return ""
-}
-
-func (x *KeptIsland) GetIndex() uint32 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
 }
 
 // The board of a host that has places left, see Board.
@@ -10915,7 +10866,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05graph\x18\x02 \x01(\x04R\x05graph\x12\x14\n" +
 	"\x05nodes\x18\x03 \x01(\rR\x05nodes\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12\x16\n" +
-	"\x06inputs\x18\x05 \x03(\x04R\x06inputs\"\xe0\x01\n" +
+	"\x06inputs\x18\x05 \x03(\x04R\x06inputs\"\xcc\x01\n" +
 	"\x06Played\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x18\n" +
 	"\asession\x18\x02 \x01(\rR\asession\x12\x14\n" +
@@ -10925,17 +10876,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x05count\x18\x06 \x01(\rR\x05count\x12\x14\n" +
 	"\x05first\x18\a \x01(\x04R\x05first\x12\x16\n" +
 	"\x06inputs\x18\b \x03(\x04R\x06inputs\x12\x16\n" +
-	"\x06client\x18\t \x01(\x04R\x06client\x12\x12\n" +
-	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"\xae\x01\n" +
+	"\x06client\x18\t \x01(\x04R\x06client\"\xa0\x01\n" +
 	"\bDispatch\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x18\n" +
 	"\asession\x18\x02 \x01(\rR\asession\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\rR\x04kind\x12\x1c\n" +
 	"\toperation\x18\x04 \x01(\fR\toperation\x12\x16\n" +
-	"\x06client\x18\x05 \x01(\x04R\x06client\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x16\n" +
-	"\x06waited\x18\a \x01(\x04R\x06waited\"w\n" +
+	"\x06client\x18\x05 \x01(\x04R\x06client\x12\x16\n" +
+	"\x06waited\x18\a \x01(\x04R\x06waitedJ\x04\b\x06\x10\a\"w\n" +
 	"\tCompleted\x12\x0e\n" +
 	"\x02ok\x18\x01 \x03(\x04R\x02ok\x12.\n" +
 	"\x06failed\x18\x02 \x03(\v2\x16.pathways.wire.FailureR\x06failed\x12\x16\n" +
@@ -10960,13 +10908,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"J\n" +
 	"\x05Abort\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12-\n" +
-	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\xbb\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.pathways.wire.StatusR\x06status\"\x90\x01\n" +
 	"\x05Peers\x12*\n" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
-	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12/\n" +
-	"\adevices\x18\x03 \x03(\v2\x15.pathways.wire.DeviceR\adevices\x12'\n" +
+	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12'\n" +
 	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\x12\x18\n" +
-	"\aclients\x18\x05 \x01(\bR\aclients\"\x9c\x01\n" +
+	"\aclients\x18\x05 \x01(\bR\aclientsJ\x04\b\x03\x10\x04\"\x9c\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
 	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +
@@ -11000,14 +10947,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06memory\x18\x04 \x01(\tR\x06memory\x12\x18\n" +
 	"\adonated\x18\x05 \x01(\bR\adonated\x12-\n" +
-	"\x06failed\x18\x06 \x01(\v2\x15.pathways.wire.StatusR\x06failed\"\xa4\x01\n" +
+	"\x06failed\x18\x06 \x01(\v2\x15.pathways.wire.StatusR\x06failed\"\x87\x01\n" +
 	"\bHeldGang\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\x04R\x04gang\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12-\n" +
 	"\x06failed\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x06failed\x12\x12\n" +
-	"\x04busy\x18\x05 \x01(\x04R\x04busy\x12\x1b\n" +
-	"\tno_memory\x18\x06 \x01(\bR\bnoMemory\"Q\n" +
+	"\x04busy\x18\x05 \x01(\x04R\x04busy\"Q\n" +
 	"\aSettled\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
@@ -11021,25 +10967,23 @@ const file_wire_proto_rawDesc = "" +
 	"\fheartbeat_ms\x18\x06 \x01(\rR\vheartbeatMs\x12\x18\n" +
 	"\aprocess\x18\a \x01(\x04R\aprocess\x12\x18\n" +
 	"\asession\x18\b \x01(\rR\asession\x12*\n" +
-	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xcf\x01\n" +
+	"\x05board\x18\t \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xbd\x01\n" +
 	"\vKeptSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x14\n" +
 	"\x05sized\x18\x03 \x01(\bR\x05sized\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06client\x18\x06 \x01(\x04R\x06client\x12-\n" +
-	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aofferedJ\x04\b\x05\x10\x06\"\xbc\x01\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12-\n" +
+	"\aoffered\x18\a \x03(\v2\x13.pathways.wire.SpanR\aofferedJ\x04\b\x05\x10\x06J\x04\b\x06\x10\a\"\xbc\x01\n" +
 	"\tKeptSlice\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x125\n" +
 	"\arequest\x18\x02 \x01(\v2\x1b.pathways.wire.SliceRequestR\arequest\x12\x18\n" +
 	"\adevices\x18\x03 \x03(\rR\adevices\x12\x14\n" +
 	"\x05asked\x18\x04 \x01(\x03R\x05asked\x12\x14\n" +
 	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x18\n" +
-	"\aarrived\x18\x06 \x01(\x04R\aarrived\"6\n" +
+	"\aarrived\x18\x06 \x01(\x04R\aarrived\" \n" +
 	"\n" +
 	"KeptIsland\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\rR\x05index\"K\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
 	"\tKeptBoard\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12*\n" +
 	"\x05board\x18\x02 \x01(\v2\x14.pathways.wire.BoardR\x05board\"\xa7\x01\n" +
@@ -11592,66 +11536,65 @@ var file_wire_proto_depIdxs = []int32{
 	71,  // 70: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
 	9,   // 71: pathways.wire.Abort.status:type_name -> pathways.wire.Status
 	10,  // 72: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	17,  // 73: pathways.wire.Peers.devices:type_name -> pathways.wire.Device
-	9,   // 74: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 75: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	90,  // 76: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 77: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 78: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	78,  // 79: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	79,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	80,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	90,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	90,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	97,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	96,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	110, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	111, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	112, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	114, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	119, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	126, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	117, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	121, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	125, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	127, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	99,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	115, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	118, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	116, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	124, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	122, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	120, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	116, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	123, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	90,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	123, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	128, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	128, // [128:128] is the sub-list for method output_type
-	128, // [128:128] is the sub-list for method input_type
-	128, // [128:128] is the sub-list for extension type_name
-	128, // [128:128] is the sub-list for extension extendee
-	0,   // [0:128] is the sub-list for field type_name
+	9,   // 73: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 74: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	90,  // 75: pathways.wire.Session.devices:type_name -> pathways.wire.Span
+	10,  // 76: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 77: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	78,  // 78: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	79,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	80,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	90,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	90,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	97,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	96,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	110, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	111, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	112, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	114, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	119, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	126, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	117, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	121, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	125, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	127, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	99,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	115, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	118, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	116, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	124, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	122, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	120, // 121: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	116, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	123, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	90,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	123, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	128, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	127, // [127:127] is the sub-list for method output_type
+	127, // [127:127] is the sub-list for method input_type
+	127, // [127:127] is the sub-list for extension type_name
+	127, // [127:127] is the sub-list for extension extendee
+	0,   // [0:127] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

@@ -115,7 +115,7 @@ func (w *Worker) rejoin() error {
 		}
 		g.Ended, g.Busy = true, e.spent
 		if f := r.why[e.gang]; f != nil {
-			g.Failed, g.NoMemory = f.Status, f.NoMemory
+			g.Failed = f.Status
 		}
 	}
 	r.mu.Unlock()
