@@ -163,8 +163,11 @@ func BenchmarkFairGroups(b *testing.B) {
 				s := New(Config{Policy: &Fair{Gangs: 512}, OneByOne: true})
 				var out []Action
 				var running []uint64
-				id := uint64(0)
-				step := func(ev Event) { out = s.Step(ev, out) }
+				id, now := uint64(0), int64(0)
+				step := func(ev Event) {
+					ev.Now = now
+					out = s.Step(ev, out)
+				}
 				var of [tenants]Tenant
 				var on [tenants]DeviceSet
 				submit := func(tenant int) {
@@ -196,18 +199,24 @@ func BenchmarkFairGroups(b *testing.B) {
 					}
 				}
 				follow()
-				for range 8 * tenants {
+				one := func() {
+					for len(running) == 0 { // all have had their most for now
+						now = s.Due()
+						step(Event{Kind: Resume})
+						follow()
+					}
 					ended := running[0]
 					running = append(running[:0], running[1:]...)
+					now += 1e6
 					step(Event{Kind: Completed, ID: ended, Time: 1e6})
 					follow()
 				}
+				for range 8 * tenants {
+					one()
+				}
 				b.ReportAllocs()
 				for b.Loop() {
-					ended := running[0]
-					running = append(running[:0], running[1:]...)
-					step(Event{Kind: Completed, ID: ended, Time: 1e6})
-					follow()
+					one()
 				}
 			})
 		}
