@@ -422,7 +422,9 @@ func (r *remote) fetch(object uint64, device uint32, size int64, into []byte,
 			case err == nil:
 			case f.err != nil:
 				err = f.err // the operation's own error says more
-			case open && r.gone[worker]: // the controller ends it, and says whether the array is lost
+			case open && (r.gone[worker] || status.CodeOf(err) == status.Unavailable):
+				// The way to the worker has ended, perhaps before the controller told that the worker has. The operation ends
+				// with the word of the worker or the controller, which says whether the array is lost.
 				f.late = func(own error) { arrived(b, cmp.Or(own, err)) }
 				r.mu.Unlock()
 				return
