@@ -323,25 +323,13 @@ func (t *Transfer) check() error {
 		if len(m.Size) == 0 && len(m.Start) == 0 {
 			continue
 		}
-		if m.Shard.DType != t.Shape.DType || !within(m.Start, m.Size, m.Shard.Dims) || !within(m.At, m.Size, t.Shape.Dims) {
+		if m.Shard.DType != t.Shape.DType || !shape.Within(m.Start, m.Size, m.Shard.Dims) ||
+			!shape.Within(m.At, m.Size, t.Shape.Dims) {
 			return invalid("move %d of %d: the region of size %v at %v of %v does not fit into %v at %v", i, len(t.Moves),
 				m.Size, m.Start, m.Shard, t.Shape, m.At)
 		}
 	}
 	return nil
-}
-
-// within reports whether the region of size at at lies inside of an array of dims.
-func within(at, size, dims []int64) bool {
-	if len(at) != len(dims) || len(size) != len(dims) {
-		return false
-	}
-	for i, d := range dims {
-		if at[i] < 0 || size[i] < 0 || at[i] > d || size[i] > d-at[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // Name returns a node's name for messages.

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -222,11 +223,9 @@ func (s *Shard) check(dims []int64) error {
 		return status.New(status.InvalidArgument, "start %v and size %v: expected one number for each of %d dimensions",
 			s.Start, s.Size, len(dims))
 	}
-	for d, all := range dims {
-		if s.Start[d] < 0 || s.Size[d] < 0 || s.Size[d] > all || s.Start[d] > all-s.Size[d] {
-			return status.New(status.InvalidArgument, "the region of size %v at %v is not inside an array of %v", s.Size,
-				s.Start, dims)
-		}
+	if !shape.Within(s.Start, s.Size, dims) {
+		return status.New(status.InvalidArgument, "the region of size %v at %v is not inside an array of %v", s.Size,
+			s.Start, dims)
 	}
 	return nil
 }

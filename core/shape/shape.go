@@ -173,3 +173,17 @@ func ParseBytes(text string) (bytes int64, ok bool) {
 	}
 	return 0, false
 }
+
+// Within reports whether the region of a size that begins at start lies inside of an array of dims. It is false where
+// these have different numbers of dimensions.
+func Within(start, size, dims []int64) bool {
+	if len(start) != len(dims) || len(size) != len(dims) {
+		return false
+	}
+	for i, d := range dims {
+		if start[i] < 0 || size[i] < 0 || start[i] > d || size[i] > d-start[i] {
+			return false
+		}
+	}
+	return true
+}

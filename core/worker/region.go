@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/shape/strided"
 	"github.com/openpathways/pathways/core/status"
 )
@@ -12,35 +13,23 @@ type region struct {
 }
 
 // source is where the region lies in the array that it is taken from, where elements have width bytes.
-func (b region) source(width int64) strided.Layout { return strided.Of(b.from, b.start, b.size, width) }
+func (r region) source(width int64) strided.Layout { return strided.Of(r.from, r.start, r.size, width) }
 
 // place is where it lies in the other, of dimensions to.
-func (b region) place(to []int64, width int64) strided.Layout {
-	return strided.Of(to, b.at, b.size, width)
+func (r region) place(to []int64, width int64) strided.Layout {
+	return strided.Of(to, r.at, r.size, width)
 }
 
 // check refuses a region that does not lie in its source.
-func (b region) check() error {
-	n := len(b.from)
-	if len(b.start) != n || len(b.size) != n || len(b.at) != n {
+func (r region) check() error {
+	n := len(r.from)
+	if len(r.start) != n || len(r.size) != n || len(r.at) != n {
 		return status.New(status.InvalidArgument, "a region with start %v, size %v and place %v of an array of %d dimensions",
-			b.start, b.size, b.at, n)
+			r.start, r.size, r.at, n)
 	}
-	if !within(b.start, b.size, b.from) {
-		return status.New(status.InvalidArgument, "a region of size %v at %v does not lie in an array of %v", b.size, b.start,
-			b.from)
+	if !shape.Within(r.start, r.size, r.from) {
+		return status.New(status.InvalidArgument, "a region of size %v at %v does not lie in an array of %v", r.size, r.start,
+			r.from)
 	}
 	return nil
-}
-
-func within(start, size, dims []int64) bool {
-	if len(start) != len(dims) || len(size) != len(dims) {
-		return false
-	}
-	for i, d := range dims {
-		if start[i] < 0 || size[i] < 0 || size[i] > d || start[i] > d-size[i] {
-			return false
-		}
-	}
-	return true
 }

@@ -178,7 +178,7 @@ func (t *transfer) move(index int, m *wire.Move) (*move, error) {
 	if err := v.region().check(); err != nil {
 		return nil, err
 	}
-	if !within(v.at, v.size, t.shape.Dims) {
+	if !shape.Within(v.at, v.size, t.shape.Dims) {
 		return nil, status.New(status.InvalidArgument, "a region of size %v does not fit into %s at %v", v.size, t.shape,
 			v.at)
 	}
