@@ -254,6 +254,30 @@ func (g *gang) name() string {
 	return "a transfer"
 }
 
+// calledAt returns a name, with the line of the user's code where that is known.
+func calledAt(name string, line []byte) string {
+	if len(line) == 0 {
+		return name
+	}
+	return name + ", called at " + string(line)
+}
+
+// located says behind the text of an error which computation it ended, and where that was called. An operation that is
+// no computation, and has no line, leaves the error as it is.
+func (g *gang) located(err error) error {
+	if g.program == nil && g.ran == nil && len(g.line) == 0 {
+		return err
+	}
+	return locate(err, g.name(), g.line)
+}
+
+func locate(err error, name string, line []byte) error {
+	if err == nil {
+		return nil
+	}
+	return status.New(status.CodeOf(err), "%w [%s]", err, calledAt(name, line))
+}
+
 // proceedWith is what follows admission.
 func (st *State) proceedWith(g *gang) {
 	if !st.waitsForTurn(g) {
@@ -351,10 +375,8 @@ func (st *State) noRoom(g *gang, why string) error {
 		text, on = st.shortageText(g)
 		remedy = "start the worker with a larger --memory-limit"
 	}
-	fmt.Fprintf(&b, "%s; %s; free arrays that are no longer needed, or %s [%s", text, why, remedy, g.name())
-	if len(g.line) > 0 {
-		fmt.Fprintf(&b, ", called at %s", g.line)
-	}
+	fmt.Fprintf(&b, "%s; %s; free arrays that are no longer needed, or %s [%s", text, why, remedy,
+		calledAt(g.name(), g.line))
 	if w := st.workerOf(on); w != nil {
 		fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)
 	}

@@ -34,6 +34,7 @@ type graph struct {
 // node is a node of a graph.
 type node struct {
 	name    string
+	line    []byte   // of the user's code that it comes from
 	program *program // nil of a transfer
 	at      *place   // of what it makes
 	over    *place   // of all that take part
@@ -250,7 +251,7 @@ func (d *sketch) resolve() error {
 			return invalid("node %d, %s: it makes %d arrays, the graph says %d", i, pg.Name(i), pg.Makes(i), makes)
 		}
 		n := &g.nodes[i]
-		n.name, n.first, n.frees = pg.Name(i), next, steps[i].Frees
+		n.name, n.line, n.first, n.frees = pg.Name(i), pg.Nodes[i].Trace(), next, steps[i].Frees
 		n.inner = pg.Makes(i) > 0
 		for range pg.Makes(i) {
 			_, let := slices.BinarySearch(g.intermediate, next)

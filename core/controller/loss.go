@@ -41,7 +41,7 @@ func (st *State) lossOf(g *gang, w *worker) error {
 	if g.kind == wire.KindFetch {
 		return st.errShards(w)
 	}
-	return w.gone
+	return g.located(w.gone)
 }
 
 // losePart ends the part of a lost worker in an operation that was under way.

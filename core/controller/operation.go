@@ -159,7 +159,7 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		err = q.err
 	}
 	if err == nil && st.known == nil {
-		err = lossFirst(st.alive(at), func() error { return st.readable(s, p, at, m) })
+		err = lossFirst(locate(st.alive(at), p.of.info.Name, m.Trace), func() error { return st.readable(s, p, at, m) })
 	}
 	if e := st.create(s, m.FirstOutput, p.of.outputs, p.counted, at, err); e != nil {
 		st.end(s, m.Op, e)
@@ -262,7 +262,7 @@ func (st *State) create(s *session, first uint64, bytes, counted []int64, at *pl
 // start is a run's turn.
 func (st *State) start(g *gang) {
 	s, p, m := g.s, g.program, g.run
-	if err := st.alive(g.place); err != nil {
+	if err := g.located(st.alive(g.place)); err != nil {
 		st.feed(g.island, schedule.Event{Kind: schedule.Failed, ID: g.ticket, Err: err})
 		st.refused(g, err)
 		return

@@ -164,7 +164,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		first = p.object(n.first)
 	}
 	if e := st.create(s, first, n.sizes, n.counted, n.at, err); e != nil {
-		err = status.Wrap(e, "node %d, %s", i, n.name)
+		err = status.Wrap(e, "node %d, %s", i, calledAt(n.name, n.line))
 	}
 	if err != nil {
 		p.skipped = true
@@ -172,7 +172,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		return
 	}
 	g := st.newGang(s, op)
-	g.play, g.node, g.first, g.inner = p, i, first, n.inner
+	g.play, g.node, g.line, g.first, g.inner = p, i, n.line, first, n.inner
 	p.out++
 	if n.program != nil {
 		g.ofProgram(n.program, n.at)
@@ -185,7 +185,8 @@ func (st *State) performNode(s *session, p *play, i int) {
 
 // nodeReadable returns why a node cannot be performed.
 func (st *State) nodeReadable(p *play, i int) error {
-	return lossFirst(st.alive(p.g.nodes[i].over), func() error { return st.nodeReads(p, i) })
+	n := &p.g.nodes[i]
+	return lossFirst(locate(st.alive(n.over), n.name, n.line), func() error { return st.nodeReads(p, i) })
 }
 
 // nodeReads returns why what a node reads is not there.
@@ -198,7 +199,7 @@ func (st *State) nodeReads(p *play, i int) error {
 			if s.objects[id] != nil && s.objects[id].err != nil {
 				return err // it has the name of the node that failed
 			}
-			return status.Wrap(err, "node %d, %s", i, n.name)
+			return status.Wrap(err, "node %d, %s", i, calledAt(n.name, n.line))
 		}
 		o := s.objects[id]
 		if err := o.asMember(id); err != nil {

@@ -317,7 +317,7 @@ func (st *State) workerLost(w *worker, err error) {
 func (st *State) failOn(w *worker) {
 	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
 		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {
-			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: w.gone})
+			st.feed(w.island, schedule.Event{Kind: schedule.Cancel, ID: t, Err: g.located(w.gone)})
 		}
 	}
 	for _, g := range slices.Clone(st.held) {

@@ -1,5 +1,6 @@
 """A worker that dies in the middle of a step of pathways.mpmd, and the steps after it."""
 
+import re
 import signal
 
 from processes import Cluster
@@ -38,7 +39,7 @@ ws, xs = jax.device_put(given, step.input_shardings)
 first = np.asarray(step(ws, xs)[1])
 ws, _ = jax.device_put(given, step.input_shardings)
 events = pathways.events()
-print("ready", flush=True)
+print(loss.__code__.co_firstlineno + 2, flush=True)  # of the named computation
 try:
     while True:
         for _ in range(5):
@@ -54,13 +55,14 @@ print("again", flush=True)
 """
 
 
-def test_a_lost_worker_is_named_and_steps_go_on_with_the_one_in_its_place():
+def test_a_lost_worker_is_named_with_fragment_and_line_and_steps_go_on_with_the_one_in_its_place():
     with Cluster(workers=2, devices=1, restart=True) as cluster:
         script = cluster.start(STEPS)
-        assert script.stdout.readline() == "ready\n"
+        line = int(script.stdout.readline())
         lost = sorted(cluster.workers())[1]
         cluster.signal(lost, signal.SIGKILL)
         said = script.stdout.readline()
         assert said.startswith(("DATA_LOSS: ", "UNAVAILABLE: ")) and lost in said, said
+        assert re.search(rf"\[jit_\w*stage1\w*, called at <string>:{line}[],]", said), said
         output, errors = script.communicate(timeout=120)
         assert output == "again\n", errors
