@@ -16,8 +16,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/epoch"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -82,7 +82,7 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 			err = errors.Join(err, config.Store.Remove()) // it ends in order, and its cluster with it
 		}()
 	}
-	server, err := controller.NewServer(config)
+	server, err := server.New(config)
 	if err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 }
 
 // server returns what the controller's server is made from. Tenants is nil if there is no file of them.
-func (c ControllerConfig) server(tenants *tenantFile, stopped func()) controller.ServerConfig {
-	config := controller.ServerConfig{
+func (c ControllerConfig) server(tenants *tenantFile, stopped func()) server.Config {
+	config := server.Config{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,
 		StuckAfter: c.StuckAfter, MemoryWait: c.MemoryWait, FirstCome: c.FirstCome, Log: c.Log, Stopped: stopped,
 		Died: died, KeepTraces: c.HTTP != "",
@@ -168,7 +168,7 @@ func (c ControllerConfig) listen(address string, o stream.Options) (*stream.List
 
 // admission admits connections to a controller.
 type admission struct {
-	server *controller.Server
+	server *server.Server
 	epochs *epoch.Server
 	probe  stream.Options // for dialling workers that join; without the token, see transport.ErrProbed
 	log    *slog.Logger

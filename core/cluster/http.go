@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
-	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/system"
 	"github.com/openpathways/pathways/core/watch"
@@ -40,7 +40,7 @@ const closeSite = time.Second
 // serveHTTP serves a controller's web page at its address. tenantOf, unless it is nil, returns whose token is shown.
 //
 // Errors: INVALID_ARGUMENT for an address that is none, or that other machines reach without TLS; those of listening.
-func serveHTTP(c ControllerConfig, secure *tls.Config, source *controller.Server,
+func serveHTTP(c ControllerConfig, secure *tls.Config, source *server.Server,
 	tenantOf func(token []byte) (string, bool)) (*site, error) {
 	host, _, err := net.SplitHostPort(c.HTTP)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,7 +36,7 @@ type InProcess struct {
 	// Islands names each worker's island; nil puts all of them into one.
 	Islands    []string
 	Memory     int64         // MemoryLimit of worker.Config; the controller admits by the drivers' own limits
-	Heartbeat  time.Duration // see controller.ServerConfig, as what follows
+	Heartbeat  time.Duration // see server.Config, as what follows
 	Silence    time.Duration
 	Lease      time.Duration
 	Store      *durable.Store
@@ -63,7 +64,7 @@ type InProcess struct {
 type Local struct {
 	network   *inproc.Network
 	listener  *inproc.Listener
-	server    atomic.Pointer[controller.Server]
+	server    atomic.Pointer[server.Server]
 	hub       *inproc.Hub
 	pool      *shm.Pool
 	config    InProcess
@@ -143,8 +144,8 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 }
 
 // controller makes the controller.
-func (c *InProcess) controller() (*controller.Server, error) {
-	return controller.NewServer(controller.ServerConfig{
+func (c *InProcess) controller() (*server.Server, error) {
+	return server.New(server.Config{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential,
 		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Log: c.Log})
 }

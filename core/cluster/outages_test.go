@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	"github.com/openpathways/pathways/transport/link"
@@ -60,7 +60,7 @@ func (l *Local) Enter(ctx context.Context, name string, identity []byte) (transp
 // Restart ends the controller as if its process had died, and starts it again with what store returns: the same
 // directory, opened again once the store that the controller had is closed. It returns the controller that has died,
 // for the caller to close at the end.
-func (l *Local) Restart(store func() *durable.Store) (dead *controller.Server, err error) {
+func (l *Local) Restart(store func() *durable.Store) (dead *server.Server, err error) {
 	dead = l.server.Load()
 	l.config.Store.Close() // what it decides from now on is not kept
 	l.listener.Close()

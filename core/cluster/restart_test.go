@@ -12,8 +12,8 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
-	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -28,7 +28,7 @@ type lasting struct {
 	t    *testing.T
 	dir  string
 	last *durable.Store
-	dead []*controller.Server
+	dead []*server.Server
 }
 
 // inLasting runs body beside one, on simulated time. Its processes wait for the controller for the time of the lease,

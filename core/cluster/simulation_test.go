@@ -18,8 +18,8 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
-	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/sim"
@@ -160,7 +160,7 @@ type trial struct {
 	restarts bool
 	dir      string
 	store    *durable.Store
-	dead     []*controller.Server
+	dead     []*server.Server
 	faults   []fault
 	// doomed are the workers and clients that some fault may take away: what has
 	// to do with them may fail.

@@ -5,7 +5,9 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -89,7 +91,7 @@ func (b *bed) say(conn uint64, kind wire.Kind, m proto.Message) []Action {
 }
 
 func (b *bed) frame(conn uint64, kind wire.Kind, payload []byte) []Action {
-	m := statustest.Value(decode(kind, payload)).OK(b.t)
+	m := statustest.Value(Decode(kind, payload)).OK(b.t)
 	return b.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload})
 }
 
@@ -223,4 +225,12 @@ func BenchmarkGang(b *testing.B) {
 func mustMarshal(t testing.TB, m proto.Message) []byte {
 	payload := statustest.Value(proto.Marshal(m)).OK(t)
 	return payload
+}
+
+// processorTime is what this thread has used of a processor, whatever else runs on
+// the machine.
+func processorTime(b *testing.B) time.Duration {
+	var t unix.Timespec
+	statustest.OK(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
+	return time.Duration(t.Nano())
 }

@@ -346,7 +346,7 @@ func (r *rebuilding) frames(s *session, frames []byte) error {
 			return err
 		}
 		frames = rest
-		m, err := decode(kind, payload)
+		m, err := Decode(kind, payload)
 		if err != nil {
 			return err
 		}

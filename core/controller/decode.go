@@ -49,8 +49,8 @@ func empty[M any, P interface {
 	return P(new(M))
 }
 
-// decode reads a message that a controller may be sent.
-func decode(kind wire.Kind, payload []byte) (proto.Message, error) {
+// Decode reads a message that a controller may be sent.
+func Decode(kind wire.Kind, payload []byte) (proto.Message, error) {
 	message := messages[kind]
 	if message == nil {
 		return nil, status.New(status.InvalidArgument, "a message of kind %d is not for a controller", kind)

@@ -165,12 +165,12 @@ func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])
 		default:
 			st.deliverLate(w.to[:], wire.KindGraph,
-				&late{size: size, encode: func() ([]byte, error) { return d.parts.bytes(slot), nil }})
+				&Late{Size: size, Encode: func() ([]byte, error) { return d.parts.bytes(slot), nil }})
 		}
 	})
 	if len(whole) > 0 && kept {
 		size := len(payload) + maxSession
-		st.deliverLate(whole, wire.KindGraph, &late{size: size, encode: func() ([]byte, error) {
+		st.deliverLate(whole, wire.KindGraph, &Late{Size: size, Encode: func() ([]byte, error) {
 			return wire.AppendGraph(make([]byte, 0, size), payload, s.id), nil
 		}})
 	} else if len(whole) > 0 {

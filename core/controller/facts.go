@@ -19,13 +19,13 @@ import (
 // when a slice is granted or released, and when a program is compiled. Arrays and operations are not kept: workers and
 // clients still have them, and report them to the next start (comeback.go).
 //
-// State returns Keep actions, and Server writes them in their order, without holding its lock. So after a crash the
-// newest facts may be missing, but no older ones. A process is admitted once its link is on disk (keepLink), and with
-// it all facts before. A session whose program is missing ends with an error; it never gets a wrong result.
+// State returns Keep actions, and core/controller/server writes them in their order, without holding its lock. So
+// after a crash the newest facts may be missing, but no older ones. A process is admitted once its link is on disk, and
+// with it all facts before. A session whose program is missing ends with an error; it never gets a wrong result.
 
 // The tables of facts.
 const (
-	tableLinks    = "links"    // KeptLink, by number: Server's
+	TableLinks    = "links"    // KeptLink, by number: its caller keeps them
 	tableSessions = "sessions" // KeptSession
 	tablePrograms = "programs" // KeptProgram
 	tableCompiled = "compiled" // KeptCompiled, by its key
@@ -186,6 +186,58 @@ type KeptLink struct {
 	Conn  uint64
 	Lease int64 // as in Event
 	*wire.KeptLink
+}
+
+// ReadKept reads what an earlier start has kept. Its argument calls a function for each entry of a table.
+func ReadKept(entries func(table string, each func(key string, value []byte) error) error) (*Kept, error) {
+	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
+	var sessions []*wire.KeptSession
+	var programs []*wire.KeptCompiled
+	read := func(table string, m func() proto.Message) error {
+		return entries(table, func(key string, value []byte) error {
+			if err := proto.Unmarshal(value, m()); err != nil {
+				return status.New(status.DataLoss, "%s %q does not decode: %w", table, key, err)
+			}
+			return nil
+		})
+	}
+	err := read(TableLinks, func() proto.Message {
+		m := new(wire.KeptLink)
+		k.Links = append(k.Links, KeptLink{KeptLink: m})
+		return m
+	})
+	for _, of := range []struct {
+		table string
+		next  func() proto.Message
+	}{
+		{tableLosses, anotherOf(&k.Losses)}, {tableSessions, anotherOf(&sessions)}, {tablePrograms, anotherOf(&k.Programs)},
+		{tableCompiled, anotherOf(&programs)}, {tableIslands, anotherOf(&k.Islands)}, {tableBoards, anotherOf(&k.Boards)},
+		{tableSlices, anotherOf(&k.Slices)},
+		{tableNumbers, func() proto.Message { k.Numbers = new(wire.KeptLink); return k.Numbers }},
+	} {
+		if err == nil {
+			err = read(of.table, of.next)
+		}
+	}
+	for _, m := range sessions {
+		k.Sessions[m.Session] = m
+	}
+	for _, m := range programs {
+		k.Compiled[m.Key] = m
+	}
+	return k, err
+}
+
+// anotherOf returns a function that adds an empty message to a list, and returns it.
+func anotherOf[M any, P interface {
+	*M
+	proto.Message
+}](list *[]P) func() proto.Message {
+	return func() proto.Message {
+		m := P(new(M))
+		*list = append(*list, m)
+		return m
+	}
 }
 
 // Restore fills a new State with the facts of an earlier start. It must be called before Step. Each connection is Cut

@@ -70,7 +70,7 @@ func FuzzFrames(f *testing.F) {
 				from = worker
 			}
 			script = script[2+n:]
-			m, err := decode(kind, payload)
+			m, err := Decode(kind, payload)
 			if err != nil {
 				b.step(Event{Kind: Lost, Conn: from, Err: err})
 				continue

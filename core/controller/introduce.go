@@ -103,8 +103,8 @@ func (in *introductions) tell() {
 			}
 			st.deliver(l.to, wire.KindPeers, st.buffer[from:])
 		default:
-			st.deliverLate(l.to, wire.KindPeers, &late{size: l.size,
-				encode: func() ([]byte, error) { return slices.Concat(l.come...), nil }})
+			st.deliverLate(l.to, wire.KindPeers, &Late{Size: l.size,
+				Encode: func() ([]byte, error) { return slices.Concat(l.come...), nil }})
 		}
 	}
 }

@@ -154,7 +154,7 @@ func TestClientsLearnOfMemory(t *testing.T) {
 		if a.Kind != Welcome {
 			continue
 		}
-		a.complete()
+		a.Complete()
 		for _, d := range a.Message.Devices {
 			onHost := int64(0)
 			if d.HostMemory {

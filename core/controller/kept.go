@@ -63,18 +63,9 @@ func (st *State) Traces() (all []*wire.Report_Trace) {
 	return all
 }
 
-// Traces lists the traces that are kept for the web page.
-func (s *Server) Traces() []*wire.Report_Trace {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Traces()
-}
-
 // Trace returns a trace, compressed by gzip, nil if it is not kept any more.
-func (s *Server) Trace(number uint64) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.state.traces.all {
+func (st *State) Trace(number uint64) []byte {
+	for _, t := range st.traces.all {
 		if t.about.Number == number {
 			return t.data
 		}

@@ -364,7 +364,7 @@ func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *sess
 	for _, piece := range operation {
 		size += len(piece)
 	}
-	st.deliverLate(to, wire.KindDispatch, &late{size: size, encode: func() ([]byte, error) {
+	st.deliverLate(to, wire.KindDispatch, &Late{Size: size, Encode: func() ([]byte, error) {
 		return m.AppendAround(make([]byte, 0, size), operation...), nil
 	}})
 }

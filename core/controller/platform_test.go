@@ -22,8 +22,8 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 			case Refuse:
 				refused = a.Err
 			case Welcome:
-				if welcome = a.Message; a.complete != nil {
-					a.complete()
+				if welcome = a.Message; a.Complete != nil {
+					a.Complete()
 				}
 			}
 		}

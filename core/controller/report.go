@@ -57,11 +57,11 @@ func (st *State) reload(c *conn) error {
 }
 
 // encodedReport returns a report as an operator is sent it, or a tenant.
-func encodedReport(r *wire.Report, tenant bool) *late {
+func encodedReport(r *wire.Report, tenant bool) *Late {
 	if tenant {
-		r = withoutLines(r)
+		r = WithoutLines(r)
 	}
-	return lateMessage(r, proto.Size(r))
+	return LateMessage(r, proto.Size(r))
 }
 
 // Answer returns what a question asks for: what Report tells, events, or both.
@@ -367,9 +367,9 @@ func (f *workerFacts) said() *wire.Heartbeat {
 	return last
 }
 
-// withoutLines returns a report without what is for operators: the lines of users' code, where something runs, waits or
+// WithoutLines returns a report without what is for operators: the lines of users' code, where something runs, waits or
 // failed. It shares the rest with the report, which does not change.
-func withoutLines(r *wire.Report) *wire.Report {
+func WithoutLines(r *wire.Report) *wire.Report {
 	r = shallow(r)
 	r.Events = copies(r.Events, func(e *wire.Report_Event) {
 		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the

@@ -39,7 +39,7 @@ func (st *State) flush() {
 func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	size := proto.Size(m)
 	if size >= lateSize {
-		st.deliverLate(to, kind, lateMessage(m, size))
+		st.deliverLate(to, kind, LateMessage(m, size))
 		return
 	}
 	st.room(size)
@@ -76,10 +76,10 @@ func (st *State) deliver(to []uint64, kind wire.Kind, payload []byte) {
 	}
 }
 
-func (st *State) deliverLate(to []uint64, kind wire.Kind, l *late) {
+func (st *State) deliverLate(to []uint64, kind wire.Kind, l *Late) {
 	st.shut() // in order
 	if len(to) > 0 {
-		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, late: l})
+		st.out = append(st.out, Action{Kind: Send, To: to, Wire: kind, Late: l})
 	}
 }
 
@@ -90,5 +90,5 @@ func (st *State) forward(to []uint64, ev *Event) {
 		return
 	}
 	payload := ev.Payload
-	st.deliverLate(to, ev.Wire, &late{size: len(payload), encode: func() ([]byte, error) { return payload, nil }})
+	st.deliverLate(to, ev.Wire, &Late{Size: len(payload), Encode: func() ([]byte, error) { return payload, nil }})
 }

@@ -155,7 +155,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 		return err
 	}
 	st.vacanciesOf(s, m)
-	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, complete: complete})
+	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, Complete: complete})
 	text := s.owner() + " began"
 	if name := owner.terms.Name; name != "" {
 		text += ", of tenant " + name

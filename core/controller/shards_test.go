@@ -43,7 +43,7 @@ func TestLongFreesAreTakenInParts(t *testing.T) {
 	}
 	want := proto.CloneOf(m)
 	all := new(wire.Free)
-	for first := takeFrees(m); first != nil; first = takeFrees(m) {
+	for first := splitFree(m); first != nil; first = splitFree(m) {
 		if len(first.Objects) > freesAtOnce || len(first.Rows) > shardsAtOnce {
 			t.Fatalf("a part has %d arrays, and shards of %d", len(first.Objects), len(first.Rows))
 		}

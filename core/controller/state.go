@@ -6,8 +6,8 @@
 // State is all of it that decides: a machine that takes one event after the
 // other and appends the actions that follow. It has no goroutine, lock, clock or
 // socket; time comes in events, and the same events give the same actions, so a
-// log of events is the controller. Server is the thin shell around it, with
-// connections, a clock and a cache of programs on disk.
+// log of events is the controller. core/controller/server is the shell around it,
+// with connections and a clock.
 //
 // # What it guarantees
 //
@@ -25,8 +25,7 @@
 //
 // # Concurrency
 //
-// The caller serialises calls of State. All methods of Server may be called from
-// any goroutine. core/cluster assembles it.
+// The caller serialises calls of State, but for those that say so.
 package controller
 
 import (
@@ -123,7 +122,7 @@ type Event struct {
 	Conn    uint64 // a connection's number, never used again
 	Wire    wire.Kind
 	Message proto.Message
-	Payload []byte // Step does not keep it, unless kept
+	Payload []byte // Step does not keep it, see Arrived
 	kept    bool   // Payload does not change any more
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
@@ -133,7 +132,7 @@ type Event struct {
 	Rows    []Row // of Look
 	Err     error
 	sketch  *sketch  // of a Graph's Message: what was drawn of it; nil: Step does it
-	report  *late    // of an Ask's: the answer; nil: Step makes it
+	report  *Late    // of an Ask's: the answer; nil: Step makes it
 	request *request // of a Compile's: what was read of it; nil: Step does it
 	cut     *cut     // of a Transfer's: what it was taken apart to; nil: Step does it
 }
@@ -159,10 +158,10 @@ type Action struct {
 	Wire    wire.Kind
 	To      []uint64
 	Payload []byte
-	late    *late // of Send: in place of Payload
+	Late    *Late // of Send: in place of Payload
 	// Of Welcome: fills in the devices, which takes time in proportion to them; nil where there are none. It may be
 	// called beside Step, once, before the message is sent.
-	complete func()
+	Complete func()
 	Message  *wire.Welcome
 	Event    *wire.Report_Event
 	Err      error
@@ -302,24 +301,6 @@ func New(c Config) *State {
 // maxScratch bounds the memory that is kept for the next Step, in bytes: far more than usual ones need.
 const maxScratch = 1 << 20
 
-// Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
-// one that needs nothing which changes. It is nil where there is none. Step does it where it was not done before.
-func (st *State) Survey(ev *Event) (work func()) {
-	c := st.conns[ev.Conn]
-	if c == nil || c.s == nil {
-		return nil
-	}
-	switch m := ev.Message.(type) {
-	case *wire.Graph:
-		if ev.sketch = st.surveyGraph(c.s, m, len(ev.Payload)); ev.sketch != nil {
-			return ev.sketch.draw
-		}
-	case *wire.Transfer:
-		return surveyTransfer(ev, c.s, m)
-	}
-	return nil
-}
-
 // Step takes one event and appends what is to be done, in order.
 func (st *State) Step(ev *Event, out []Action) []Action {
 	st.now = max(st.now, ev.Now)
@@ -384,6 +365,9 @@ func (st *State) settle() {
 // More reports whether there is more that could be done at once, and that a Step with Continue does: other events may
 // come in between.
 func (st *State) More() bool { return len(st.ready) > 0 || st.looks() || st.serves() }
+
+// StepWeight is for Weigh, in nanoseconds: a third of what others may have to wait.
+const StepWeight = 300e3
 
 // Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks
 // at gangs that are held, to about so many nanoseconds each, as the constants below estimate. More tells whether

@@ -72,8 +72,8 @@ func (b *bed) plays(nodes int, input uint64) {
 	}
 	for _, w := range b.workers {
 		left := &wire.Completed{Ok: ends.Ok}
-		for len(left.Ok) > endsAtOnce { // as Server does it
-			b.say(w, wire.KindCompleted, takeEnds(left))
+		for first := Split(wire.KindCompleted, left); first != nil; first = Split(wire.KindCompleted, left) {
+			b.say(w, wire.KindCompleted, first)
 		}
 		b.say(w, wire.KindCompleted, left)
 	}
@@ -322,7 +322,7 @@ func BenchmarkSteps(b *testing.B) {
 			runtime.LockOSThread() // for processorTime
 			defer runtime.UnlockOSThread()
 			d := newBed(b, c.config(b), c.workers, c.devices)
-			d.st.Weigh(stepWeight)
+			d.st.Weigh(StepWeight)
 			for range c.sessions {
 				d.joinClient()
 			}

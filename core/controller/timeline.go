@@ -56,8 +56,13 @@ func (st *State) workersHere() []*worker {
 	return all
 }
 
-// choose returns the rows of the devices that a look is for, and how many there are to choose from. It may be called
-// beside Step: what it reads of a worker does not change.
+// Choose returns work that finds the rows of the devices which a look is for, and how many there are to choose from. It
+// may be done beside Step: what it reads of a worker does not change.
+func (st *State) Choose(look *wire.Look) (work func() (rows []Row, devices int)) {
+	all := st.workersHere()
+	return func() (rows []Row, devices int) { return choose(look, all) }
+}
+
 func choose(look *wire.Look, all []*worker) (rows []Row, devices int) {
 	all = slices.DeleteFunc(all, func(w *worker) bool {
 		return look.Island != "" && w.island.name != look.Island || look.Worker != 0 && w.process.Number != look.Worker
@@ -151,8 +156,8 @@ func (st *State) keepDoing(w *worker, m *wire.Doing) {
 // mostDoing bounds what is kept of a worker, in messages: as many as come while they are kept, at ten a second.
 const mostDoing = 120
 
-// timeline returns what devices did that is known, of what came after a number.
-func (st *State) timeline(rows []Row, after uint64) *wire.Timeline {
+// Timeline returns what devices did that is known, of what came after a number.
+func (st *State) Timeline(rows []Row, after uint64) *wire.Timeline {
 	t := &wire.Timeline{NowNs: st.now, Newest: st.told, Shared: st.table != nil}
 	for _, r := range rows {
 		row := &wire.Timeline_Row{Island: r.w.island.name, Process: r.w.process, First: uint32(r.First),
@@ -167,20 +172,5 @@ func (st *State) timeline(rows []Row, after uint64) *wire.Timeline {
 	for _, s := range st.sessions {
 		t.Owners = append(t.Owners, &wire.Timeline_Owner{Session: s.id, Tenant: s.tenant.terms.Name})
 	}
-	return t
-}
-
-// Timeline returns what some devices did in the last seconds, and has their workers tell more. The first look finds
-// nothing yet.
-func (s *Server) Timeline(look *wire.Look) *wire.Timeline {
-	s.mu.Lock()
-	all := s.state.workersHere()
-	s.mu.Unlock()
-	rows, devices := choose(look, all)
-	s.step(nil, &Event{Kind: Look, Rows: rows}, true)
-	s.mu.Lock()
-	t := s.state.timeline(rows, look.After)
-	s.mu.Unlock()
-	t.Devices = uint64(devices)
 	return t
 }

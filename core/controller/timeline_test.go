@@ -11,7 +11,7 @@ import (
 
 // look looks at what devices do, and returns what workers are told to tell, by connection.
 func (b *bed) look(l *wire.Look) (t *wire.Timeline, watches map[uint64]*wire.Watch) {
-	rows, devices := choose(l, b.st.workersHere())
+	rows, devices := b.st.Choose(l)()
 	watches = map[uint64]*wire.Watch{}
 	for _, a := range b.step(Event{Kind: Look, Rows: rows}) {
 		if a.Kind == Send && a.Wire == wire.KindWatch {
@@ -20,7 +20,7 @@ func (b *bed) look(l *wire.Look) (t *wire.Timeline, watches map[uint64]*wire.Wat
 			watches[a.To[0]] = m
 		}
 	}
-	t = b.st.timeline(rows, l.After)
+	t = b.st.Timeline(rows, l.After)
 	t.Devices = uint64(devices)
 	return t, watches
 }

@@ -359,8 +359,8 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 	switch a.Kind {
 	case Welcome:
 		fmt.Fprintf(w, "  → %s: welcome, process %d", to, a.Message.Process)
-		if a.complete != nil {
-			a.complete()
+		if a.Complete != nil {
+			a.Complete()
 		}
 		for _, d := range a.Message.Devices {
 			fmt.Fprintf(w, ", %d is %d.%d/%d", d.Number, d.Worker, d.Local, d.Slice)

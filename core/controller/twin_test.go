@@ -95,7 +95,7 @@ func (w *twin) step(ev Event) {
 
 func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
 	payload := statustest.Value(proto.Marshal(m)).OK(w.t)
-	got := statustest.Value(decode(kind, payload)).OK(w.t)
+	got := statustest.Value(Decode(kind, payload)).OK(w.t)
 	w.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: got, Payload: payload})
 }
 
@@ -104,7 +104,7 @@ func (w *twin) see(a Action) {
 	switch a.Kind {
 	case Welcome:
 		if c := w.clients[a.To[0]]; c != nil {
-			a.complete()
+			a.Complete()
 			c.session, c.devices = a.Message.Session, len(a.Message.Devices)
 		}
 		if x := w.workers[a.To[0]]; x != nil {

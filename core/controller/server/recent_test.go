@@ -1,4 +1,4 @@
-package controller
+package server
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 // than they accept. Others get one of their own.
 func TestReportsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.Value(NewServer(ServerConfig{})).OK(t)
+		s := statustest.Value(New(Config{})).OK(t)
 		defer s.Close()
 		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }
 		first, theirs := recent(false), recent(true)

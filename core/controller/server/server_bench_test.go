@@ -1,4 +1,4 @@
-package controller
+package server
 
 import (
 	"context"
@@ -28,6 +28,7 @@ type seat struct {
 	server  *Server
 	client  *far
 	workers []*far
+	gang    uint64 // number given last
 }
 
 // far is a connection: its link in the server, and its other end.
@@ -39,7 +40,7 @@ type far struct {
 func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
 	s := &seat{t: t}
 	var err error
-	if s.server, err = NewServer(ServerConfig{Heartbeat: time.Hour}); err != nil {
+	if s.server, err = New(Config{Heartbeat: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	var l transport.Listener
@@ -120,26 +121,36 @@ func (s *seat) program(devices int) {
 	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	s.say(s.client, wire.KindCompile,
-		mustMarshal(s.t, &wire.Compile{
+		encoded(s.t, &wire.Compile{
 			Op: 1, Program: 1, Format: "sim", Code: []byte("p"), Options: sim.CompileOptions(all)}))
 	m := new(wire.Compile)
 	s.hear(s.workers[0], wire.KindCompile, m)
 	s.say(s.workers[0], wire.KindCompiled,
-		mustMarshal(s.t, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{
+		encoded(s.t, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{
 			Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}}))
-	s.server.mu.Lock()
-	for _, c := range s.server.state.made { // how long it takes is known
-		c.took(1000)
-	}
-	s.server.mu.Unlock()
-	s.say(s.client, wire.KindPut, mustMarshal(s.t, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on}))
-	ok := mustMarshal(s.t, &wire.Completed{Ok: []uint64{1}})
+	s.say(s.client, wire.KindPut, encoded(s.t, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on}))
+	s.end(0)
+	s.say(s.client, wire.KindRun, encoded(s.t, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}}))
+	s.gang = s.end(1000) // how long it takes is known from then on
+	s.say(s.client, wire.KindFree, encoded(s.t, &wire.Free{Objects: []uint64{2}}))
 	for _, w := range s.workers {
 		s.hear(w, wire.KindDispatch, nil)
-		s.say(w, wire.KindCompleted, ok)
+	}
+	s.gang++
+}
+
+// end has the workers end the gang that they are told of, after some nanoseconds, and returns its number.
+func (s *seat) end(busy uint64) uint64 {
+	m := new(wire.Dispatch)
+	for _, w := range s.workers {
+		s.hear(w, wire.KindDispatch, m)
+		s.say(w, wire.KindCompleted, encoded(s.t, &wire.Completed{Ok: []uint64{m.Gang}, Busy: []uint64{busy}}))
 	}
 	s.hear(s.client, wire.KindCompleted, nil)
+	return m.Gang
 }
+
+func encoded(t testing.TB, m proto.Message) []byte { return statustest.Value(proto.Marshal(m)).OK(t) }
 
 // processorTime is what this thread has used of a processor, whatever else runs on
 // the machine.
@@ -173,7 +184,7 @@ func BenchmarkServer(b *testing.B) {
 func benchmarkServer(b *testing.B, s *seat, depth int) {
 	runtime.LockOSThread() // for processorTime
 	defer runtime.UnlockOSThread()
-	op, object, gang := uint64(1), uint64(1), s.server.state.gang
+	op, object, gang := uint64(2), uint64(2), s.gang
 	var run, end time.Duration
 	var frames [][]byte
 	b.ReportAllocs()
@@ -182,7 +193,7 @@ func benchmarkServer(b *testing.B, s *seat, depth int) {
 		for range depth {
 			op++
 			object++
-			frames = append(frames, mustMarshal(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{1}}))
+			frames = append(frames, encoded(b, &wire.Run{Op: op, Program: 1, FirstOutput: object, Inputs: []uint64{1}}))
 		}
 		begun := processorTime(b)
 		s.say(s.client, wire.KindRun, frames...)
@@ -195,7 +206,7 @@ func benchmarkServer(b *testing.B, s *seat, depth int) {
 		frames = frames[:0]
 		for range depth {
 			gang++
-			frames = append(frames, mustMarshal(b, &wire.Completed{Ok: []uint64{gang}}))
+			frames = append(frames, encoded(b, &wire.Completed{Ok: []uint64{gang}}))
 		}
 		begun = processorTime(b)
 		for _, f := range frames {
@@ -212,7 +223,7 @@ func benchmarkServer(b *testing.B, s *seat, depth int) {
 		for i := range depth {
 			free.Objects = append(free.Objects, object-uint64(i))
 		}
-		s.say(s.client, wire.KindFree, mustMarshal(b, free))
+		s.say(s.client, wire.KindFree, encoded(b, free))
 		for _, w := range s.workers {
 			s.hear(w, wire.KindDispatch, nil)
 		}

@@ -1,9 +1,10 @@
-package controller
+package server
 
 import (
 	"sync"
 	"time"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -29,7 +30,7 @@ func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	}
 	r := s.look(ask)
 	if tenant {
-		r = withoutLines(r)
+		r = controller.WithoutLines(r)
 	}
 	return r
 }
@@ -46,7 +47,7 @@ func (s *Server) recently(age time.Duration, tenant bool) *wire.Report {
 		return k.report
 	}
 	if k.tenants == nil {
-		k.tenants = withoutLines(k.report)
+		k.tenants = controller.WithoutLines(k.report)
 	}
 	return k.tenants
 }
@@ -61,4 +62,33 @@ func (s *Server) look(ask *wire.Ask) *wire.Report {
 	}
 	s.mu.Unlock()
 	return a.Report()
+}
+
+// Traces lists the traces that are kept for the web page.
+func (s *Server) Traces() []*wire.Report_Trace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Traces()
+}
+
+// Trace returns a trace, compressed by gzip, nil if it is not kept any more.
+func (s *Server) Trace(number uint64) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Trace(number)
+}
+
+// Timeline returns what some devices did in the last seconds, and has their workers tell more. The first look finds
+// nothing yet.
+func (s *Server) Timeline(look *wire.Look) *wire.Timeline {
+	s.mu.Lock()
+	choose := s.state.Choose(look)
+	s.mu.Unlock()
+	rows, devices := choose()
+	s.step(nil, &controller.Event{Kind: controller.Look, Rows: rows}, true)
+	s.mu.Lock()
+	t := s.state.Timeline(rows, look.After)
+	s.mu.Unlock()
+	t.Devices = uint64(devices)
+	return t
 }

@@ -1,4 +1,4 @@
-package controller
+package server
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 	linking "github.com/openpathways/pathways/transport/link"
@@ -127,16 +127,17 @@ func (s *Server) keepLink(c *link, w *wire.Welcome) {
 		return
 	}
 	c.kept = saved.ID
-	s.keeper.put(fact{table: tableLinks, key: linkKey(saved.ID), value: &wire.KeptLink{Id: saved.ID,
+	s.keeper.put(fact{table: controller.TableLinks, key: linkKey(saved.ID), value: &wire.KeptLink{Id: saved.ID,
 		Secret: saved.Secret, Hello: saved.Hello, Pass: uint32(saved.Holder.Pass), Tenant: saved.Holder.Tenant,
 		HeartbeatMs: w.HeartbeatMs, Process: w.Process, Session: w.Session, Board: w.Board}})
 	s.keeper.wait()
 }
 
 // send puts a message into the outboxes of its receivers. Called with the lock.
-func (s *Server) send(a *Action) {
+func (s *Server) send(a *controller.Action) {
+	l := encodedOnce(a.Late)
 	for _, number := range a.To {
-		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, a.late) && !c.full {
+		if c := s.conns[number]; c != nil && c.outbox.put(a.Wire, a.Payload, l) && !c.full {
 			c.full = true
 			s.full = append(s.full, c)
 		}
@@ -144,8 +145,8 @@ func (s *Server) send(a *Action) {
 }
 
 // sendKept sends a message once all is on disk that was kept before. Called with the lock.
-func (s *Server) sendKept(a *Action) {
-	later := &Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), late: a.late}
+func (s *Server) sendKept(a *controller.Action) {
+	later := &controller.Action{Wire: a.Wire, To: slices.Clone(a.To), Payload: slices.Clone(a.Payload), Late: a.Late}
 	s.keeper.put(fact{then: func() {
 		s.mu.Lock()
 		s.send(later)
@@ -158,65 +159,13 @@ func (s *Server) sendKept(a *Action) {
 // letLink removes a connection that is no more.
 func (s *Server) letLink(c *link) {
 	if c.kept != 0 {
-		s.keeper.put(fact{table: tableLinks, key: linkKey(c.kept)})
+		s.keeper.put(fact{table: controller.TableLinks, key: linkKey(c.kept)})
 		c.kept = 0
 	}
 }
 
-// readKept reads what an earlier start has kept.
-func readKept(store *durable.Store) (*Kept, error) {
-	k := &Kept{Sessions: map[uint32]*wire.KeptSession{}, Compiled: map[string]*wire.KeptCompiled{}}
-	var sessions []*wire.KeptSession
-	var programs []*wire.KeptCompiled
-	read := func(table string, m func() proto.Message) error {
-		return store.Read(table, func(key string, value []byte) error {
-			if err := proto.Unmarshal(value, m()); err != nil {
-				return status.New(status.DataLoss, "%s %q does not decode: %w", table, key, err)
-			}
-			return nil
-		})
-	}
-	err := read(tableLinks, func() proto.Message {
-		m := new(wire.KeptLink)
-		k.Links = append(k.Links, KeptLink{KeptLink: m})
-		return m
-	})
-	for _, of := range []struct {
-		table string
-		next  func() proto.Message
-	}{
-		{tableLosses, anotherOf(&k.Losses)}, {tableSessions, anotherOf(&sessions)}, {tablePrograms, anotherOf(&k.Programs)},
-		{tableCompiled, anotherOf(&programs)}, {tableIslands, anotherOf(&k.Islands)}, {tableBoards, anotherOf(&k.Boards)},
-		{tableSlices, anotherOf(&k.Slices)},
-		{tableNumbers, func() proto.Message { k.Numbers = new(wire.KeptLink); return k.Numbers }},
-	} {
-		if err == nil {
-			err = read(of.table, of.next)
-		}
-	}
-	for _, m := range sessions {
-		k.Sessions[m.Session] = m
-	}
-	for _, m := range programs {
-		k.Compiled[m.Key] = m
-	}
-	return k, err
-}
-
-// anotherOf returns a function that adds an empty message to a list, and returns it.
-func anotherOf[M any, P interface {
-	*M
-	proto.Message
-}](list *[]P) func() proto.Message {
-	return func() proto.Message {
-		m := P(new(M))
-		*list = append(*list, m)
-		return m
-	}
-}
-
 // restore has the links of an earlier start come back.
-func (s *Server) restore(k *Kept) {
+func (s *Server) restore(k *controller.Kept) {
 	var links []*link
 	for i := range k.Links {
 		l := &k.Links[i]

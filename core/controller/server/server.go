@@ -1,16 +1,23 @@
-package controller
+// Package server is the shell around the controller's state machine: connections of clients and workers, their links, a
+// clock, and the facts on disk.
+//
+// Each connection has a goroutine that reads it, which brings its messages to controller.State under one lock and
+// carries out the actions that follow. Nothing waits under that lock: what does not fit into a connection waits in its
+// outbox, and what goes to disk in the keeper. All methods of Server may be called from any goroutine. core/cluster
+// assembles it.
+package server
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/tenant"
@@ -19,8 +26,8 @@ import (
 	linking "github.com/openpathways/pathways/transport/link"
 )
 
-// ServerConfig is what a Server is made from. Zero fields take the defaults.
-type ServerConfig struct {
+// Config is what a Server is made from. Zero fields take the defaults.
+type Config struct {
 	Heartbeat time.Duration // told to clients and workers; 1 s
 	// Lease is how long a client or a worker stays without a connection; 0: it goes with it.
 	Lease time.Duration
@@ -30,12 +37,12 @@ type ServerConfig struct {
 	// that it is lost. 0: it is never.
 	Silence    time.Duration
 	Sequential bool
-	FirstCome  bool          // as in Config
+	FirstCome  bool          // as in controller.Config
 	StuckAfter time.Duration // after which a gang that stands still is aborted, at least 4 heartbeats; 0 is never
-	KeepTraces bool          // as in Config
+	KeepTraces bool          // as in controller.Config
 	MemoryWait time.Duration // that a run waits for memory that other sessions have; 0: it does not
-	Limits     Limits
-	Tenants    *tenant.Table                 // as in Config
+	Limits     controller.Limits
+	Tenants    *tenant.Table                 // as in controller.Config
 	Reload     func() (*tenant.Table, error) // reads the file of tenants again; nil if Tenants is
 	Log        *slog.Logger                  // nil is quiet
 	// Store keeps what the next start needs to have its cluster back, if there is a Lease; nil: the cluster ends with this
@@ -65,18 +72,15 @@ type Server struct {
 	due     *time.Timer // for a Tick before the next heartbeat
 
 	mu      sync.Mutex
-	state   *State
+	state   *controller.State
 	conns   map[uint64]*link
 	last    uint64 // connection
-	actions []Action
+	actions []controller.Action
 	armed   int64   // when due fires, on State's clock; 0: it does not
 	full    []*link // have frames that wait for a flush
 	closed  bool
 	away    chan struct{} // closed once all have come back; nil when they have, or need not
 }
-
-// stepWeight is about how long, in nanoseconds, a Step performs operations: a third of what others may have to wait.
-const stepWeight = 300e3
 
 // link is a connection with what waits for it.
 type link struct {
@@ -94,8 +98,8 @@ type link struct {
 	ends     wire.Completed // its reader's, for the next message
 }
 
-// NewServer makes a controller: a new cluster, with a new term.
-func NewServer(c ServerConfig) (*Server, error) {
+// New makes a controller: a new cluster, with a new term.
+func New(c Config) (*Server, error) {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = time.Second
 	}
@@ -119,13 +123,13 @@ func NewServer(c ServerConfig) (*Server, error) {
 	var random [40]byte
 	rand.Read(random[:])
 	who := durable.Identity{Cluster: hex.EncodeToString(random[:8]), Key: random[8:], Term: uint64(s.begun.UnixNano())}
-	var kept *Kept
+	var kept *controller.Kept
 	if c.Store != nil {
 		var err error
 		if who, err = c.Store.Start(); err != nil {
 			return nil, err
 		}
-		if kept, err = readKept(c.Store); err != nil {
+		if kept, err = controller.ReadKept(c.Store.Read); err != nil {
 			return nil, err
 		}
 		if c.Lease > 0 { // otherwise no process comes back
@@ -135,11 +139,11 @@ func NewServer(c ServerConfig) (*Server, error) {
 		}
 	}
 	s.links = linking.NewAcceptor(linking.Config{Lease: c.Lease, Term: who.Term, Died: c.Died})
-	s.state = New(Config{Cluster: who.Cluster, Term: who.Term, Key: who.Key, Keeps: s.keeper != nil, Starts: who.Starts,
-		Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
+	s.state = controller.New(controller.Config{Cluster: who.Cluster, Term: who.Term, Key: who.Key, Starts: who.Starts,
+		Keeps: s.keeper != nil, Heartbeat: int64(c.Heartbeat), Silence: int64(silence), Sequential: c.Sequential,
 		StuckAfter: int64(stuckAfter), FirstCome: c.FirstCome, MemoryWait: int64(max(c.MemoryWait, 0)),
 		Unix: s.begun.UnixNano(), Limits: c.Limits, Tenants: c.Tenants, KeepTraces: c.KeepTraces})
-	s.state.Weigh(stepWeight)
+	s.state.Weigh(controller.StepWeight)
 	if kept != nil {
 		s.away = make(chan struct{})
 		s.restore(kept)
@@ -159,9 +163,9 @@ func (s *Server) tick(every time.Duration) {
 		case <-s.done:
 			return
 		case <-t.C:
-			s.step(nil, &Event{Kind: Tick}, true)
+			s.step(nil, &controller.Event{Kind: controller.Tick}, true)
 		case <-s.due.C:
-			s.step(nil, &Event{Kind: Tick}, true)
+			s.step(nil, &controller.Event{Kind: controller.Tick}, true)
 		}
 	}
 }
@@ -219,11 +223,11 @@ func (s *Server) read(c *link) {
 	if w, ok := c.in.Conn.(transport.Watched); ok {
 		lease = s.lease
 		w.Watch(func(why error) {
-			kind := Cut
+			kind := controller.Cut
 			if why == nil {
-				kind = Mended
+				kind = controller.Mended
 			}
-			s.step(c, &Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
+			s.step(c, &controller.Event{Kind: kind, Conn: c.number, Err: transport.ByName(why)}, true)
 		})
 	}
 	if c.restored {
@@ -256,7 +260,7 @@ func (s *Server) read(c *link) {
 
 // lose is the end of a connection.
 func (s *Server) lose(c *link, err error) {
-	s.step(c, &Event{Kind: Lost, Conn: c.number, Err: transport.ByName(err)}, true)
+	s.step(c, &controller.Event{Kind: controller.Lost, Conn: c.number, Err: transport.ByName(err)}, true)
 	s.hangUp(c)
 }
 
@@ -266,14 +270,14 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 		s.supersede(c)
 		s.awaitOthers(c)
 	}
-	s.step(c, &Event{Kind: Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
+	s.step(c, &controller.Event{Kind: controller.Join, Conn: c.number, Message: c.in.Hello, Peer: c.in.Peer(),
 		Tenant: c.in.Pass == transport.Tenant, Of: c.in.Tenant, Lease: int64(lease)}, true)
 	if !c.let {
 		return false // it was refused
 	}
 	s.keepLink(c, c.welcome)
 	if err := c.sendWelcome(); err != nil {
-		s.step(c, &Event{Kind: Lost, Conn: c.number, Err: err}, true)
+		s.step(c, &controller.Event{Kind: controller.Lost, Conn: c.number, Err: err}, true)
 		s.hangUp(c)
 		return false
 	}
@@ -327,101 +331,55 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	if kind == wire.KindCompleted { // one a worker and gang
 		m, err = &c.ends, c.ends.Parse(payload)
 	} else {
-		m, err = decode(kind, payload)
+		m, err = controller.Decode(kind, payload)
 	}
 	if err != nil {
 		return err
 	}
-	ev := Event{Kind: Message, Conn: c.number, Wire: kind, Message: m, Payload: payload}
-	if len(payload) >= lateSize { // State neither copies it nor waits for it to be copied
-		ev.Payload, ev.kept = slices.Clone(payload), true
+	for first := controller.Split(kind, m); first != nil; first = controller.Split(kind, m) { // others come in between
+		s.step(c, &controller.Event{Kind: controller.Message, Conn: c.number, Wire: kind, Message: first}, false)
 	}
+	ev := controller.Arrived(c.number, kind, m, payload)
 	switch kind {
-	case wire.KindGraph, wire.KindTransfer, wire.KindAsk, wire.KindCompile:
-		ev = s.prepare(c, ev)
-	case wire.KindFree:
-		for first := takeFrees(m.(*wire.Free)); first != nil; first = takeFrees(m.(*wire.Free)) {
-			s.step(c, &Event{Kind: Message, Conn: c.number, Wire: kind, Message: first}, false)
-		}
-	case wire.KindCompleted:
-		for len(c.ends.Ok) > endsAtOnce { // others come in between
-			first := &Event{Kind: Message, Conn: c.number, Wire: kind, Message: takeEnds(&c.ends)}
-			s.step(c, first, false)
-		}
+	case wire.KindGraph, wire.KindTransfer, wire.KindAsk:
+		s.prepare(c, &ev)
 	}
 	s.step(c, &ev, flush)
 	return nil
 }
 
-// endsAtOnce bounds how many ends of gangs one Step hears of: the last worker to report a gang ends it, which takes
-// some microseconds.
-const endsAtOnce = 128
-
-// How many arrays one Step frees, and of how many it frees shards, for which it looks at all that are left.
-const (
-	freesAtOnce  = 4 << 10
-	shardsAtOnce = 8
-)
-
-// takeFrees takes the first arrays out of a message that frees many; nil where it frees few.
-func takeFrees(m *wire.Free) *wire.Free {
-	if len(m.Objects) <= freesAtOnce && len(m.Rows) <= shardsAtOnce {
-		return nil
-	}
-	objects, rows := min(freesAtOnce, len(m.Objects)), min(shardsAtOnce, len(m.Rows))
-	first := &wire.Free{Objects: m.Objects[:objects:objects], Rows: m.Rows[:rows:rows]}
-	m.Objects, m.Rows = m.Objects[len(first.Objects):], m.Rows[len(first.Rows):]
-	return first
-}
-
-// takeEnds takes the first ends out of a message.
-func takeEnds(m *wire.Completed) *wire.Completed {
-	first := &wire.Completed{Ok: m.Ok[:endsAtOnce], Busy: m.Busy[:min(endsAtOnce, len(m.Busy))]}
-	m.Ok, m.Busy = m.Ok[endsAtOnce:], m.Busy[len(first.Busy):]
-	return first
-}
-
 // prepare does without the lock what State's Step need not do on a message.
-func (s *Server) prepare(c *link, ev Event) Event {
-	switch m := ev.Message.(type) {
-	case *wire.Ask:
+func (s *Server) prepare(c *link, ev *controller.Event) {
+	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
-			r := s.Answer(m, c.in.Pass == transport.Tenant)
-			ev.report = lateMessage(r, proto.Size(r))
+			ev.Answer(s.Answer(m, c.in.Pass == transport.Tenant))
 		}
-		return ev
-	case *wire.Compile:
-		if len(m.Code) > 0 {
-			m.Text = wire.ContentOf(m.Code) // whatever the client says
-		}
-		ev.request = readCompile(m)
-		return ev
+		return
 	}
 	s.mu.Lock()
-	work := s.state.Survey(&ev)
+	work := s.state.Survey(ev)
 	s.mu.Unlock()
 	if work != nil {
 		work()
 	}
-	return ev
 }
 
 // step tells State of an event, for a link's reader or for none, and carries the
 // actions out. With flush, where there is no more at hand, clients hear what has
 // ended and frames leave.
-func (s *Server) step(by *link, ev *Event, flush bool) {
+func (s *Server) step(by *link, ev *controller.Event, flush bool) {
 	s.mu.Lock()
 	ev.Now = int64(time.Since(s.begun))
 	s.run(ev)
 	for s.state.More() && !s.closed { // others come in between, and what was decided so far leaves
 		if s.state.Dirty() {
-			s.run(&Event{Kind: Flush, Now: ev.Now})
+			s.run(&controller.Event{Kind: controller.Flush, Now: ev.Now})
 		}
 		full := s.takeFull(nil)
 		s.mu.Unlock()
 		leave(full)
 		s.mu.Lock()
-		s.run(&Event{Kind: Continue, Now: int64(time.Since(s.begun))})
+		s.run(&controller.Event{Kind: controller.Continue, Now: int64(time.Since(s.begun))})
 	}
 	if s.away != nil {
 		s.cameBack()
@@ -429,7 +387,7 @@ func (s *Server) step(by *link, ev *Event, flush bool) {
 	var full []*link
 	if flush {
 		if s.state.Dirty() {
-			s.run(&Event{Kind: Flush, Now: ev.Now})
+			s.run(&controller.Event{Kind: controller.Flush, Now: ev.Now})
 		}
 		if by != nil {
 			full = by.flush[:0]
@@ -478,7 +436,7 @@ func (s *Server) Close() {
 	if !s.closed {
 		s.closed = true
 		close(s.done)
-		s.run(&Event{Kind: Closing, Now: int64(time.Since(s.begun))})
+		s.run(&controller.Event{Kind: controller.Closing, Now: int64(time.Since(s.begun))})
 		for _, c := range s.conns { // those that State has yet to hear of
 			s.letLink(c)
 			c.outbox.end()
@@ -498,7 +456,7 @@ func (s *Server) hangUp(c *link) {
 	c.outbox.end()
 }
 
-func (s *Server) run(ev *Event) {
+func (s *Server) run(ev *controller.Event) {
 	s.actions = s.state.Step(ev, s.actions[:0])
 	for i := range s.actions {
 		s.do(&s.actions[i])
@@ -507,37 +465,37 @@ func (s *Server) run(ev *Event) {
 }
 
 // do carries out an action. It never waits: what does not fit waits in outboxes.
-func (s *Server) do(a *Action) {
+func (s *Server) do(a *controller.Action) {
 	switch a.Kind {
-	case Send:
+	case controller.Send:
 		if a.AfterKept {
 			s.sendKept(a)
 		} else {
 			s.send(a)
 		}
-	case Welcome:
+	case controller.Welcome:
 		c := s.conns[a.To[0]]
-		c.let, c.welcome, c.complete = true, a.Message, a.complete // which its reader sends
-	case Refuse:
+		c.let, c.welcome, c.complete = true, a.Message, a.Complete // which its reader sends
+	case controller.Refuse:
 		c := s.conns[a.To[0]]
 		delete(s.conns, c.number)
 		s.letLink(c)
 		why := a.Err
 		s.running.Go(func() { c.in.Refuse(why) }) // closing takes time
-	case Close:
+	case controller.Close:
 		if c := s.conns[a.To[0]]; c != nil {
 			delete(s.conns, c.number)
 			s.letLink(c)
 			c.outbox.end()
 		}
-	case Keep:
+	case controller.Keep:
 		s.keeper.put(fact{table: a.Table, key: a.Key, value: a.Fact})
-	case Reload:
+	case controller.Reload:
 		asked := a.To[0]
 		s.running.Go(func() { s.readTenants(asked) })
-	case Log:
+	case controller.Log:
 		s.say(a.Event, a.Err)
-	case Stop:
+	case controller.Stop:
 		if s.stopped != nil {
 			s.stopped()
 		}
@@ -552,7 +510,7 @@ func (s *Server) readTenants(asked uint64) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	table, err := s.reload()
-	s.step(nil, &Event{Kind: Tenants, Conn: asked, Table: table, Err: err}, true)
+	s.step(nil, &controller.Event{Kind: controller.Tenants, Conn: asked, Table: table, Err: err}, true)
 }
 
 // say logs an event.

@@ -1,4 +1,4 @@
-package controller
+package server
 
 import (
 	"sync"
@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -48,6 +49,20 @@ type frame struct {
 	kind    wire.Kind
 	payload []byte
 	late    *late // in place of payload, or nil
+}
+
+// late is a message that leaves in several outboxes, and is encoded by the first goroutine that sends it.
+type late struct {
+	size   int
+	encode func() ([]byte, error) // returns the same, whoever calls it
+}
+
+// encodedOnce returns what is to be sent late; nil of nil.
+func encodedOnce(l *controller.Late) *late {
+	if l == nil {
+		return nil
+	}
+	return &late{l.Size, sync.OnceValues(l.Encode)}
 }
 
 // open begins an outbox. What is put there leaves from start on.
@@ -176,4 +191,20 @@ func (o *outbox) finish() {
 		return
 	}
 	o.late = time.AfterFunc(endTime, func() { o.conn.Close() }) // drain learns of it
+}
+
+// bytes returns what is sent.
+func (f *frame) bytes() ([]byte, error) {
+	if f.late != nil {
+		return f.late.encode()
+	}
+	return f.payload, nil
+}
+
+// lasting returns a frame of a message. Payload is copied, as it may change.
+func lasting(kind wire.Kind, payload []byte, l *late) frame {
+	if l == nil {
+		payload = append([]byte(nil), payload...)
+	}
+	return frame{kind, payload, l}
 }

@@ -1,4 +1,4 @@
-package controller_test
+package server_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -27,7 +28,7 @@ import (
 // A controller that stops in order has nothing to warn of.
 func TestStopIsQuiet(t *testing.T) {
 	var said bytes.Buffer
-	w := newWorld(t, controller.ServerConfig{
+	w := newWorld(t, server.Config{
 		Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	w.worker("steady", 1)
 	w.server.Close()
@@ -39,7 +40,7 @@ func TestStopIsQuiet(t *testing.T) {
 // A worker that is lost fails what it has a part in, with its name, and nothing
 // hangs.
 func TestWorkerIsLost(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{FirstCome: true})
+	w := newWorld(t, server.Config{FirstCome: true})
 	w.worker("steady", 1)
 	frail := w.worker("frail", 1)
 	ends := make(chan client.Ended, 100)
@@ -65,7 +66,7 @@ func TestWorkerIsLost(t *testing.T) {
 
 // An error of a run reaches what depends on it with its code and text.
 func TestErrorOfRunReachesDependents(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{})
+	w := newWorld(t, server.Config{})
 	w.worker("a", 1)
 	ends := make(chan client.Ended, 100)
 	c := w.client(ends)
@@ -80,7 +81,7 @@ func TestErrorOfRunReachesDependents(t *testing.T) {
 
 // A client that goes, politely or not, leaves nothing.
 func TestDepartedClientLeavesNothing(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{})
+	w := newWorld(t, server.Config{})
 	a := w.worker("a", 1)
 	for _, politely := range []bool{true, false} {
 		ends := make(chan client.Ended, 100)
@@ -130,7 +131,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 // Without a lease nothing takes a session up again, so what it has queued is dropped with its connection.
 func TestSessionEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, controller.ServerConfig{})
+		w := newWorld(t, server.Config{})
 		w.worker("a", 1)
 		conn, welcome, err := w.network.Dial(context.Background(), "inproc:controller",
 			&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "cut"})
@@ -162,7 +163,7 @@ func (d dialled) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wi
 // More operations than the credit wait at the client, and all end.
 func TestClientWaitsForCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Credit: 4, Window: 2}})
+		w := newWorld(t, server.Config{Limits: controller.Limits{Credit: 4, Window: 2}})
 		w.worker("a", 1)
 		w.worker("b", 1)
 		ends := make(chan client.Ended, 1000)
@@ -191,7 +192,7 @@ func TestClientWaitsForCredit(t *testing.T) {
 // Compiling can be given up, and a client that waits is told when the controller
 // stops.
 func TestCompileEnds(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{})
+	w := newWorld(t, server.Config{})
 	conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",
 			Worker: &wire.WorkerOffer{Devices: []*wire.LocalDevice{{}}}})
@@ -219,7 +220,7 @@ func TestCompileEnds(t *testing.T) {
 
 // A worker that does not read holds up no other: what is for it waits, others go on.
 func TestWorkerDoesNotRead(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{Limits: controller.Limits{Window: 1 << 20, Credit: 1 << 20}})
+	w := newWorld(t, server.Config{Limits: controller.Limits{Window: 1 << 20, Credit: 1 << 20}})
 	w.worker("good", 1)
 	stuck, _, err := w.network.Dial(context.Background(), "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "stuck",
@@ -259,7 +260,7 @@ func TestWorkerDoesNotRead(t *testing.T) {
 
 // Over sockets the same happens.
 func TestServerOverSockets(t *testing.T) {
-	server := statustest.Value(controller.NewServer(controller.ServerConfig{})).OK(t)
+	server := statustest.Value(server.New(server.Config{})).OK(t)
 	defer server.Close()
 	cred := transport.Credentials{Token: "secret", Software: "test"}
 	address := "unix:" + filepath.Join(t.TempDir(), "c")

@@ -1,4 +1,4 @@
-package controller
+package server
 
 import (
 	"strings"
@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -61,7 +62,7 @@ func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
 		o, theirs := openOutbox(&running)
 		o.put(wire.KindDispatch, make([]byte, 10), nil)
 		long := &wire.Compile{Code: make([]byte, 4<<20)}
-		o.put(wire.KindCompile, nil, lateMessage(long, proto.Size(long)))
+		o.put(wire.KindCompile, nil, encodedOnce(controller.LateMessage(long, proto.Size(long))))
 		synctest.Wait()
 		o.put(wire.KindDispatch, make([]byte, 10), nil) // returns, though the peer does not read
 		for range 3 {
@@ -89,4 +90,35 @@ func TestOutboxTellsOfAMessageThatIsTooLong(t *testing.T) {
 	}
 	running.Wait()
 	theirs.Close()
+}
+
+// What was put before and after a long message comes before and after it, and several peers may get the same one.
+func TestLateMessagesKeepTheirPlace(t *testing.T) {
+	m := &wire.Compiled{Info: &wire.ProgramInfo{Optimized: make([]byte, 1<<20)}}
+	l := encodedOnce(controller.LateMessage(m, proto.Size(m)))
+	var running, readers sync.WaitGroup
+	for range 3 {
+		o, theirs := openOutbox(&running)
+		o.put(wire.KindPeers, []byte("before"), nil)
+		o.put(wire.KindCompiled, nil, l)
+		o.put(wire.KindDrop, []byte("after"), nil)
+		if o.later != nil {
+			o.later.Flush(true)
+		}
+		readers.Go(func() {
+			for _, want := range []struct {
+				kind  wire.Kind
+				bytes int
+			}{{wire.KindPeers, 6}, {wire.KindCompiled, l.size}, {wire.KindDrop, 5}} {
+				kind, payload, err := theirs.Recv()
+				if err != nil || kind != want.kind || len(payload) != want.bytes {
+					t.Errorf("kind %d with %d bytes, %v, want kind %d with %d", kind, len(payload), err, want.kind, want.bytes)
+				}
+			}
+			theirs.Close()
+			o.end()
+		})
+	}
+	readers.Wait()
+	running.Wait()
 }

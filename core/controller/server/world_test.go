@@ -1,4 +1,4 @@
-package controller_test
+package server_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/client"
-	"github.com/openpathways/pathways/core/controller"
+	"github.com/openpathways/pathways/core/controller/server"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -139,15 +139,15 @@ func (b box) Close() error             { return nil }
 type world struct {
 	t       testing.TB
 	network *inproc.Network
-	server  *controller.Server
+	server  *server.Server
 	mail    *mail
 }
 
-func newWorld(t testing.TB, c controller.ServerConfig) *world {
+func newWorld(t testing.TB, c server.Config) *world {
 	t.Helper()
 	w := &world{t: t, network: inproc.NewNetwork(transport.Credentials{Token: "t", Software: "test"}), mail: newMail()}
 	var err error
-	if w.server, err = controller.NewServer(c); err != nil {
+	if w.server, err = server.New(c); err != nil {
 		t.Fatal(err)
 	}
 	l := statustest.Value(w.network.Listen("controller")).OK(t)
@@ -440,7 +440,7 @@ func run(t testing.TB, c client.Cluster, p *client.Remote, token uint64, inputs 
 }
 
 func TestClusterComputes(t *testing.T) {
-	w := newWorld(t, controller.ServerConfig{})
+	w := newWorld(t, server.Config{})
 	workers := []*adder{w.worker("a", 2), w.worker("b", 2)}
 	ends := make(chan client.Ended, 100)
 	c := w.client(ends)
@@ -480,7 +480,7 @@ func TestClusterComputes(t *testing.T) {
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, depth := range []int{1, 256} {
 		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
-			w := newWorld(b, controller.ServerConfig{})
+			w := newWorld(b, server.Config{})
 			w.worker("a", 1)
 			w.worker("b", 1)
 			ends := make(chan client.Ended, 2000)

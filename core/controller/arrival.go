@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// This file is what the caller of State does with a message before Step, so that no other session waits for it: all
+// that is long and needs nothing which changes. It calls Decode, Split until there is no more, Arrived, and Survey.
+
+// Arrived returns the event of a message, with what can be read of it beside other calls of State.
+func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event {
+	ev := Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload}
+	if len(payload) >= lateSize { // State neither copies it nor waits for it to be copied
+		ev.Payload, ev.kept = slices.Clone(payload), true
+	}
+	if m, ok := m.(*wire.Compile); ok {
+		if len(m.Code) > 0 {
+			m.Text = wire.ContentOf(m.Code) // whatever the client says
+		}
+		ev.request = readCompile(m)
+	}
+	return ev
+}
+
+// Answer gives the event of an Ask its answer, which Step then need not make.
+func (ev *Event) Answer(r *wire.Report) { ev.report = LateMessage(r, proto.Size(r)) }
+
+// Split takes the first part out of a message that would take State long, an event of its own; nil where the message
+// is short, or has no parts.
+func Split(kind wire.Kind, m proto.Message) proto.Message {
+	switch kind {
+	case wire.KindFree:
+		if first := splitFree(m.(*wire.Free)); first != nil {
+			return first
+		}
+	case wire.KindCompleted:
+		if first := splitEnds(m.(*wire.Completed)); first != nil {
+			return first
+		}
+	}
+	return nil
+}
+
+// endsAtOnce bounds how many ends of gangs one Step hears of: the last worker to report a gang ends it, which takes
+// some microseconds.
+const endsAtOnce = 128
+
+// How many arrays one Step frees, and of how many it frees shards, for which it looks at all that are left.
+const (
+	freesAtOnce  = 4 << 10
+	shardsAtOnce = 8
+)
+
+// splitFree takes the first arrays out of a message that frees many; nil where it frees few.
+func splitFree(m *wire.Free) *wire.Free {
+	if len(m.Objects) <= freesAtOnce && len(m.Rows) <= shardsAtOnce {
+		return nil
+	}
+	objects, rows := min(freesAtOnce, len(m.Objects)), min(shardsAtOnce, len(m.Rows))
+	first := &wire.Free{Objects: m.Objects[:objects:objects], Rows: m.Rows[:rows:rows]}
+	m.Objects, m.Rows = m.Objects[len(first.Objects):], m.Rows[len(first.Rows):]
+	return first
+}
+
+// splitEnds takes the first ends out of a message that has many; nil where it has few.
+func splitEnds(m *wire.Completed) *wire.Completed {
+	if len(m.Ok) <= endsAtOnce {
+		return nil
+	}
+	first := &wire.Completed{Ok: m.Ok[:endsAtOnce], Busy: m.Busy[:min(endsAtOnce, len(m.Busy))]}
+	m.Ok, m.Busy = m.Ok[endsAtOnce:], m.Busy[len(first.Busy):]
+	return first
+}
+
+// Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
+// one that needs nothing which changes. It is nil where there is none. Step does it where it was not done before.
+func (st *State) Survey(ev *Event) (work func()) {
+	c := st.conns[ev.Conn]
+	if c == nil || c.s == nil {
+		return nil
+	}
+	switch m := ev.Message.(type) {
+	case *wire.Graph:
+		if ev.sketch = st.surveyGraph(c.s, m, len(ev.Payload)); ev.sketch != nil {
+			return ev.sketch.draw
+		}
+	case *wire.Transfer:
+		return surveyTransfer(ev, c.s, m)
+	}
+	return nil
+}
