@@ -342,26 +342,28 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	ev := controller.Arrived(c.number, kind, m, payload)
 	switch kind {
 	case wire.KindGraph, wire.KindTransfer, wire.KindAsk:
-		s.prepare(c, &ev)
+		ev = s.prepare(c, ev)
 	}
 	s.step(c, &ev, flush)
 	return nil
 }
 
-// prepare does without the lock what State's Step need not do on a message.
-func (s *Server) prepare(c *link, ev *controller.Event) {
+// prepare does without the lock what State's Step need not do on a message. It takes the event by value, since
+// most messages do not come here, and their events would be allocated, too.
+func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
 			ev.Answer(s.Answer(m, c.in.Pass == transport.Tenant))
 		}
-		return
+		return ev
 	}
 	s.mu.Lock()
-	work := s.state.Survey(ev)
+	work := s.state.Survey(&ev)
 	s.mu.Unlock()
 	if work != nil {
 		work()
 	}
+	return ev
 }
 
 // step tells State of an event, for a link's reader or for none, and carries the
