@@ -134,6 +134,8 @@ type Exchange struct {
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
 
+	trips func(fd int) (trip, shortest time.Duration) // of a socket; tests have their own
+
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // goroutines of listeners, links, dialling
@@ -168,7 +170,7 @@ func New(config Config) (*Exchange, error) {
 	}
 	config.Options.MaxFrame = transport.ShortFrame // what is longer goes another way
 	x := &Exchange{config: config, table: match.New[*incoming](), pool: config.Pool, log: config.Log,
-		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}}
+		peers: map[uint64]*peer{}, links: map[[tokenSize]byte]*link{}, trips: trips}
 	x.arena = x.pool.Arena("blocks", false, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.shelf.arena = x.pool.Arena("short blocks", true, nil)

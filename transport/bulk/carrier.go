@@ -37,6 +37,7 @@ type carrier struct {
 	// The peer's mu guards these.
 	stripes []net.Conn // that long blocks go over, where the link is not shared
 	dialing bool       // stripes are, or were, made by this side
+	full    bool       // the line is: only the first stripe takes pieces
 	over    bool
 	running sync.WaitGroup // goroutines of stripes
 }

@@ -40,6 +40,8 @@ const stripeTime = time.Second
 // Memory of a block is released only when no stripe writes into it or reads from it: pieces and writing count those
 // that do, and settle waits for them.
 //
+// A full line has one stripe: see line.
+//
 // A stripe is silent where there is nothing to send: whether the peer lives shows on the link. A piece that was begun
 // ends within a bounded time, by the deadlines of the socket: a peer that stops in the middle of one breaks the stripe.
 
@@ -108,6 +110,7 @@ func (l *link) join(c *carrier, socket net.Conn, rest []byte) error {
 		return wrong("more than %d streams", maxStreams)
 	}
 	c.stripes = append(c.stripes, socket)
+	first := len(c.stripes) == 1
 	c.running.Add(2)
 	l.x.running.Go(func() {
 		defer c.running.Done()
@@ -120,7 +123,7 @@ func (l *link) join(c *carrier, socket net.Conn, rest []byte) error {
 	})
 	l.x.running.Go(func() {
 		defer c.running.Done()
-		if err := l.writeStripe(c, socket); err != nil {
+		if err := l.writeStripe(c, socket, first); err != nil {
 			l.broke(c, status.New(status.Unavailable, "a stream to it broke: %w", err))
 		}
 	})
@@ -155,12 +158,12 @@ func (t *outgoing) spread() {
 	t.link.more.Broadcast()
 }
 
-// piece takes the next piece to send. It waits until there is one, or the carrier is
-// over.
-func (l *link) piece(c *carrier) (t *outgoing, offset, size int64) {
+// piece takes the next piece to send. It waits until there is one, and the line has room for another stripe than the
+// first, or the carrier is over.
+func (l *link) piece(c *carrier, first bool) (t *outgoing, offset, size int64) {
 	l.peer.mu.Lock()
 	defer l.peer.mu.Unlock()
-	for len(l.sending) == 0 && !c.over {
+	for (len(l.sending) == 0 || c.full && !first) && !c.over {
 		l.more.Wait()
 	}
 	if c.over {
@@ -201,12 +204,13 @@ func (l *link) pieceTime(configured time.Duration) time.Time {
 	return time.Now().Add(cmp.Or(configured, pieceTime))
 }
 
-func (l *link) writeStripe(c *carrier, socket net.Conn) error {
+func (l *link) writeStripe(c *carrier, socket net.Conn, first bool) error {
 	header := make([]byte, chunkHeader)
 	var runs net.Buffers
 	var scratch []byte
+	line := l.x.line(socket)
 	for {
-		t, offset, size := l.piece(c)
+		t, offset, size := l.piece(c, first)
 		if t == nil {
 			return nil
 		}
@@ -223,7 +227,12 @@ func (l *link) writeStripe(c *carrier, socket net.Conn) error {
 		}
 		both := runs // WriteTo consumes it
 		_, err := both.WriteTo(socket)
+		full := line.isFull()
 		l.peer.mu.Lock()
+		if first && full != c.full {
+			c.full = full
+			l.more.Broadcast()
+		}
 		t.pieces--
 		t.sent() // the peer asks again for what did not arrive
 		l.peer.mu.Unlock()
