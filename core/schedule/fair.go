@@ -71,8 +71,9 @@ import (
 // # Costs
 //
 // Devices that all gangs so far have used together are one group, and are counted as one. A step looks at the groups of
-// the gangs that are first in their sessions, at none if no device has room, and never at devices; what tenants get of
-// a group is computed again only where others want it than before.
+// the gangs that are first in their sessions, and never at devices; at none if no device has room, and at few if none
+// of these gangs has room on all of its devices. Of those who are asked, none comes after the last one that has. What
+// tenants get of a group is computed again only where others want it than before.
 type Fair struct {
 	Window int64 // nanoseconds of estimated device time that are placed ahead; 0 means DefaultWindow
 	Gangs  int   // placed and not ended on one device; 0 means no bound
@@ -106,8 +107,10 @@ type Fair struct {
 	passing           *Gang   // that has its place as of Push
 	alone             []int   // its groups
 	// Scratch of Pop:
-	pops   uint64   // calls that looked at the line
-	asking []asking // heads that were not asked yet
+	pops    uint64   // calls that looked at the line
+	fullest int64    // the most load of a group
+	busiest int      // the most gangs of one
+	asking  []asking // heads that were not asked yet
 }
 
 // DefaultWindow is the device time that is placed ahead if Fair has no Window: long enough that a device has work while
@@ -156,10 +159,17 @@ func (f *Fair) Pop() *Gang {
 	if f.queued == 0 || f.isFull() {
 		return nil
 	}
+	roomy := f.countRoomy() // heads that were not asked, and may have a place
+	if roomy == 0 {
+		return nil
+	}
 	f.pops++
 	var soon asking
-	for open, next := len(f.groups), f.line(); open > 0 && next >= 0; next = f.next() { // open: where there may be room
+	for open, next := len(f.groups), f.line(); open > 0 && roomy > 0 && next >= 0; next = f.next() { // open: groups
 		a := f.take(next)
+		if a.roomy {
+			roomy--
+		}
 		switch ahead := f.aheadOn(a.head); {
 		case ahead >= 0 && !a.isOverdue():
 			// Those that are asked after it are further ahead, so they wait with it.
@@ -208,11 +218,48 @@ func (f *Fair) isAlone(s *share, g *Gang) bool {
 // isFull reports whether no device has room for a gang that takes some. It spares most calls of Pop the rest.
 func (f *Fair) isFull() bool {
 	full := f.free == 0
+	f.fullest, f.busiest = 0, 0
 	for _, at := range f.groups {
+		f.fullest, f.busiest = max(f.fullest, at.load), max(f.busiest, at.gangs)
 		roomy := at.load < f.window() && (f.Gangs == 0 || at.gangs < f.Gangs)
 		full = full && !roomy && !f.endsSoon(at)
 	}
 	return full
+}
+
+// countRoomy finds the heads that have room on each of their devices, but for what others keep, and returns how many
+// there are. One that is kept back has none.
+func (f *Fair) countRoomy() (n int) {
+	for _, h := range f.heads {
+		f.locate(h)
+		if h.roomy = f.hasRoom(h); h.roomy {
+			n++
+		}
+	}
+	return n
+}
+
+// hasRoom is countRoomy of one head.
+func (f *Fair) hasRoom(h *head) bool {
+	if until := f.kept(h); until > 0 {
+		f.wake(until)
+		return false
+	}
+	cost, window := f.cost(h.gang), f.window()
+	if f.fullest+cost <= window && (f.Gangs == 0 || f.busiest < f.Gangs) {
+		return true
+	}
+	for range h.groups {
+		if h.full++; h.full >= len(h.groups) { // from the one on that had no room last
+			h.full = 0
+		}
+		at := f.groups[h.groups[h.full]]
+		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > window && !f.endsSoon(at) {
+			h.full--
+			return false
+		}
+	}
+	return true
 }
 
 // endsSoon reports whether a single gang is left on a group's devices, a long one that is about to end by its estimate.

@@ -52,31 +52,32 @@ func (f *Fair) hold(a *asking) (closed int) {
 	for _, i := range a.groups {
 		begin, free = max(begin, f.groups[i].begin), max(free, f.groups[i].free)
 	}
-	inStep := begin == free && f.areInStep(a.groups)
+	inStep, overdue, held := begin == free && f.areInStep(a.groups), a.isOverdue(), a.of.held
+	next, least := begin+f.takes(a.gang), leastGap*float64(f.window())
 	for _, i := range a.groups {
 		at := f.groups[i]
-		if !inStep && !a.isOverdue() && !f.mayHold(a.of, i, begin-at.free) {
+		if !inStep && !overdue && !at.mayBeIdle(max(float64(begin-at.free), least), held[i]) {
 			continue
 		}
 		if at.gangs == 0 {
 			f.wake(f.now + int64(early*float64(f.window()))) // it may take longer, and then others pass
 		}
 		at.until = min(at.until, begin)
-		if inStep || a.isOverdue() { // it waits for nothing else, or what comes between would end that
+		if inStep || overdue { // it waits for nothing else, or what comes between would end that
 			at.until = f.now
 		}
-		if at.begin = begin + f.takes(a.gang); at.until <= at.free {
+		if at.begin = next; at.until <= at.free {
 			closed += at.close(at.load)
 		}
 	}
 	return closed
 }
 
-// mayHold reports whether a party's gangs may keep a group's devices idle for so long: by the device time that all have
-// had there since they last did.
-func (f *Fair) mayHold(p *party, group int, gap int64) bool {
-	at := f.groups[group]
-	return f.gapCost(at, gap) <= f.weights(group)*(at.virtual-p.on[group].held)
+// mayBeIdle reports whether a party's gangs may keep a group's devices idle for so long: by the device time that all
+// have had there since the virtual time at which they last did.
+func (at *group) mayBeIdle(gap, held float64) bool {
+	had := at.all * (at.virtual - held)
+	return had >= at.most || gap <= mostIdle*had
 }
 
 // gapCost returns the device time of which a gap is the part that may be idle.
@@ -87,13 +88,13 @@ func (f *Fair) gapCost(at *group, gap int64) float64 {
 // countGaps counts the gaps before a head, which gets its place, against what its party may keep idle.
 func (f *Fair) countGaps(a *asking) {
 	for _, i := range a.groups {
-		at, t := f.groups[i], &a.of.on[i]
+		at, p := f.groups[i], a.of
 		from, weights := at.free, f.weights(i)
 		if at.gangs == 0 {
 			from = max(at.since, a.since)
 		}
-		held := max(t.held, at.virtual-mostHeld*float64(f.slack(at))/weights)
-		t.held = min(at.virtual, held+f.gapCost(at, a.begin-from)/weights)
+		held := max(p.held[i], at.virtual-mostHeld*float64(f.slack(at))/weights)
+		p.held[i] = min(at.virtual, held+f.gapCost(at, a.begin-from)/weights)
 	}
 }
 

@@ -6,6 +6,15 @@ import (
 
 // group is a set of devices that each gang so far has used all of, or none of.
 type group struct {
+	// Scratch of Pop, which looks at these for each head:
+	room  int64   // the load up to which gangs may be placed
+	free  int64   // when what is placed is expected to have ended
+	begin int64   // when the next is expected to begin behind those that were asked, and wait
+	until int64   // when what is placed now has to have ended, for one of these
+	first float64 // the virtual time, or the least finish of those that wait, if that is later
+	all   float64 // Fair.weights
+	most  float64 // the device time after which a gap may be of any length
+
 	devices mask
 	load    int64   // estimated cost of what is placed and has not ended, in nanoseconds on each device
 	gangs   int     // placed and not ended
@@ -25,14 +34,8 @@ type group struct {
 	weights float64
 	set     uint64
 	divided *division // nil, or that of a set
-	// Scratch of Pop:
-	least   float64 // the least finish of these parties
-	counted uint64  // the call of Pop for which that is right
-	room    int64   // the load up to which gangs may be placed
-	first   float64 // the virtual time, or the least finish of those that wait, if that is later
-	free    int64   // when what is placed is expected to have ended
-	begin   int64   // when the next is expected to begin behind those that were asked, and wait
-	until   int64   // when what is placed now has to have ended, for one of these
+	least   float64   // the least finish of these parties
+	counted uint64    // the call of Pop for which that is right
 }
 
 // enter records that a party has gangs now.
@@ -96,6 +99,7 @@ func (f *Fair) divide(set *mask) {
 		f.groups = append(f.groups, &rest)
 		for _, p := range f.parties {
 			p.on, p.finish = append(p.on, p.on[i]), append(p.finish, p.finish[i])
+			p.held = append(p.held, p.held[i])
 			for _, s := range p.shares {
 				s.on = append(s.on, s.on[i])
 			}
@@ -105,7 +109,7 @@ func (f *Fair) divide(set *mask) {
 	if some {
 		f.groups = append(f.groups, &group{devices: mask{left.low, slices.Clone(left.high)}})
 		for _, p := range f.parties {
-			p.on, p.finish = append(p.on, turns{}), append(p.finish, 0)
+			p.on, p.finish, p.held = append(p.on, turns{}), append(p.finish, 0), append(p.held, 0)
 			for _, s := range p.shares {
 				s.on = append(s.on, use{})
 			}

@@ -15,8 +15,11 @@ type head struct {
 	paid    int64  // the latest of these groups' turns.paid, for so many of the party's takes
 	takes   int
 	weighed int // Fair.divides for which the party's weights there are right
-	// Scratch of Pop: when it is expected to begin, and for how long one of its devices is idle before. See fits.
+	// Scratch of Pop: when it is expected to begin, and for how long one of its devices is idle before, see fits; and
+	// whether it may have a place, see countRoomy.
 	begin, gap int64
+	roomy      bool
+	full       int // of groups, before the one that had no room last
 }
 
 // follower is a gang that waits for others of its session to get their places.

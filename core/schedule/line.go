@@ -37,8 +37,9 @@ func (f *Fair) line() (next int) {
 		at.room, at.until, at.first = window, math.MaxInt64, math.Inf(1)
 		at.free = f.freeAt(at)
 		at.begin = at.free
-		if f.bound > 0 && at.parties > 0 {
-			f.divisionOf(i)
+		at.most = mostHeld * float64(f.slack(at))
+		if at.parties > 0 {
+			at.all = f.weights(i)
 		}
 	}
 	f.ask()
@@ -124,11 +125,9 @@ func (f *Fair) lineBehind() {
 func (f *Fair) ask() {
 	f.asking = f.asking[:0]
 	for _, h := range f.heads {
-		f.locate(h)
 		p := h.of
 		if f.capped > 0 {
-			if until := f.kept(h); until > 0 { // others need not wait for it
-				f.wake(until)
+			if f.kept(h) > 0 { // others need not wait for it
 				continue
 			}
 		}

@@ -16,6 +16,7 @@ type party struct {
 	placed  int       // gangs that have not ended
 	takes   int       // calls of take, by gangs
 	finish  []float64 // by group: the virtual time at which its last gang there ends
+	held    []float64 // by group: the virtual time since which it has not kept the devices idle; see mayBeIdle
 	on      []turns   // by group
 }
 
@@ -31,7 +32,6 @@ type turns struct {
 	// sessions waited then.
 	virtual, mean float64
 	by            *division // that its weight was of last, nil where it was the one of its terms
-	held          float64   // the virtual time since which the party has not kept the devices idle; see mayHold
 	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
@@ -177,7 +177,8 @@ func (f *Fair) party(g *Gang) *party {
 		p.slot = f.slots
 		f.slots++
 	}
-	p.on, p.finish = make([]turns, len(f.groups)), make([]float64, len(f.groups))
+	n := len(f.groups)
+	p.on, p.finish, p.held = make([]turns, n), make([]float64, n), make([]float64, n)
 	f.setTerms(p, termsOf(g))
 	f.parties = append(f.parties, p)
 	return p
@@ -294,6 +295,7 @@ func (f *Fair) forget() {
 		}
 		for _, p := range f.parties {
 			clear(p.finish)
+			clear(p.held)
 			for i := range p.on {
 				p.on[i] = turns{paid: p.on[i].paid}
 			}
