@@ -155,7 +155,7 @@ var allLong = []long{
 			m.Handlers = []*wire.Handler{{Target: "t", Stages: []*wire.Symbol{{Library: s}}}}
 		})
 	}},
-	{"compiled: name", true, wire.KindCompiled, refused, func(s string) proto.Message {
+	{"compiled: name", true, wire.KindCompiled, taken, func(s string) proto.Message {
 		return compiledTo(func(m *wire.Compiled) { m.Info.Name = s })
 	}},
 	{"compiled: fingerprint", true, wire.KindCompiled, refused, func(s string) proto.Message {

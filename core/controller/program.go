@@ -234,6 +234,7 @@ func (c *compiled) fill(m *wire.Compiled, number uint64) error {
 	if m.Info == nil || m.Loadable == nil {
 		return status.New(status.Internal, "the compiled program came without a description")
 	}
+	m.Info.CleanName()
 	if proto.Size(m.Info) > maxLoadable {
 		m.Info.Optimized = nil // a client that asks for it is told that there is none
 	}

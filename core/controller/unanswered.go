@@ -45,7 +45,7 @@ func (st *State) unansweredBy(s *session, w *worker) *wire.Report_Unanswered {
 	u := &wire.Report_Unanswered{Worker: w.process.Number}
 	adds := func(what string, line []byte) {
 		if u.Operations++; u.Operations == 1 {
-			u.What, u.Line = what, string(line)
+			u.What, u.Line = what, wire.Line(line)
 		}
 	}
 	for _, under := range []gangs{s.readers, s.putters} {

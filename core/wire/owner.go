@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -31,6 +32,22 @@ func Clean(text string) string {
 		return r
 	}, text)
 }
+
+// maxText is how many bytes of a text that a session has chosen go into messages for others: those of the longest path of
+// a file, and then some.
+const maxText = 5 << 10
+
+// Line returns the line of a user's code that an operation came with, which may be any bytes, for messages that people
+// read.
+func Line(trace []byte) string {
+	if len(trace) > maxText {
+		trace = append(slices.Clip(trace[:maxText]), "…"...)
+	}
+	return strings.ToValidUTF8(string(trace), "\ufffd")
+}
+
+// CleanName cuts the name of a program that is longer than people read.
+func (m *ProgramInfo) CleanName() { m.Name = Line([]byte(m.Name)) }
 
 // maxName is how many characters of a name are kept: those of the longest name of a host.
 const maxName = 253

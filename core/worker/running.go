@@ -106,7 +106,8 @@ func (w *Worker) running(seen sightings, now time.Time) (all []Running) {
 		}
 		r := by[g.ID]
 		if r == nil {
-			r = &Running{Gang: g.ID, Session: g.Session, Program: g.work.(*run).program.Name, Line: string(g.work.(*run).trace)}
+			what := g.work.(*run)
+			r = &Running{Gang: g.ID, Session: g.Session, Program: what.program.Name, Line: wire.Line(what.trace)}
 			by[g.ID] = r
 		}
 		r.Devices = append(r.Devices, q.local)

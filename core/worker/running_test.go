@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +58,26 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 		d[0].slow.end(two, nil)
 		says(0, nil)
 		says(1, nil)
+	})
+}
+
+// A line of the user's code may be any bytes, of any length. Heartbeats go on, and tell what people can read of it.
+func TestHeartbeatTellsOfAnyLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newInline(t)
+		for op, line := range []string{"\xff.py:3", strings.Repeat("x", wire.MaxFrame/2)} {
+			gang := s.dispatch(1, wire.KindRun,
+				&wire.Run{Op: uint64(op + 1), Program: slowProgram, FirstOutput: uint64(op + 1), Trace: []byte(line)}, 0)
+			s.until("the computation in a heartbeat", func() bool {
+				return len(s.running[0]) == 1 && s.running[0][0].Gang == gang
+			})
+			got := s.running[0][0].Line
+			if want := strings.ToValidUTF8(line, "\ufffd"); got[:4] != want[:4] || len(got) > 8<<10 {
+				t.Errorf("the line %.20q… of %d bytes is told as %.20q… of %d", line, len(line), got, len(got))
+			}
+			d[0].slow.end(gang, nil)
+			statustest.Check(t, s.wait(gang, 0))
+		}
 	})
 }
 

@@ -81,7 +81,7 @@ func (w *Worker) Waits() []Wait {
 		if g := w.gangs[s.Gang]; g != nil {
 			s.Session = g.Session
 			if r, ok := g.work.(*run); ok {
-				s.Program, s.Line = r.program.Name, string(r.trace)
+				s.Program, s.Line = r.program.Name, wire.Line(r.trace)
 			}
 		}
 	}
@@ -155,7 +155,7 @@ func (w *Worker) which(gang uint64) string {
 	if g := w.gangs[gang]; g != nil {
 		if r, ok := g.work.(*run); ok {
 			if len(r.trace) > 0 {
-				name += ", called at " + string(r.trace)
+				name += ", called at " + wire.Line(r.trace)
 			}
 			return fmt.Sprintf("%s (%s)", r.program.Name, name)
 		}
