@@ -25,6 +25,7 @@ checks() {
 TestSimulation -simulations=100
 TestSimulationOfMany -simulations-of-many=1 -many=64
 TestThingsOfRandomSizes -sizes=100
+TestThingsOfAllSizes -sizes-to=200
 EOF
 }
 

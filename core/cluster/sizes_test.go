@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
+	"github.com/openpathways/pathways/core/cluster"
+	"github.com/openpathways/pathways/core/grant"
+	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -37,9 +40,16 @@ func sizeOf(r *rand.Rand) int {
 // sender is a session that sends things of random sizes.
 type sender struct {
 	*session
-	r   *rand.Rand
-	run *client.Remote
-	in  uint64
+	cluster *cluster.Local
+	r       *rand.Rand
+	run     *client.Remote
+	in      uint64
+}
+
+func newSender(t *testing.T, l *cluster.Local, name string) *sender {
+	s := &sender{session: connect(t, l, name), cluster: l}
+	s.run, s.in = s.program(addOne, 0), s.vector([]int{0}, ramp)
+	return s
 }
 
 // Things of random sizes are sent by several sessions at the same time: arrays, programs, and messages. All arrive as
@@ -49,8 +59,7 @@ func TestThingsOfRandomSizes(t *testing.T) {
 	l, _ := countedCluster(t, 2, nil)
 	var all sync.WaitGroup
 	for i := range uint64(sessions) {
-		s := &sender{session: connect(t, l, fmt.Sprint("sender ", i))}
-		s.run, s.in = s.program(addOne, 0), s.vector([]int{0}, ramp)
+		s := newSender(t, l, fmt.Sprint("sender ", i))
 		all.Go(func() {
 			for seed := *sizesFrom + i; seed < *sizesFrom+uint64(*sizes); seed += sessions {
 				s.r = rand.New(rand.NewPCG(seed, 0))
@@ -68,12 +77,20 @@ func TestThingsOfRandomSizes(t *testing.T) {
 // send sends something, and returns what it was and what was wrong.
 func (s *sender) send() (string, error) {
 	size := sizeOf(s.r)
-	kinds := []struct {
-		name string
-		send func(size int) error
-	}{{"array", s.array}, {"program", s.text}, {"line", s.line}, {"options", s.options}, {"inputs", s.inputs}}
-	kind := kinds[s.r.IntN(len(kinds))]
-	return fmt.Sprintf("%s of %d bytes", kind.name, size), kind.send(size)
+	kind := things[s.r.IntN(len(things))]
+	return fmt.Sprintf("%s of %d bytes", kind.name, size), kind.send(s, size)
+}
+
+// things are all that a session sends of any size. What sends one returns an error if it has neither arrived as it was
+// nor failed with a sentence, where it is too long for a message.
+var things = []struct {
+	name string
+	send func(s *sender, size int) error
+}{
+	{"array", (*sender).array}, {"program", (*sender).text}, {"line", (*sender).line}, {"options", (*sender).options},
+	{"handlers", (*sender).handlers}, {"inputs", (*sender).inputs}, {"put's memory", (*sender).put},
+	{"transfer's memory", (*sender).transfer}, {"graph's line", (*sender).graph}, {"kind of slice", (*sender).slice},
+	{"session's name", (*sender).name},
 }
 
 // array puts an array on one worker, moves it to the other, and reads it there.
@@ -101,7 +118,7 @@ func (s *sender) array(size int) error {
 	return err
 }
 
-// text compiles a program for both workers, and runs it.
+// text compiles a program for all workers, and runs it.
 func (s *sender) text(size int) error {
 	r, err := s.Compile(s.T.Context(), padded(size, 0, 1))
 	if err != nil {
@@ -142,20 +159,115 @@ func (s *sender) line(size int) error {
 	return bounded(size, s.runs(func(r *client.RunSpec) { r.Trace = bytes.Repeat([]byte("l"), size) }))
 }
 
-// inputs runs a program with so many bytes of inputs, which it does not take.
-func (s *sender) inputs(size int) error {
-	err := s.runs(func(r *client.RunSpec) {
-		for range size / 5 {
-			r.Inputs = append(r.Inputs, s.in|1<<34)
-		}
-	})
-	if size/5 == 0 {
-		return err
+// numbers returns numbers of objects that are not there, which take so many bytes of a message.
+func numbers(size int) []uint64 {
+	all := make([]uint64, size/5)
+	for i := range all {
+		all[i] = 1<<34 + uint64(i)
 	}
+	return all
+}
+
+// refused checks the end of an operation that reads what is not there.
+func refused(err error) error {
 	if code := status.CodeOf(err); code != status.InvalidArgument && code != status.ResourceExhausted {
-		return fmt.Errorf("a run with inputs that are not there ended with %w", err)
+		return fmt.Errorf("what reads arrays that are not there ended with %w", err)
 	}
 	return nil
+}
+
+// inputs runs a program with so many bytes of inputs, which it does not take.
+func (s *sender) inputs(size int) error {
+	return refused(s.runs(func(r *client.RunSpec) { r.Inputs = append(numbers(size), 1<<34) }))
+}
+
+// scalar is the shape of what has no bytes to speak of.
+var scalar = shape.Shape{DType: shape.F32}
+
+// puts makes an array of a number, and waits for its end.
+func (s *sender) puts(memory string) error {
+	spec := &client.PutSpec{Object: s.Objects(1), Shape: scalar, Memory: memory, Devices: []uint32{0}, Token: s.Tokens(1),
+		Fill: func(_ uint32, _ []byte, done func(error)) { done(nil) }}
+	err := s.Put(spec)
+	if err == nil {
+		err = s.Wait(spec.Token)
+	}
+	s.Free([]uint64{spec.Object})
+	return err
+}
+
+// unknown checks the end of what names a memory that no device has.
+func unknown(size int, err error) error {
+	if size > 0 && size <= wire.MaxFrame && status.CodeOf(err) == status.InvalidArgument {
+		return nil
+	}
+	return bounded(size, err)
+}
+
+// put puts an array into a memory with a name of so many bytes.
+func (s *sender) put(size int) error { return unknown(size, s.puts(strings.Repeat("m", size))) }
+
+// transfer moves an array into a memory with a name of so many bytes.
+func (s *sender) transfer(size int) error {
+	m := &wire.Transfer{Object: s.Objects(1), Moves: []*wire.Move{{Source: s.in}}, Array: &wire.Array{
+		Dtype: uint32(shape.F32), Dims: []int64{4}, Memory: strings.Repeat("m", size)}}
+	token := s.Tokens(1)
+	err := s.Transfer(m, token)
+	if err == nil {
+		err = s.Wait(token)
+	}
+	s.Free([]uint64{m.Object})
+	return unknown(size, err)
+}
+
+// graph plays a graph whose node has a line of so many bytes.
+func (s *sender) graph(size int) error {
+	g := draw(1)
+	out := g.run(s.run, 1)
+	g.Nodes[0].Run.Trace = bytes.Repeat([]byte("l"), size)
+	id, err := s.Define(g.keeps(out))
+	if err == nil {
+		spec := &client.PlaySpec{Graph: id, Inputs: []uint64{s.in}, First: s.Objects(1), Token: s.Tokens(1)}
+		if err = s.Play(spec); err == nil {
+			err = s.Wait(spec.Token)
+		}
+		s.Free([]uint64{spec.First})
+		s.ForgetGraph(id)
+	}
+	return bounded(size, err)
+}
+
+// slice asks for a slice of a kind with a name of so many bytes.
+func (s *sender) slice(size int) error {
+	asked, err := s.Ask(placement.Want{Devices: 1, Kind: strings.Repeat("k", size)}, grant.Terms{})
+	if err != nil {
+		return bounded(size, err)
+	}
+	if _, err = asked.Wait(s.T.Context()); size == 0 {
+		s.Release(asked.Number)
+		return err
+	}
+	return unknown(size, err)
+}
+
+// name begins a session with a name of so many bytes.
+func (s *sender) name(size int) error {
+	c, err := s.cluster.Connect(s.T.Context(), strings.Repeat("n", size), func([]client.Ended) {})
+	if err == nil {
+		return c.Close()
+	}
+	return bounded(size, err)
+}
+
+// handlers compiles a program with a handler that it does not call.
+func (s *sender) handlers(size int) error {
+	spec := padded(100+s.r.IntN(1000), 0)
+	spec.Handlers = []*wire.Handler{{Target: strings.Repeat("h", size)}}
+	r, err := s.Compile(s.T.Context(), spec)
+	if err == nil {
+		s.Forget(r.ID)
+	}
+	return bounded(size, err)
 }
 
 // options compiles a program with options that nothing reads.

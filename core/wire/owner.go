@@ -33,8 +33,8 @@ func Clean(text string) string {
 	}, text)
 }
 
-// maxText is how many bytes of a text that a session has chosen go into messages for others: those of the longest path of
-// a file, and then some.
+// maxText is how many bytes of a text that a session has chosen go into messages that people read: those of the longest
+// path of a file, and then some.
 const maxText = 5 << 10
 
 // Line returns the line of a user's code that an operation came with, which may be any bytes, for messages that people
