@@ -23,9 +23,10 @@ import (
 // The protocols this process speaks. A line a step, with its date:
 //
 //	16 2026-11-26  the first that may be released: 1 to 15 were steps on the way here
+//	17 2026-11-27  small collectives of many hosts' workers take other blocks, in more rounds
 const (
-	ProtocolMin = 16
-	ProtocolMax = 16
+	ProtocolMin = 17
+	ProtocolMax = 17
 )
 
 // Kind is what a frame holds.

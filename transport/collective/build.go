@@ -28,7 +28,7 @@ type builder struct {
 	own     int     // this process
 	proc    []int   // by place
 	sizes   sizes   // of a table whose processes share a board
-	chains  chains  // of others
+	ways    ways    // of others
 	cuts    []cut   // by buffer: what of it the round that is planned moves
 	call    []int   // by place: which call of its process it is
 	table   *table
@@ -147,18 +147,28 @@ func (b *builder) build() error {
 			b.table.kernels = append(b.table.kernels, k)
 		}
 	}
-	if b.table.together && len(b.members) > 1 && total > 0 {
+	b.table.together = b.table.together && len(b.members) > 1 && total > 0
+	return b.choose(total)
+}
+
+// choose plans the rounds by the way that suits the group. It is the only place that decides which.
+func (b *builder) choose(total int64) error {
+	switch {
+	case b.table.together:
 		return b.together(total)
+	case len(b.members) == 1:
+		return b.oneRound()
+	case b.isGathered(total):
+		return b.gather()
+	case b.spec.Op != spmd.AllReduce:
+		return b.oneRound()
 	}
-	b.table.together = false
-	if b.spec.Op == spmd.AllReduce && len(b.members) > 1 {
-		if chunks := b.chained(total); chunks != nil {
-			b.chain(chunks)
-			return nil
-		}
-		if total > smallBytes {
-			return b.owners()
-		}
+	if chunks := b.chained(total); chunks != nil {
+		b.chain(chunks)
+		return nil
+	}
+	if total > smallBytes {
+		return b.owners()
 	}
 	return b.oneRound()
 }

@@ -1,7 +1,5 @@
 package collective
 
-import "github.com/openpathways/pathways/core/xla/spmd"
-
 // This file plans large all-reduces in which a running value passes from process to process.
 //
 // A fold is over ranks in their order. So where each process has ranks that follow each other, the first can fold its
@@ -18,21 +16,14 @@ import "github.com/openpathways/pathways/core/xla/spmd"
 // Here round r of process p folds chunk r − p; the result of chunk c comes to p in round c + 2n − 2 − p, n being the
 // number of processes.
 
-// chains say when all-reduces between hosts go this way, and how.
-type chains struct {
-	least int64 // bytes of an operand
-	chunk int64 // bytes of a chunk, at least
-}
-
-var usualChains = chains{least: 4 << 20, chunk: 1 << 20}
-
 // chunksMost is into how many chunks an array is cut at most: enough that the first and last rounds, in which some
 // processes have nothing to do, do not matter.
 const chunksMost = 16
 
-// chained returns the chunks of a chain; nil where there is none, or where it takes longer than owners.
+// chained returns the chunks of the chain of an all-reduce; nil where there is none, or where it takes longer than
+// owners.
 func (b *builder) chained(total int64) [][]cut {
-	if b.spec.Op != spmd.AllReduce || total < b.chains.least {
+	if total < b.ways.chainLeast {
 		return nil
 	}
 	next, most := 0, 0
@@ -45,7 +36,7 @@ func (b *builder) chained(total int64) [][]cut {
 		}
 		most = max(most, len(places))
 	}
-	chunks := b.cutting(max(b.chains.chunk, (total/chunksMost+63)&^63), func(i int) region {
+	chunks := b.cutting(max(b.ways.chainChunk, (total/chunksMost+63)&^63), func(i int) region {
 		return dense(0, b.spec.Operands[i].Bytes())
 	})
 	// What goes through the connection of a process, in each direction, as parts of an operand.

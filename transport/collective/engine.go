@@ -18,7 +18,7 @@ type Engine struct {
 	space    uint64
 	self     uint64
 	board    *Board // nil where there is none
-	chains   chains
+	ways     ways
 
 	mu       sync.RWMutex // taken before a gang's
 	launches map[int32]*gang
@@ -51,7 +51,7 @@ func New(exchange transport.Exchange, island uint32, board *Board) *Engine {
 		space:    transport.Collectives(island),
 		self:     exchange.Self(),
 		board:    board,
-		chains:   usualChains,
+		ways:     usualWays,
 		launches: map[int32]*gang{},
 		gangs:    map[uint64]*gang{},
 		plans:    map[planKey]*plan{},
@@ -294,7 +294,7 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 	if p != nil {
 		return p
 	}
-	p = planOf(spec, ranks, e.self, e.board, e.chains)
+	p = planOf(spec, ranks, e.self, e.board, e.ways)
 	p.meet(e.board)
 	e.plansMu.Lock()
 	if len(e.plans) >= plansMax {

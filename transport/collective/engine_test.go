@@ -301,3 +301,16 @@ func TestBadCallsAndSpecsAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// Small blocks of P processes take each of them log P messages, not P − 1.
+func TestSmallBlocksTravelTogether(t *testing.T) {
+	for processes, messages := range map[int]int64{16: 4, 19: 5} {
+		w := newWorld(t, processes, 0)
+		chain(t, w, Gang{ID: 1, Launch: 1, Ranks: blocked(processes, processes)},
+			allReduce(processes, shape.Shape{DType: shape.F32, Dims: []int64{10}}), 3)
+		if got, want := w.hub.sent.Load(), 3*messages*int64(processes); got != want {
+			t.Errorf("%d processes sent %d messages, want %d", processes, got, want)
+		}
+		w.close()
+	}
+}

@@ -55,6 +55,7 @@ type meeting struct {
 	// While members are missing gang.mu guards these, after that the goroutine
 	// that has brought holds to zero.
 	calls   []Call
+	kept    []byte // see table
 	missing int
 	round   int
 	inline  int // 1 + the call in hand of the goroutine that ends the meeting; 0 is none
@@ -81,7 +82,8 @@ const (
 )
 
 func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
-	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls}
+	return &meeting{gang: g, table: t, site: site, occurrence: occurrence, calls: make([]Call, t.calls), missing: t.calls,
+		kept: make([]byte, t.kept)}
 }
 
 // start begins a round: it pushes what the peers need and expects theirs. A caller that has a call in hand passes 1 +
@@ -413,6 +415,8 @@ func (m *meeting) memory(r ref) []byte {
 		return m.calls[r.call].Operands[r.buf]
 	case result:
 		return m.calls[r.call].Results[r.buf]
+	case kept:
+		return m.kept
 	}
 	return m.peers[r.call].block.Data
 }

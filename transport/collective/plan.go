@@ -14,6 +14,16 @@ import (
 // Both sides must agree on it: a change is a new protocol.
 const smallBytes = 32 << 10
 
+// ways say when collectives between hosts go by other ways than these two. They, too, are agreed.
+type ways struct {
+	chainLeast  int64 // bytes of an operand from which on an all-reduce may be a chain
+	chainChunk  int64 // bytes of a chunk of one, at least
+	gatherLeast int   // processes from which on small blocks are gathered
+	gatherMost  int64 // bytes of all ranks up to which they are
+}
+
+var usualWays = ways{chainLeast: 4 << 20, chainChunk: 1 << 20, gatherLeast: 12, gatherMost: 128 << 10}
+
 // # What is guaranteed, and why
 //
 // Processes do not tell each other their plans, and yet each block that one sends is the block that another gets, piece
@@ -54,6 +64,7 @@ type table struct {
 	calls   int    // local members
 	rounds  []round
 	kernels []kernel // of reductions: by operand
+	kept    int64    // bytes that rounds keep for those after them
 
 	// All processes of the group share a board. In each round a process writes one block, which all that need some of it
 	// read, each the parts that it knows from the plan to be there.
@@ -100,6 +111,7 @@ const (
 	operand kind = iota
 	result
 	block
+	kept // what rounds have kept for those after them
 )
 
 // step is work on memory that is all there: a copy of from[0], a fold of all of
@@ -123,7 +135,7 @@ const (
 // planOf returns what process self does at the site of a spec, whose ranks are at these places. board, which may be
 // nil, is memory that self shares with other processes: a group that shares it as a whole has one block a process and
 // round.
-func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, chains chains) *plan {
+func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, ways ways) *plan {
 	p := &plan{spec: s, ranks: ranks}
 	p.err = p.check()
 	for rank, at := range ranks {
@@ -143,7 +155,7 @@ func planOf(s *spmd.Spec, ranks []Place, self uint64, board *Board, chains chain
 		groups = components(s.Pairs)
 	}
 	for i, g := range groups {
-		p.seat(i, g, self, board, chains)
+		p.seat(i, g, self, board, ways)
 	}
 	for i := range p.seats {
 		if s := &p.seats[i]; s.rank >= 0 && s.table == nil && s.err == nil && p.spec.Op != spmd.CollectivePermute &&
@@ -337,9 +349,9 @@ func components(pairs [][2]int) [][]int {
 }
 
 // seat plans one group, if a rank of it is here.
-func (p *plan) seat(index int, group []int, self uint64, board *Board, chains chains) {
+func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways) {
 	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)),
-		proc: make([]int, len(group)), chains: chains}
+		proc: make([]int, len(group)), ways: ways}
 	var processes []uint64
 	for place, rank := range group {
 		at := p.ranks[rank]

@@ -89,18 +89,18 @@ func (w *world) end(id uint64) {
 
 // drawWays draws how bytes go among the members of the board, and between others.
 func (w *world) drawWays(t *rapid.T) {
-	ways := sizes{
+	together := sizes{
 		block:    rapid.SampledFrom([]int64{64, 4 << 10, usualSizes.block}).Draw(t, "block"),
 		piece:    rapid.SampledFrom([]int64{64, usualSizes.piece}).Draw(t, "piece"),
 		foldEach: rapid.SampledFrom([]int64{0, usualSizes.foldEach}).Draw(t, "fold each"),
 	}
 	room := rapid.SampledFrom([]int{0, 1, 3, granules}).Draw(t, "area") // without room blocks go by the exchange
 	for _, b := range w.boards {
-		b.sizes, b.area.limit = ways, room
+		b.sizes, b.area.limit = together, room
 	}
-	chains := rapid.SampledFrom([]chains{{0, 64}, {2 << 10, 1 << 10}, usualChains}).Draw(t, "chains")
+	between := rapid.SampledFrom([]ways{{0, 64, 9, 0}, {2 << 10, 1 << 10, 2, 1 << 20}, usualWays}).Draw(t, "between hosts")
 	for _, e := range w.engines {
-		e.chains = chains
+		e.ways = between
 	}
 }
 
