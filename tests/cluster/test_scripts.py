@@ -1,8 +1,11 @@
-"""Every script of the README, the pages and the examples runs on a cluster as it runs on the devices of one machine.
+"""Every script of the README, the pages and the examples runs on a cluster as it runs on the devices of one machine,
+and so does every notebook that starts no cluster of its own.
 
-`make test` runs here those of the README, the one about lost workers, one of the gallery, and a model of each
-kind; and the others on one machine alone.
+`make test` runs here those of the README, the one about lost workers, one of the gallery, a notebook, and a model of
+each kind; and the others on one machine alone.
 """
+
+from pathlib import Path
 
 import pytest
 import test_docs
@@ -11,6 +14,7 @@ import test_models
 from processes import Cluster
 
 AGAIN = pytest.mark.again("one machine runs it: tests/test_docs.py, tests/test_gallery.py; two workers what it calls")
+NOTEBOOKS = ("first_steps", "grpo", "mpmd", "programs")
 ABOUT_CLUSTERS = ("README.md", "docs/guides/recovery.md")
 
 
@@ -34,6 +38,20 @@ def test_script_of_a_page(place, address, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", some(test_gallery.SCRIPTS, "grpo"))
 def test_gallery_script(name, address, tmp_path):
     test_gallery.run_script(name, tmp_path / "out", PATHWAYS_ADDRESS=address)
+
+
+@pytest.mark.filterwarnings("default")  # of the packages that drive kernels
+@pytest.mark.parametrize("name", some(NOTEBOOKS, "programs"))
+def test_notebook(name, address, tmp_path, monkeypatch):
+    pytest.importorskip("nbclient")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "python")
+    import test_notebooks
+
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = test_notebooks.run(name, tmp_path, address=address)
+    assert not test_notebooks.alarming(notebook)
+    assert len(test_notebooks.pictures(notebook)) == test_notebooks.PICTURES[name]
 
 
 @pytest.mark.again("tests/test_gallery.py runs it, the longest script, and tests/*.py what they call on two workers")

@@ -13,11 +13,14 @@ NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 HANG_SECONDS = 300  # a cell that takes so long hangs
 
 
-def run(name: str, folder: Path, instead: dict[str, str] | None = None) -> nbformat.NotebookNode:
+def run(
+    name: str, folder: Path, instead: dict[str, str] | None = None, address: str | None = None
+) -> nbformat.NotebookNode:
     """Runs a notebook in a folder and returns it with what its cells put out, each stream in one piece.
 
-    The environment is the caller's, but that devices are the notebook's own business and its shell commands are those
-    of this installation. What runs has other texts instead of some; the result has the notebook's own.
+    The environment is the caller's, but that devices are the notebook's own business, or those of the cluster at an
+    address, and its shell commands are those of this installation. What runs has other texts instead of some; the
+    result has the notebook's own.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     metadata = dict(notebook.metadata)  # a kernel adds its version
@@ -34,12 +37,15 @@ def run(name: str, folder: Path, instead: dict[str, str] | None = None) -> nbfor
         "PATH": os.environ["PATH"]
     }
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if address:
+        os.environ["PATHWAYS_ADDRESS"] = address
     try:
         client = nbclient.NotebookClient(
             notebook, timeout=HANG_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
         )
         client.execute()
     finally:
+        os.environ.pop("PATHWAYS_ADDRESS", None)
         os.environ.update(kept)
     notebook.metadata.update(metadata)
     for cell, source in zip(notebook.cells, sources, strict=True):
