@@ -1,14 +1,19 @@
 """How idle a pipeline is on this machine, whose stages sleep instead of computing: so each has a processor for itself.
 
-    python -m pathways up --workers 4 --devices 1 -- python tests/bench/sleeping.py [MICROBATCHES]
+    python -m pathways up --workers 4 --devices 1 -- python tests/bench/sleeping.py [MICROBATCHES …]
 
 A pipeline with a worker for each place, in each schedule, whose forwards and halves of backwards take 20 ms. Its last
-line is JSON: {schedule: {"steady": of a row of steps, "recorded": of one, as a trace shows}}.
+line is JSON: {microbatches: {schedule: {…}}}, of which "steady" is the idle part of a row of steps, "recorded" that of
+one, as a trace shows it, "longer" how much longer than 20 ms a worker sees a forward or half take, and "between" the
+time from the end of one to the begin of the next, both in seconds and medians. Where the schedule leaves no gap, these
+two are what is idle.
 """
 
 import ctypes
+import itertools
 import json
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +29,7 @@ import stages  # noqa: E402
 from pathways._schedule import NAMES  # noqa: E402
 
 SECONDS = 0.02  # of sleeps in tests/ffi_handlers.c
+LONGEST = 128  # microbatches in a row of steps, but for three steps at least
 
 
 def sleep(x):
@@ -73,20 +79,41 @@ def measure(name, devices, microbatches):
         return time.perf_counter() - begin
 
     steps(2)
-    one, several = steps(1), steps(stages.STEPS)
-    period = (several - one) / (stages.STEPS - 1)
+    count = min(stages.STEPS, max(3, LONGEST // microbatches))
+    one, several = steps(1), steps(count)
+    period = (several - one) / (count - 1)
     busy = 3 * SECONDS * microbatches * len(places) / len(devices)
     with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
         steps(1)
-    return {"steady": 1 - busy / period, "recorded": pipe.recorded(timeline).bubble, "planned": pipe.schedule.bubble}
+    longer, between = spare(timeline)
+    return {
+        "steady": 1 - busy / period,
+        "recorded": pipe.recorded(timeline).bubble,
+        "planned": pipe.schedule.bubble,
+    } | {"longer": longer, "between": between}
+
+
+def spare(timeline):
+    """What a forward or half of a backward takes beyond its sleep, and the time between two that follow each other on a
+    device, in the median."""
+    of_device = {}
+    for span in timeline.spans:
+        if span.seconds > SECONDS / 2:
+            of_device.setdefault(span.device, []).append(span)
+    longer, between = [], []
+    for spans in of_device.values():
+        spans.sort(key=lambda span: span.begin)
+        longer += [span.seconds % SECONDS for span in spans]  # a whole backward sleeps twice
+        between += [b.begin - a.begin - a.seconds for a, b in itertools.pairwise(spans)]
+    return statistics.median(longer), statistics.median(between)
 
 
 def main():
-    microbatches = int(sys.argv[1]) if len(sys.argv) > 1 else 16
+    sizes = [int(said) for said in sys.argv[1:]] or [16]
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(str(gate.build(pathlib.Path(folder))))
         jax.ffi.register_ffi_target("sleeps", jax.ffi.pycapsule(library.sleeps), platform="cpu")
-        print(json.dumps({name: measure(name, jax.devices(), microbatches) for name in NAMES}))
+        print(json.dumps({m: {name: measure(name, jax.devices(), m) for name in NAMES} for m in sizes}))
 
 
 if __name__ == "__main__":
