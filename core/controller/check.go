@@ -301,11 +301,24 @@ func (a *audit) use(s *session) {
 	}
 }
 
+// lost returns those of a place's devices whose workers have gone.
+func (p *place) lost(st *State) (rows []uint32) {
+	for _, d := range p.rows {
+		if w := st.workers[p.in.slots[d]]; w == nil || w.gone != nil {
+			rows = append(rows, d)
+		}
+	}
+	return rows
+}
+
 // memory looks at what the ledger has of a session's arrays: all whose bytes are on devices, or will be.
 func (a *audit) memory(s *session) {
 	for id, o := range s.objects {
 		g := s.waiting
 		waits := g != nil && g.held != nil && id >= g.first && id < g.first+uint64(g.makes)
+		if lost := o.place.lost(a.st); !o.absent && len(lost) > 0 {
+			a.say("array %d of session %d is on devices %v, whose workers have gone", id, s.id, lost)
+		}
 		isThere := o.err == nil && !o.donated && !waits && !o.freed.covers(o.place.has)
 		if isThere && o.of == nil && o.charge == 0 {
 			a.say("array %d of session %d is not in the ledger", id, s.id)

@@ -116,7 +116,7 @@ func (st *State) comesBack(conn uint64) {
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
 		assembles: map[opName]*wire.Assemble{}, pending: map[opName]bool{}, made: map[opName]bool{},
-		numbers: map[uint64]bool{}}
+		numbers: map[uint64]bool{}, freed: map[opName]ledger.ID{}}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		st.noteMissing(st.sessions[id]) // before another worker takes the place of one that is lost
 		r.takesOffer(st.sessions[id])
@@ -143,6 +143,7 @@ func (st *State) rebuild() {
 	r.makeArrays()
 	r.makeGangs()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		r.loseMade(st.sessions[id])
 		r.goOn(st.sessions[id])
 	}
 	st.note(about{kind: wire.EventMended}, "the controller has started again, and has its cluster back: "+
@@ -167,6 +168,7 @@ type rebuilding struct {
 	sent     []*reminder                      // of all sessions, what no worker can have first
 	underWay []*reminder                      // operations that workers have
 	made     map[opName]bool                  // objects that underWay makes
+	freed    map[opName]ledger.ID             // of arrays that runs under way read, and that were freed
 	// Objects that are assembled.
 	assembles map[opName]*wire.Assemble
 	numbers   map[uint64]bool // of gangs that workers have
@@ -180,6 +182,10 @@ type heldArray struct {
 	memory  string
 	donated bool
 	err     error
+}
+
+func compareNames(a, b opName) int {
+	return cmp.Or(cmp.Compare(a.session, b.session), cmp.Compare(a.op, b.op))
 }
 
 // reminder is a message that a client remembers.
@@ -427,10 +433,7 @@ func (r *rebuilding) addUnderWay(one *reminder, first uint64, n int) {
 // endOrphans ends what workers have of operations whose end their clients have heard: these failed elsewhere.
 func (r *rebuilding) endOrphans() {
 	why := wire.Of(status.New(status.Aborted, "the operation has failed elsewhere"))
-	names := slices.SortedFunc(maps.Keys(r.known), func(a, b opName) int {
-		return cmp.Or(cmp.Compare(a.session, b.session), cmp.Compare(a.op, b.op))
-	})
-	for _, name := range names {
+	for _, name := range slices.SortedFunc(maps.Keys(r.known), compareNames) {
 		k := r.known[name]
 		for _, e := range k.ends {
 			k.has.remove(e.w.slot)
@@ -460,7 +463,7 @@ func (r *rebuilding) makeArrays() {
 				continue // there are no numbers for places: the array is not there
 			}
 			o := &object{place: at, bytes: a.bytes, err: a.err, donated: a.donated}
-			if st.isCounted(at, a.memory) && !a.donated && a.err == nil {
+			if st.isCounted(at, a.memory) && !a.donated && a.bytes > 0 { // also of one that failed elsewhere
 				o.counted = a.bytes
 				o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
 			}
@@ -480,6 +483,7 @@ func (r *rebuilding) makeGangs() {
 		}
 		one.s.underWay++
 		st.known = one.gang
+		r.chargeFreed(one)
 		if one.play != nil {
 			st.performNode(one.s, one.play, one.node)
 			st.known = nil
@@ -491,6 +495,51 @@ func (r *rebuilding) makeGangs() {
 		st.perform(one.s, &queued{kind: one.ev.Wire, op: one.op, message: one.ev.Message, payload: one.ev.Payload,
 			kept: true})
 		st.known = nil
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(r.freed), compareNames) {
+		if s := st.sessions[name.session]; s != nil {
+			st.retireCharge(s, r.freed[name])
+		}
+	}
+}
+
+// loseMade takes from a session the shards, of what its operations under way make, that workers were to have which are
+// lost.
+func (r *rebuilding) loseMade(s *session) {
+	s.workers.each(func(slot int) {
+		if w := r.st.workers[slot]; w.gone != nil {
+			r.st.loseWorker(s, w)
+		}
+	})
+}
+
+// chargeFreed counts the arrays that a run under way reads and of which no worker has shards any more: their client has
+// freed them since, and their bytes go when devices are through with the runs that read them. Nothing else knows them;
+// their sizes are those of the program's parameters.
+func (r *rebuilding) chargeFreed(one *reminder) {
+	st := r.st
+	charge := func(at *place, object uint64, p *wire.Array) {
+		name := opName{one.s.id, object}
+		if bytes, err := bytesOf(p); err == nil && r.freed[name] == 0 && object != 0 && one.s.objects[object] == nil &&
+			bytes > 0 && st.isCounted(at, p.GetMemory()) {
+			r.freed[name] = st.ledger.Charge(ledger.Spec{ShardBytes: bytes, Placement: at.memory, Label: "a freed array"})
+		}
+	}
+	if one.play != nil {
+		n := &one.play.g.nodes[one.node]
+		for i := range n.reads {
+			if read := &n.reads[i]; n.program != nil && read.argument < len(n.program.of.info.Parameters) {
+				charge(n.at, one.play.object(read.object), n.program.of.info.Parameters[read.argument])
+			}
+		}
+		return
+	}
+	if m, ok := one.ev.Message.(*wire.Run); ok {
+		if p := one.s.programs[m.Program]; p != nil && len(p.of.info.Parameters) == len(m.Inputs) {
+			for i, object := range m.Inputs {
+				charge(p.place, object, p.of.info.Parameters[i])
+			}
+		}
 	}
 }
 
