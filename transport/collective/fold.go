@@ -16,7 +16,27 @@ type kernel struct {
 	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc; in flushed
 }
 
-// kernelOf finds the kernel of a reduction.
+// kernelOf finds the kernel of a reduction, with vectors where the processor has them.
+//
+// Errors: UNIMPLEMENTED.
+func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
+	k, err := plainKernel(t, r)
+	vectors := vectorsOf(t, r)
+	if err != nil || vectors == nil {
+		return k, err
+	}
+	plain := k.fold
+	k.fold = func(acc, in []byte) {
+		n := len(acc) / stride * stride
+		if n > 0 {
+			vectors(unsafe.SliceData(acc), unsafe.SliceData(in), n)
+		}
+		plain(acc[n:], in[n:])
+	}
+	return k, nil
+}
+
+// plainKernel is kernelOf without vectors.
 //
 // XLA begins each fold with the reduction's neutral element, which shows in a
 // sum of -0 and in a minimum of NaN: it keeps what it has where the new value is
@@ -25,31 +45,31 @@ type kernel struct {
 // the narrow integers to 8 bits first.
 //
 // Errors: UNIMPLEMENTED.
-func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
+func plainKernel(t shape.DType, r spmd.Reduction) (kernel, error) {
 	var k kernel
 	switch t {
 	case shape.Pred:
 		k = preds(r)
 	case shape.S8:
-		k = whole(r, -1<<7, 1<<7-1, sum[int8])
+		k = whole[int8](r, -1<<7, 1<<7-1)
 	case shape.S16:
-		k = whole(r, -1<<15, 1<<15-1, sum[int16])
+		k = whole[int16](r, -1<<15, 1<<15-1)
 	case shape.S32:
-		k = whole(r, -1<<31, 1<<31-1, sumS32)
+		k = whole[int32](r, -1<<31, 1<<31-1)
 	case shape.S64:
-		k = whole(r, -1<<63, 1<<63-1, sumS64)
+		k = whole[int64](r, -1<<63, 1<<63-1)
 	case shape.U8:
-		k = whole(r, 0, 1<<8-1, sum[uint8])
+		k = whole[uint8](r, 0, 1<<8-1)
 	case shape.U16:
-		k = whole(r, 0, 1<<16-1, sum[uint16])
+		k = whole[uint16](r, 0, 1<<16-1)
 	case shape.U32:
-		k = whole(r, 0, 1<<32-1, sumU32)
+		k = whole[uint32](r, 0, 1<<32-1)
 	case shape.U64:
-		k = whole(r, 0, 1<<64-1, sumU64)
+		k = whole[uint64](r, 0, 1<<64-1)
 	case shape.F32:
-		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)), sumF32)
+		k = ordered(r, -infinity32, infinity32, float32(math.Copysign(0, -1)))
 	case shape.F64:
-		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1), sumF64)
+		k = ordered(r, -infinity64, infinity64, math.Copysign(0, -1))
 	case shape.F16:
 		k = halves(r, f16, f16Bits)
 	case shape.BF16:
@@ -70,6 +90,9 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 	}
 	return k, nil
 }
+
+// stride is how many bytes vectors fold at a time.
+const stride = 128
 
 func reductionName(r spmd.Reduction) string {
 	names := [...]string{"", "sum", "product", "min", "max", "and", "or", "xor"}
@@ -175,10 +198,10 @@ func greatest[T number](zero T) func(acc, in []T) {
 	}
 }
 
-func ordered[T number](r spmd.Reduction, lowest, highest, zero T, sum func(acc, in []T)) kernel {
+func ordered[T number](r spmd.Reduction, lowest, highest, zero T) kernel {
 	switch r {
 	case spmd.Sum:
-		return of(0, sum)
+		return of(0, sum[T])
 	case spmd.Product:
 		return of(1, product[T])
 	case spmd.Min:
@@ -189,7 +212,7 @@ func ordered[T number](r spmd.Reduction, lowest, highest, zero T, sum func(acc, 
 	return kernel{}
 }
 
-func whole[T integer](r spmd.Reduction, lowest, highest T, sum func(acc, in []T)) kernel {
+func whole[T integer](r spmd.Reduction, lowest, highest T) kernel {
 	switch r {
 	case spmd.And:
 		return of(^T(0), each(func(a, b T) T { return a & b }))
@@ -198,7 +221,7 @@ func whole[T integer](r spmd.Reduction, lowest, highest T, sum func(acc, in []T)
 	case spmd.Xor:
 		return of(0, each(func(a, b T) T { return a ^ b }))
 	}
-	return ordered(r, lowest, highest, 0, sum)
+	return ordered(r, lowest, highest, 0)
 }
 
 // preds folds truth values: a byte each, 0 or 1. A sum is an or.

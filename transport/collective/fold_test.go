@@ -213,8 +213,9 @@ func TestNoKernel(t *testing.T) {
 }
 
 func BenchmarkFold(b *testing.B) {
-	for _, d := range []shape.DType{shape.F32, shape.F64, shape.BF16, shape.F16, shape.S8, shape.C64} {
-		for _, r := range []spmd.Reduction{spmd.Sum, spmd.Max} {
+	for _, d := range []shape.DType{shape.F32, shape.F64, shape.BF16, shape.F16, shape.S8, shape.S16, shape.S32,
+		shape.C64} {
+		for _, r := range []spmd.Reduction{spmd.Sum, spmd.Product, spmd.Max, spmd.And} {
 			k, err := kernelOf(d, r)
 			if err != nil {
 				continue

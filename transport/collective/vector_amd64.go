@@ -4,27 +4,104 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
 //go:noescape
 func streamAVX(dst, src *byte, n int)
 
 //go:noescape
-func sumF32AVX(acc, in *byte, n int)
+func addI8AVX(acc, in *byte, n int)
 
 //go:noescape
-func sumF64AVX(acc, in *byte, n int)
+func addI16AVX(acc, in *byte, n int)
 
 //go:noescape
-func sumI32AVX(acc, in *byte, n int)
+func addI32AVX(acc, in *byte, n int)
 
 //go:noescape
-func sumI64AVX(acc, in *byte, n int)
+func addI64AVX(acc, in *byte, n int)
+
+//go:noescape
+func addF32AVX(acc, in *byte, n int)
+
+//go:noescape
+func addF64AVX(acc, in *byte, n int)
+
+//go:noescape
+func mulI16AVX(acc, in *byte, n int)
+
+//go:noescape
+func mulI32AVX(acc, in *byte, n int)
+
+//go:noescape
+func mulF32AVX(acc, in *byte, n int)
+
+//go:noescape
+func mulF64AVX(acc, in *byte, n int)
+
+//go:noescape
+func minS8AVX(acc, in *byte, n int)
+
+//go:noescape
+func minU8AVX(acc, in *byte, n int)
+
+//go:noescape
+func minS16AVX(acc, in *byte, n int)
+
+//go:noescape
+func minU16AVX(acc, in *byte, n int)
+
+//go:noescape
+func minS32AVX(acc, in *byte, n int)
+
+//go:noescape
+func minU32AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxS8AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxU8AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxS16AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxU16AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxS32AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxU32AVX(acc, in *byte, n int)
+
+//go:noescape
+func andAVX(acc, in *byte, n int)
+
+//go:noescape
+func orAVX(acc, in *byte, n int)
+
+//go:noescape
+func xorAVX(acc, in *byte, n int)
+
+//go:noescape
+func minF32AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxF32AVX(acc, in *byte, n int)
+
+//go:noescape
+func minF64AVX(acc, in *byte, n int)
+
+//go:noescape
+func maxF64AVX(acc, in *byte, n int)
 
 const (
-	stride = 128       // bytes that the assembly does at a time
-	line   = 32        // to which the target of stores past the caches is aligned
-	burst  = 256 << 10 // bytes without a point at which Go can stop the goroutine
+	line  = 32        // to which the target of stores past the caches is aligned
+	burst = 256 << 10 // bytes without a point at which Go can stop the goroutine
 )
 
 var hasVectors = cpu.X86.HasAVX2
@@ -46,26 +123,81 @@ func stream(dst, src []byte) {
 	copy(dst, src)
 }
 
-// vectorSum returns the sum of a type by vectors, or plain, which does what they leave.
-func vectorSum[T number](vectors func(acc, in *byte, n int), plain func(acc, in []T)) func(acc, in []T) {
+// vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil where there is none.
+func vectorsOf(t shape.DType, r spmd.Reduction) func(acc, in *byte, n int) {
 	if !hasVectors {
-		return plain
+		return nil
 	}
-	return func(acc, in []T) {
-		size := int(unsafe.Sizeof(acc[0]))
-		n := len(acc) * size / stride * stride
-		if n > 0 {
-			vectors((*byte)(unsafe.Pointer(unsafe.SliceData(acc))), (*byte)(unsafe.Pointer(unsafe.SliceData(in))), n)
-		}
-		plain(acc[n/size:], in[n/size:])
-	}
+	return byVectors[reductionOf{t, r}]
 }
 
-var (
-	sumF32 = vectorSum(sumF32AVX, sum[float32])
-	sumF64 = vectorSum(sumF64AVX, sum[float64])
-	sumS32 = vectorSum(sumI32AVX, sum[int32])
-	sumS64 = vectorSum(sumI64AVX, sum[int64])
-	sumU32 = vectorSum(sumI32AVX, sum[uint32])
-	sumU64 = vectorSum(sumI64AVX, sum[uint64])
-)
+type reductionOf struct {
+	t shape.DType
+	r spmd.Reduction
+}
+
+var byVectors = map[reductionOf]func(acc, in *byte, n int){
+	{shape.S8, spmd.Sum}:       addI8AVX,
+	{shape.U8, spmd.Sum}:       addI8AVX,
+	{shape.S16, spmd.Sum}:      addI16AVX,
+	{shape.U16, spmd.Sum}:      addI16AVX,
+	{shape.S32, spmd.Sum}:      addI32AVX,
+	{shape.U32, spmd.Sum}:      addI32AVX,
+	{shape.S64, spmd.Sum}:      addI64AVX,
+	{shape.U64, spmd.Sum}:      addI64AVX,
+	{shape.F32, spmd.Sum}:      addF32AVX,
+	{shape.F64, spmd.Sum}:      addF64AVX,
+	{shape.S16, spmd.Product}:  mulI16AVX,
+	{shape.U16, spmd.Product}:  mulI16AVX,
+	{shape.S32, spmd.Product}:  mulI32AVX,
+	{shape.U32, spmd.Product}:  mulI32AVX,
+	{shape.F32, spmd.Product}:  mulF32AVX,
+	{shape.F64, spmd.Product}:  mulF64AVX,
+	{shape.S8, spmd.Min}:       minS8AVX,
+	{shape.U8, spmd.Min}:       minU8AVX,
+	{shape.S16, spmd.Min}:      minS16AVX,
+	{shape.U16, spmd.Min}:      minU16AVX,
+	{shape.S32, spmd.Min}:      minS32AVX,
+	{shape.U32, spmd.Min}:      minU32AVX,
+	{shape.S8, spmd.Max}:       maxS8AVX,
+	{shape.U8, spmd.Max}:       maxU8AVX,
+	{shape.S16, spmd.Max}:      maxS16AVX,
+	{shape.U16, spmd.Max}:      maxU16AVX,
+	{shape.S32, spmd.Max}:      maxS32AVX,
+	{shape.U32, spmd.Max}:      maxU32AVX,
+	{shape.S8, spmd.And}:       andAVX,
+	{shape.S16, spmd.And}:      andAVX,
+	{shape.S32, spmd.And}:      andAVX,
+	{shape.S64, spmd.And}:      andAVX,
+	{shape.U8, spmd.And}:       andAVX,
+	{shape.U16, spmd.And}:      andAVX,
+	{shape.U32, spmd.And}:      andAVX,
+	{shape.U64, spmd.And}:      andAVX,
+	{shape.S8, spmd.Or}:        orAVX,
+	{shape.S16, spmd.Or}:       orAVX,
+	{shape.S32, spmd.Or}:       orAVX,
+	{shape.S64, spmd.Or}:       orAVX,
+	{shape.U8, spmd.Or}:        orAVX,
+	{shape.U16, spmd.Or}:       orAVX,
+	{shape.U32, spmd.Or}:       orAVX,
+	{shape.U64, spmd.Or}:       orAVX,
+	{shape.S8, spmd.Xor}:       xorAVX,
+	{shape.S16, spmd.Xor}:      xorAVX,
+	{shape.S32, spmd.Xor}:      xorAVX,
+	{shape.S64, spmd.Xor}:      xorAVX,
+	{shape.U8, spmd.Xor}:       xorAVX,
+	{shape.U16, spmd.Xor}:      xorAVX,
+	{shape.U32, spmd.Xor}:      xorAVX,
+	{shape.U64, spmd.Xor}:      xorAVX,
+	{shape.F32, spmd.Min}:      minF32AVX,
+	{shape.F32, spmd.Max}:      maxF32AVX,
+	{shape.F64, spmd.Min}:      minF64AVX,
+	{shape.F64, spmd.Max}:      maxF64AVX,
+	{shape.Pred, spmd.Sum}:     orAVX,
+	{shape.Pred, spmd.Max}:     orAVX,
+	{shape.Pred, spmd.Or}:      orAVX,
+	{shape.Pred, spmd.Product}: andAVX,
+	{shape.Pred, spmd.Min}:     andAVX,
+	{shape.Pred, spmd.And}:     andAVX,
+	{shape.Pred, spmd.Xor}:     xorAVX,
+}

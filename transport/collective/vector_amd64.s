@@ -27,8 +27,8 @@ streamed:
 	VZEROUPPER
 	RET
 
-// The sums add 128 bytes of in to acc at a time; n is a multiple of 128.
-#define SUM(name, add) \
+// FOLD folds 128 bytes of in into acc at a time; n is a multiple of 128.
+#define FOLD(name, op) \
 TEXT name(SB), NOSPLIT, $0-24 \
 	MOVQ acc+0(FP), DI \
 	MOVQ in+8(FP), SI \
@@ -40,10 +40,10 @@ next: \
 	VMOVUPS 32(DI), Y1 \
 	VMOVUPS 64(DI), Y2 \
 	VMOVUPS 96(DI), Y3 \
-	add (SI), Y0, Y0 \
-	add 32(SI), Y1, Y1 \
-	add 64(SI), Y2, Y2 \
-	add 96(SI), Y3, Y3 \
+	op (SI), Y0, Y0 \
+	op 32(SI), Y1, Y1 \
+	op 64(SI), Y2, Y2 \
+	op 96(SI), Y3, Y3 \
 	VMOVUPS Y0, (DI) \
 	VMOVUPS Y1, 32(DI) \
 	VMOVUPS Y2, 64(DI) \
@@ -55,14 +55,59 @@ done: \
 	VZEROUPPER \
 	RET
 
-// func sumF32AVX(acc, in *byte, n int)
-SUM(·sumF32AVX, VADDPS)
+FOLD(·addI8AVX, VPADDB)
+FOLD(·addI16AVX, VPADDW)
+FOLD(·addI32AVX, VPADDD)
+FOLD(·addI64AVX, VPADDQ)
+FOLD(·addF32AVX, VADDPS)
+FOLD(·addF64AVX, VADDPD)
+FOLD(·mulI16AVX, VPMULLW)
+FOLD(·mulI32AVX, VPMULLD)
+FOLD(·mulF32AVX, VMULPS)
+FOLD(·mulF64AVX, VMULPD)
+FOLD(·minS8AVX, VPMINSB)
+FOLD(·minU8AVX, VPMINUB)
+FOLD(·minS16AVX, VPMINSW)
+FOLD(·minU16AVX, VPMINUW)
+FOLD(·minS32AVX, VPMINSD)
+FOLD(·minU32AVX, VPMINUD)
+FOLD(·maxS8AVX, VPMAXSB)
+FOLD(·maxU8AVX, VPMAXUB)
+FOLD(·maxS16AVX, VPMAXSW)
+FOLD(·maxU16AVX, VPMAXUW)
+FOLD(·maxS32AVX, VPMAXSD)
+FOLD(·maxU32AVX, VPMAXUD)
+FOLD(·andAVX, VPAND)
+FOLD(·orAVX, VPOR)
+FOLD(·xorAVX, VPXOR)
 
-// func sumF64AVX(acc, in *byte, n int)
-SUM(·sumF64AVX, VADDPD)
+// PICK replaces an element of acc, of Y0, by that of in, of Y1, where one is less: (a, b) is (Y0, Y1) for a minimum and
+// (Y1, Y0) for a maximum. Neither of a NaN and another is less, so NaN stays out. Y15 is -0 in each element: adding it
+// makes a denormal element zero, and changes no other.
+#define PICK(name, shift, bits, compare, add, blend, a, b) \
+TEXT name(SB), NOSPLIT, $0-24 \
+	MOVQ acc+0(FP), DI \
+	MOVQ in+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	VPCMPEQD Y15, Y15, Y15 \
+	shift bits, Y15, Y15 \
+next: \
+	SUBQ $32, CX \
+	JLT  done \
+	VMOVUPS (DI), Y0 \
+	VMOVUPS (SI), Y1 \
+	compare $0x11, a, b, Y2 \
+	add Y15, Y1, Y1 \
+	blend Y2, Y1, Y0, Y0 \
+	VMOVUPS Y0, (DI) \
+	ADDQ $32, SI \
+	ADDQ $32, DI \
+	JMP  next \
+done: \
+	VZEROUPPER \
+	RET
 
-// func sumI32AVX(acc, in *byte, n int)
-SUM(·sumI32AVX, VPADDD)
-
-// func sumI64AVX(acc, in *byte, n int)
-SUM(·sumI64AVX, VPADDQ)
+PICK(·minF32AVX, VPSLLD, $31, VCMPPS, VADDPS, VBLENDVPS, Y0, Y1)
+PICK(·maxF32AVX, VPSLLD, $31, VCMPPS, VADDPS, VBLENDVPS, Y1, Y0)
+PICK(·minF64AVX, VPSLLQ, $63, VCMPPD, VADDPD, VBLENDVPD, Y0, Y1)
+PICK(·maxF64AVX, VPSLLQ, $63, VCMPPD, VADDPD, VBLENDVPD, Y1, Y0)

@@ -2,11 +2,14 @@ package collective
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"testing"
-	"unsafe"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // stream, which bypasses the caches, copies the same bytes as copy, from and to any address, and writes no others.
@@ -28,41 +31,62 @@ func TestStreamCopiesLikeCopy(t *testing.T) {
 	})
 }
 
-// sameSum checks that a sum by vector instructions has the bits of the scalar one, for any inputs, NaN and denormal
-// floats included.
-func sameSum[T number](t *testing.T, vectors func(acc, in []T)) {
-	t.Helper()
-	var one T
-	size := int(unsafe.Sizeof(one))
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 500).Draw(t, "elements")
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		in, acc := aligned(int64(n*size)), aligned(int64(n*size))
-		for i := range in {
-			in[i], acc[i] = byte(rng.Uint32()), byte(rng.Uint32())
-		}
-		for i := range n { // the largest exponent, with any fraction
-			if rng.IntN(8) == 0 {
-				in[(i+1)*size-1], in[(i+1)*size-2] = 0x7f|byte(rng.Uint32()&0x80), 0xf8
+// Folds by vector instructions have the bits of plain ones, for any inputs, NaN, infinite and denormal floats included.
+func TestVectorsHaveTheBitsOfPlainFolds(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, r := range reductions {
+			plain, err := plainKernel(dtype, r)
+			if err != nil || vectorsOf(dtype, r) == nil {
+				continue
 			}
+			vectors := statustest.Value(kernelOf(dtype, r)).OK(t)
+			t.Run(fmt.Sprint(dtype, " ", reductionName(r)), func(t *testing.T) {
+				rapid.Check(t, func(t *rapid.T) { sameFold(t, dtype, plain, vectors) })
+			})
 		}
-		want := aligned(int64(n * size))
-		copy(want, acc)
-		flushed(func() {
-			sum(elements[T](want), elements[T](in))
-			vectors(elements[T](acc), elements[T](in))
-		})
-		if !bytes.Equal(acc, want) {
-			t.Fatalf("got %x, want %x", acc, want)
-		}
-	})
+	}
 }
 
-func TestVectorSumsHaveTheBitsOfScalarOnes(t *testing.T) {
-	sameSum(t, sumF32)
-	sameSum(t, sumF64)
-	sameSum(t, sumS32)
-	sameSum(t, sumS64)
-	sameSum(t, sumU32)
-	sameSum(t, sumU64)
+func sameFold(t *rapid.T, dtype shape.DType, plain, vectors kernel) {
+	size := int(plain.size)
+	n := rapid.IntRange(0, 500).Draw(t, "elements")
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+	in, acc := aligned(int64(n*size)), aligned(int64(n*size))
+	drawn := func(b []byte) {
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+			if dtype == shape.Pred {
+				b[i] &= 1
+			}
+		}
+		for i := 0; i < n && size > 1; i++ {
+			switch element := b[i*size : (i+1)*size]; rng.IntN(8) {
+			case 0: // of the largest exponent, with any fraction
+				element[size-1], element[size-2] = 0x7f|byte(rng.Uint32()&0x80), 0xf8
+			case 1: // infinite
+				clear(element)
+				element[size-1], element[size-2] = 0x7f|byte(rng.Uint32()&0x80), 0x80
+				if size == 8 {
+					element[6] = 0xf0
+				}
+			case 2: // zero
+				clear(element)
+				element[size-1] = byte(rng.Uint32() & 0x80)
+			case 3: // of the smallest exponent
+				element[size-1], element[size-2] = byte(rng.Uint32()&0x80), 0
+			case 4: // that of the other
+				copy(element, in[i*size:])
+			}
+		}
+	}
+	drawn(in)
+	drawn(acc)
+	want := bytes.Clone(acc)
+	flushed(func() {
+		plain.fold(want, in)
+		vectors.fold(acc, in)
+	})
+	if !bytes.Equal(acc, want) {
+		t.Fatalf("got %x, want %x", acc, want)
+	}
 }
