@@ -22,7 +22,8 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Executable is a device.Executable. Its description is read once, when it is made, and known even after Close.
+// Executable is a device.Executable. Its description, but for the cost, is read once, when it is made, and known even
+// after Close.
 type Executable struct {
 	client   *Client
 	loaded   *C.PJRT_LoadedExecutable
@@ -32,8 +33,7 @@ type Executable struct {
 	devices           []int
 	portable          bool // has no device of its own
 	outputs           []device.Output
-	memories          []int // of outputs, as indices into Device.Memories
-	cost              device.Cost
+	memories          []int                  // of outputs, as indices into Device.Memories
 	params            *hlo.Signature         // nil if the plugin does not describe them
 	optimized         atomic.Pointer[[]byte] // of a program that was compiled here, until it is asked for
 
@@ -136,13 +136,6 @@ func (x *Executable) describe(of source) error {
 		return err
 	}
 	if err := x.describeOutputs(); err != nil {
-		return err
-	}
-	var stats [5]C.int64_t
-	if err := p.check(C.pwdrv_executable_stats(p.api, x.compiled, &stats[0])); err == nil {
-		x.cost = device.Cost{ArgumentBytes: int64(stats[0]), OutputBytes: int64(stats[1]), AliasBytes: int64(stats[2]),
-			TempBytes: int64(stats[3]), CodeBytes: int64(stats[4])}
-	} else if status.CodeOf(err) != status.Unimplemented {
 		return err
 	}
 	// The rest may be missing.
@@ -296,8 +289,22 @@ func (x *Executable) Optimized() ([]byte, error) {
 	return bytes.Clone(hlo.WithoutConstants(withConfig, code.Data)), nil
 }
 
-// Cost returns the compiler's count of bytes, all 0 if the plugin has none.
-func (x *Executable) Cost() device.Cost { return x.cost }
+// Cost returns the compiler's count of bytes, all 0 if the plugin has none, or the executable is closed. The plugin is
+// only asked here, which what is loaded seldom comes to: XLA's CPU client writes out the program for it, with all
+// constants.
+func (x *Executable) Cost() device.Cost {
+	if x.use() != nil {
+		return device.Cost{}
+	}
+	defer x.release()
+	p := x.client.plugin
+	var stats [5]C.int64_t
+	if p.check(C.pwdrv_executable_stats(p.api, x.compiled, &stats[0])) != nil {
+		return device.Cost{}
+	}
+	return device.Cost{ArgumentBytes: int64(stats[0]), OutputBytes: int64(stats[1]), AliasBytes: int64(stats[2]),
+		TempBytes: int64(stats[3]), CodeBytes: int64(stats[4])}
+}
 
 // Serialize returns bytes for Load, in the plugin's memory.
 func (x *Executable) Serialize() (device.Bytes, error) {
