@@ -498,7 +498,7 @@ func (a *audit) artifacts() {
 			a.say("artifact %d is kept, and no session uses it", number)
 		}
 		waits := len(c.artifact.senders.from) > 0 || len(c.artifact.wants) > 0 && c.by == nil
-		if len(c.artifact.senders.holders) == 0 && (known || waits) {
+		if len(c.artifact.senders.holders) == 0 && (known || waits) && a.st.comeback == nil {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}
 		for _, w := range c.artifact.senders.holders {

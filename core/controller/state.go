@@ -339,8 +339,18 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	for again := true; again && st.serves(); again = st.weight == 0 {
 		st.serveSlices()
 	}
+	if checked && ev.changesWho() {
+		if err := st.Check(); err != nil {
+			panic(err)
+		}
+	}
 	out, st.out = st.out, nil
 	return out
+}
+
+// changesWho reports whether an event changes which workers there are, or which are behind a session's devices.
+func (ev *Event) changesWho() bool {
+	return ev.Kind == Lost || ev.Kind == Message && (ev.Wire == wire.KindRejoin || ev.Wire == wire.KindRebind)
 }
 
 // settle lets sessions go on whose turn has come, and then schedules that wait to hear what these ask for.
