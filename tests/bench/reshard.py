@@ -14,7 +14,8 @@ round, and the table shows the median of a row's ratios with the lowest and high
   written before.
 
 "cold" is the first call, whose destination has no memory yet. Processor time and page faults are those of all
-processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json.
+processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json, and prints a table
+for docs/collectives at the end.
 """
 
 import argparse
@@ -32,6 +33,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
+from page import table  # noqa: E402
 from processes import COMMAND, Cluster, command, until  # noqa: E402
 
 CLIENT = """
@@ -43,7 +45,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 half = len(jax.devices()) // 2
 rows = NamedSharding(Mesh(np.array(jax.devices()[:half]), ("fsdp",)), P("fsdp", None))
 columns = NamedSharding(Mesh(np.array(jax.devices()[half:]), ("tp",)), P(None, "tp"))
-make = jax.jit(lambda key, n: jax.random.normal(key, (n, 4096)), static_argnums=1, out_shardings=rows)
+
+
+def values(first, n):  # unlike each other; random numbers of 1 GiB would take longer than all the rest
+    row, column = (jax.lax.broadcasted_iota("uint32", (n, 4096), k) for k in range(2))
+    return (((first + row) * 4096 + column) * np.uint32(2654435761) >> 8).astype("float32")
+
+
+make = jax.jit(values, static_argnums=1, out_shardings=rows)
 ways = {
     "device_put": lambda tree: jax.device_put(tree, columns),
     "reshard": lambda tree: pathways.reshard(tree, columns),
@@ -53,7 +62,7 @@ for line in sys.stdin:
     asked = json.loads(line)
     if "rows" in asked:
         weights = moved = None
-        weights = [make(jax.random.key(i), n) for i, n in enumerate(asked["rows"])]
+        weights = [make(np.uint32(i << 12), n) for i, n in enumerate(asked["rows"])]
         jax.block_until_ready(weights)
         print(flush=True)
         continue
@@ -63,7 +72,7 @@ for line in sys.stdin:
     print(time.perf_counter() - begin, flush=True)
     if asked.get("check"):
         for a, b in zip(weights, moved):
-            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+            assert np.array_equal(np.asarray(a), np.asarray(b))
         print(flush=True)
 """
 
@@ -283,6 +292,23 @@ def row(way, workers, mib, arrays, name, call, rounds):
     return out
 
 
+def page(rows):
+    """A table of what was measured; medians, with the lowest and highest round."""
+
+    def ratio(row, part):
+        got = row["ratios"][part]
+        return f"{statistics.median(got):.2f} ({got[0]:.2f} – {got[-1]:.2f})"
+
+    heads = ["by", "weights", "call", "GB/s", "of memcpy", "of a TCP stream"]
+    lines = []
+    for row in rows:
+        weights = f"{row['MiB']:,} MiB in {row['arrays']} array{'s' * (row['arrays'] > 1)}"
+        way = {"shm": "shared memory", "tcp": "TCP"}[row["way"]]
+        speed = f"{row['GB/s']['seconds']:.2f}"
+        lines.append([way, weights, f"`{row['call']}`", speed, ratio(row, "memcpy"), ratio(row, "stream")])
+    return table(heads, lines)
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--sizes", default="", help="MiB of weights")
@@ -302,6 +328,7 @@ def main():
     out = HERE.parents[1] / "out"
     out.mkdir(exist_ok=True)
     (out / "reshard.json").write_text(json.dumps(rows, indent=1))
+    print(page(rows))
 
 
 if __name__ == "__main__":
