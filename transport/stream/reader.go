@@ -47,8 +47,9 @@ type reader struct {
 	msg  unix.Msghdr // of a socket that files come by
 	iov  unix.Iovec
 
-	buf  []byte
+	buf  []byte // of quietSize until a read has filled it
 	r, w int    // what is read and not received: buf[r:w]
+	more bool   // a read has filled buf
 	big  []byte // for payloads that buf cannot hold
 	long *unfinished
 	held atomic.Pointer[arrival] // the payload that the caller of Recv has, where it is a long one
@@ -66,7 +67,7 @@ type reader struct {
 
 func (r *reader) init(c *Conn, raw syscall.RawConn, trusted bool, begin []byte) {
 	r.conn = c
-	r.buf = make([]byte, max(readSize, len(begin)))
+	r.buf = make([]byte, max(quietSize, len(begin)))
 	r.w = copy(r.buf, begin)
 	r.from = c.net.Read
 	if raw != nil {
@@ -226,6 +227,9 @@ func (r *reader) fill(n int) error {
 	}
 	if r.r == r.w {
 		r.r, r.w = 0, 0
+		if r.more && len(r.buf) < readSize {
+			r.buf = make([]byte, readSize)
+		}
 	} else if r.r+n > len(r.buf) {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
@@ -238,6 +242,7 @@ func (r *reader) fill(n int) error {
 	for r.w-r.r < n {
 		got, err := r.read(r.buf[r.w:])
 		r.w += got
+		r.more = r.more || r.w == len(r.buf)
 		if err != nil && r.w-r.r < n {
 			if begun {
 				err = cut(err)

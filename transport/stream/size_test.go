@@ -37,3 +37,24 @@ func TestMessageTooLongIsAnErrorOfItsSender(t *testing.T) {
 		}
 	}
 }
+
+// A connection by which little comes at a time has a small buffer, since a controller has many of them.
+func TestBufferGrowsWithWhatComesAtATime(t *testing.T) {
+	address, o := places(t)["unix"](t)
+	a, b := transporttest.Greeted(t, listen(t, address, o), o)
+	defer a.Close()
+	defer b.Close()
+	buf := &b.(*Conn).reader.buf
+	for _, c := range []struct{ message, want int }{
+		{100, quietSize}, {quietSize / 2, quietSize}, {2 * quietSize, quietSize}, {1, readSize}, {readSize / 2, readSize},
+		{1, readSize},
+	} {
+		statustest.OK(t, a.Send(wire.KindRun, make([]byte, c.message)))
+		if _, payload, err := b.Recv(); err != nil || len(payload) != c.message {
+			t.Fatalf("%d bytes arrived as %d, %v", c.message, len(payload), err)
+		}
+		if len(*buf) != c.want {
+			t.Errorf("with a message of %d bytes the buffer has %d, want %d", c.message, len(*buf), c.want)
+		}
+	}
+}

@@ -29,9 +29,10 @@ import (
 // Bounds of frames.
 const (
 	header    = wire.Header
-	readSize  = 64 << 10
-	keepSize  = 2 << 20 // the writer's buffers that grew past it are not kept
-	pieceSize = 1 << 20 // of a write, by which progress is counted
+	readSize  = 64 << 10 // that a read takes at most,
+	quietSize = 4 << 10  // and of a connection by which fewer bytes have come at a time, as of most to a controller
+	keepSize  = 2 << 20  // the writer's buffers that grew past it are not kept
+	pieceSize = 1 << 20  // of a write, by which progress is counted
 )
 
 // Config bounds a connection. Zero fields take the defaults.
