@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"math/bits"
 
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/schedule"
@@ -103,8 +104,17 @@ func (st *State) outlive(g *gang) {
 	st.leavesDevices(g)
 }
 
-// leavesDevices tells the schedule on which devices a run has ended that has failed, or whose session has. On others it
-// may wait for a computation that does not end: they must not keep these from what comes.
+// partsMatter reports whether the schedule is told that a part of a run has ended while others have not, so that its
+// devices are for what comes next. It does not matter where nothing else may come, and little where a collective ends
+// all parts together. Of a run with many parts under way, it is told when these have become half as many.
+func (st *State) partsMatter(g *gang) bool {
+	const few = 16
+	return g.island != nil && g.ran != nil && !g.ran.collective && (g.left <= few || bits.OnesCount(uint(g.left)) == 1) &&
+		(len(st.sessions) > 1 || g.island.sched.Queued() > 0)
+}
+
+// leavesDevices tells the schedule on which devices a run has ended, and on which it has not. There it may wait for a
+// computation that does not end, if it has failed or its session has ended: that must not keep these from what comes.
 func (st *State) leavesDevices(g *gang) {
 	if g.island == nil {
 		return

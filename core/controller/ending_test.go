@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -49,5 +50,35 @@ func TestFreesBehindAStoppedPutLeave(t *testing.T) {
 	ends(stopped)
 	if n := b.st.ledger.Len(); n != 0 || b.st.ledger.On(ledger.Owner(1), 0) != 0 {
 		t.Errorf("%d arrays are left", n)
+	}
+}
+
+// A device that has done its part of a run is for the next one, also while another device has not. The parts of a
+// collective end together, so the schedule is told of all at once.
+func TestADeviceThatHasDoneItsPartOfARunIsForTheNext(t *testing.T) {
+	for _, collective := range []bool{false, true} {
+		b := newBed(t, Config{}, 2, 1)
+		b.install(1, 2, collective)
+		b.install(2, 1, false)
+		scalar := &wire.Array{Dtype: uint32(shape.F32)}
+		b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}})
+		b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}})
+		// neither was measured, so a device has one at a time
+		b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{1}})
+		wide := b.st.gang
+		b.say(b.client, wire.KindRun, &wire.Run{Op: 4, Program: 2, FirstOutput: 4, Inputs: []uint64{2}})
+		if b.st.gang != wide {
+			t.Fatal("a run begins on a device that has one already")
+		}
+		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{wide}, Busy: []uint64{1e9}})
+		if begun := b.st.gang != wide; begun == collective {
+			t.Errorf("collective %v: where its device has done its part of the run before, the next has begun: %v", collective,
+				begun)
+		}
+		b.say(b.workers[1], wire.KindCompleted, &wire.Completed{Ok: []uint64{wide}, Busy: []uint64{2e9}})
+		if b.st.gang == wide {
+			t.Error("the next run has not begun though the one before has ended")
+		}
+		statustest.Check(t, b.st.Check())
 	}
 }
