@@ -580,22 +580,6 @@ func TestNumbersAreNotGivenAgainAfterTwoStarts(t *testing.T) {
 	}
 }
 
-// A vacancy has a number of its own, also for the start behind it.
-func TestNumbersOfVacanciesAreKept(t *testing.T) {
-	b := newBedThatKeeps(t)
-	b.conns++
-	kept := uint64(0)
-	for _, a := range b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT,
-		Name: "elastic", Devices: 3, Elastic: true}}) {
-		if m, ok := a.Fact.(*wire.KeptLink); ok {
-			kept = m.Process
-		}
-	}
-	if kept != b.st.process {
-		t.Errorf("the last number that is kept is %d, and %d was given", kept, b.st.process)
-	}
-}
-
 // A place on a board has blocks of the worker that had it, also of one that was lost before the controller started
 // again.
 func TestPlacesOnABoardAreNotGivenAgain(t *testing.T) {

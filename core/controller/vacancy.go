@@ -65,7 +65,6 @@ func (st *State) addVacancy(like *worker, why error) (*worker, *placement.Worker
 		h.Worker.Devices = append(h.Worker.Devices, proto.CloneOf(d))
 	}
 	st.process++
-	st.keepNumbers()
 	w, placed, err := st.leftWorker(h, vacant, st.process)
 	if err != nil {
 		return nil, nil, err
