@@ -119,7 +119,7 @@ PARTS = [
 ]
 PACKAGES = {
     "bulk": ("./transport/bulk", "^Benchmark(Shared|TCP)$"),
-    "controller": ("./core/controller", "^BenchmarkServer$"),
+    "controller": ("./core/controller/server", "^BenchmarkServer$"),
     "state": ("./core/controller", "^BenchmarkGang$/^workers=10000$"),
 }
 
