@@ -228,12 +228,16 @@ func (f *Fair) isFull() bool {
 }
 
 // countRoomy finds the heads that have room on each of their devices, but for what others keep, and returns how many
-// there are. One that is kept back has none.
+// there are. One that is kept back has none. Where there are several it does not look at all, and says that all have:
+// one of them will have a place soon, before many others are asked.
 func (f *Fair) countRoomy() (n int) {
+	const several = 4
 	for _, h := range f.heads {
 		f.locate(h)
 		if h.roomy = f.hasRoom(h); h.roomy {
-			n++
+			if n++; n == several {
+				return len(f.heads)
+			}
 		}
 	}
 	return n

@@ -125,9 +125,11 @@ func (f *Fair) lineBehind() {
 func (f *Fair) ask() {
 	f.asking = f.asking[:0]
 	for _, h := range f.heads {
+		f.locate(h)
 		p := h.of
 		if f.capped > 0 {
-			if f.kept(h) > 0 { // others need not wait for it
+			if until := f.kept(h); until > 0 { // others need not wait for it
+				f.wake(until)
 				continue
 			}
 		}
