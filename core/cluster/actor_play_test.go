@@ -6,7 +6,6 @@ import (
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/graph"
-	"github.com/openpathways/pathways/core/shape"
 )
 
 // play defines a graph of computations and moves that begins with some arrays, and
@@ -34,7 +33,7 @@ func (a *actor) play() bool {
 		y := there[a.r.IntN(len(there))]
 		if a.r.IntN(3) == 0 {
 			z, m := a.moves(y, last+1)
-			t := &graph.Transfer{Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+			t := &graph.Transfer{Shape: a.x.shape()}
 			for _, v := range m.Moves {
 				t.Moves = append(t.Moves,
 					graph.Move{Source: v.Source, From: v.From, To: v.To, Start: v.Start, Size: v.Size, At: v.At, Shard: t.Shape})

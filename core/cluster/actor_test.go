@@ -364,7 +364,7 @@ func (a *actor) some() []int {
 func (a *actor) put() bool {
 	y := &array{object: a.s.Objects(1), devices: a.some(), values: map[int]shard{}}
 	y.risk = a.risk(y.devices...)
-	p := &client.PutSpec{Object: y.object, Shape: shape.Shape{DType: shape.F32, Dims: []int64{4}}}
+	p := &client.PutSpec{Object: y.object, Shape: a.x.shape()}
 	for _, d := range y.devices {
 		var v shard
 		for i := range v {
@@ -378,9 +378,7 @@ func (a *actor) put() bool {
 		bad, y.risk = status.New(status.DataLoss, badLuck+" of a file"), true
 	}
 	p.Fill = func(d uint32, dst []byte, written func(error)) {
-		for i, v := range y.values[int(d)] {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
-		}
+		a.x.encode(dst, y.values[int(d)])
 		if a.x.later() {
 			time.AfterFunc(a.x.delay("", ""), func() { written(bad) })
 		} else {
@@ -399,7 +397,7 @@ func (a *actor) put() bool {
 func (a *actor) compiled(n int, devices []int) *client.Remote {
 	key := fmt.Sprint(n, devices)
 	if a.run[key] == nil && !a.risky[key] {
-		code := computations[n].program.Source().Code
+		code := a.x.program(n).Source().Code
 		if n%2 == 0 { // it is too long for a message
 			code = append(code, bytes.Repeat([]byte(" "), wire.ContentSize)...)
 		}
@@ -505,7 +503,7 @@ func (a *actor) reduce() bool {
 // moves draws a copy of shards of an array to other devices.
 func (a *actor) moves(y *array, object uint64) (*array, *wire.Transfer) {
 	z := &array{object: object, devices: a.some(), values: map[int]shard{}, risk: y.risk}
-	whole := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+	whole, wide := &wire.Array{Dtype: uint32(shape.F32), Dims: a.x.shape().Dims}, a.x.wide
 	m := &wire.Transfer{Object: z.object, Array: whole}
 	for _, d := range z.devices {
 		from := y.devices[a.r.IntN(len(y.devices))]
@@ -519,10 +517,10 @@ func (a *actor) moves(y *array, object uint64) (*array, *wire.Transfer) {
 			last, first := y.values[from], y.values[other]
 			copy(v[:k], last[4-k:])
 			copy(v[k:], first[:4-k])
-			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d), Start: []int64{4 - k},
-				Size: []int64{k}, At: []int64{0}, Shard: whole},
-				&wire.Move{Source: y.object, From: uint32(other), To: uint32(d), Start: []int64{0}, Size: []int64{4 - k},
-					At: []int64{k}, Shard: whole})
+			m.Moves = append(m.Moves, &wire.Move{Source: y.object, From: uint32(from), To: uint32(d), Start: []int64{4 - k, 0},
+				Size: []int64{k, wide}, At: []int64{0, 0}, Shard: whole},
+				&wire.Move{Source: y.object, From: uint32(other), To: uint32(d), Start: []int64{0, 0},
+					Size: []int64{4 - k, wide}, At: []int64{k, 0}, Shard: whole})
 		}
 		z.values[d] = v
 	}
@@ -543,14 +541,15 @@ func (a *actor) move() bool {
 
 // fetch reads a shard and compares.
 func (a *actor) fetch(y *array, d int) bool {
-	dst := make([]byte, 16)
+	dst := make([]byte, a.x.shape().Bytes())
 	what := fmt.Sprintf("fetch of %d from device %d", y.object, d)
 	token := a.begin(what, y.risk || a.risk(d))
 	want := y.values[d]
 	err := a.s.Fetch(y.object, uint32(d), dst, func(err error) {
-		for i := 0; i < 4 && err == nil; i++ {
-			if got := math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:])); got != want[i] {
-				a.t.Errorf("%s: %s: element %d is %v, want %v", a.name, what, i, got, want[i])
+		for i := int64(0); i < 4*a.x.wide && err == nil; i++ {
+			if got := math.Float32frombits(binary.LittleEndian.Uint32(dst[4*i:])); got != want[i/a.x.wide] {
+				a.t.Errorf("%s: %s: element %d is %v, want %v", a.name, what, i, got, want[i/a.x.wide])
+				break
 			}
 		}
 		a.notify([]client.Ended{{Token: token, Err: err}})

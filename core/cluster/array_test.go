@@ -1,6 +1,13 @@
 package cluster_test
 
-import "github.com/openpathways/pathways/device/sim"
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/device/sim"
+)
 
 // array is an object as it must be.
 type array struct {
@@ -10,7 +17,28 @@ type array struct {
 	risk    bool // it may have failed
 }
 
+// shard is what a shard has: each element as often as its trial says.
 type shard = [4]float32
+
+// shape is that of each shard.
+func (x *trial) shape() shape.Shape { return shape.Shape{DType: shape.F32, Dims: []int64{4, x.wide}} }
+
+// encode writes a shard's bytes.
+func (x *trial) encode(dst []byte, v shard) {
+	for i := range 4 * x.wide {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v[i/x.wide]))
+	}
+}
+
+// program is a computation of shards of this trial.
+func (x *trial) program(n int) sim.Program {
+	p := computations[n].program
+	p.Params = slices.Clone(p.Params)
+	for i := range p.Params {
+		p.Params[i].Dims = x.shape().Dims
+	}
+	return p
+}
 
 // The programs of the simulation.
 var computations = []struct {

@@ -142,6 +142,13 @@ const (
 	memoryWait = 100 * time.Millisecond
 )
 
+// What is drawn: of shards, how often each element stands in one, so that they have 16 bytes, 16 KiB or 256 KiB, of
+// which the first fit into a message and the last into no letter of a board; and of the network, its bytes a second.
+var (
+	wides = []int64{1, 1, 1 << 10, 1 << 14}
+	rates = []float64{0, 0, 20e6, 200e6}
+)
+
 // trial is one simulation.
 type trial struct {
 	t       *testing.T
@@ -177,6 +184,10 @@ type trial struct {
 	// memory is the limit of each device, which is so low that clients wait for room, some in vain; 0 of one that is never
 	// reached.
 	memory int64
+	// wide is how often each of the four elements of a shard stands in it: long arrays go other ways than short ones.
+	wide int64
+	// rate is how many bytes a second go from one process to another; 0 is any number.
+	rate float64
 
 	mu     sync.Mutex // guards the rest
 	delays *rand.Rand
@@ -225,6 +236,11 @@ func (x *trial) run(many int) {
 		logs = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	spares := 1 + r.IntN(2)
+	x.wide = 1
+	if many == 0 {
+		x.wide = wides[r.IntN(len(wides))]
+		x.rate = rates[r.IntN(len(rates))]
+	}
 	x.start(r, workers, spares, logs)
 	x.plan(r, workers, clients, many > 0)
 	for i := range spares {
@@ -257,8 +273,8 @@ func (x *trial) run(many int) {
 		for _, f := range x.faults {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
-		t.Logf("%d workers of %d devices on islands %q, separate: %v, %d clients, lease %v, memory %d", workers, x.each,
-			x.islands, x.separate, clients, x.lease, x.memory)
+		t.Logf("%d workers of %d devices on islands %q, separate: %v, %d clients, lease %v, memory %d, shards of %d bytes, "+
+			"%g bytes a second", workers, x.each, x.islands, x.separate, clients, x.lease, x.memory, x.shape().Bytes(), x.rate)
 	}
 }
 
@@ -272,7 +288,7 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 		x.store = x.open()
 	}
 	if r.IntN(3) == 0 {
-		x.memory = 16 * (3 + r.Int64N(16))
+		x.memory = x.shape().Bytes() * (3 + r.Int64N(16))
 	}
 	x.lag = time.Duration(1 + r.Int64N(int64(2*time.Millisecond)))
 	o := sim.Options{Devices: x.each, Island: sim.NewIsland(sim.Real, x.seed),
@@ -296,7 +312,8 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 		Lease: x.lease, Store: x.store, Memory: x.memory, MemoryWait: memoryWait,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
-		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence}}.Start(x.t.Context())
+		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence,
+			Bandwidth: func(string, string) float64 { return x.rate }}}.Start(x.t.Context())
 	statustest.OK(x.t, err)
 }
 
