@@ -37,7 +37,9 @@ type far struct {
 	link *link
 }
 
-func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
+// newSeat makes a seat whose session has a collective program; or, shared, one without collectives beside another
+// session.
+func newSeat(t testing.TB, sockets, shared bool, workers, devices int) *seat {
 	s := &seat{t: t}
 	var err error
 	if s.server, err = New(Config{Heartbeat: time.Hour}); err != nil {
@@ -77,7 +79,10 @@ func newSeat(t testing.TB, sockets bool, workers, devices int) *seat {
 			s.dial(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}))
 	}
 	s.client = s.dial(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"})
-	s.program(workers * devices)
+	if shared {
+		s.dial(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "another"})
+	}
+	s.program(workers*devices, !shared)
 	return s
 }
 
@@ -113,7 +118,7 @@ func (s *seat) say(f *far, kind wire.Kind, payloads ...[]byte) {
 }
 
 // program loads a program on all devices for the session, and makes an array.
-func (s *seat) program(devices int) {
+func (s *seat) program(devices int, collective bool) {
 	all := make([]int, devices)
 	on := make([]uint32, devices)
 	for i := range all {
@@ -127,7 +132,8 @@ func (s *seat) program(devices int) {
 	s.hear(s.workers[0], wire.KindCompile, m)
 	s.say(s.workers[0], wire.KindCompiled,
 		encoded(s.t, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{
-			Name: "p", Outputs: []*wire.Array{scalar}, Collective: true}, Loadable: &wire.Loadable{Serialized: []byte("x")}}))
+			Name: "p", Outputs: []*wire.Array{scalar}, Collective: collective},
+			Loadable: &wire.Loadable{Serialized: []byte("x")}}))
 	s.say(s.client, wire.KindPut, encoded(s.t, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on}))
 	s.end(0)
 	s.say(s.client, wire.KindRun, encoded(s.t, &wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}}))
@@ -174,10 +180,20 @@ func BenchmarkServer(b *testing.B) {
 		for _, depth := range []int{1, 32} {
 			for _, workers := range []int{1, 2, 16, 128, 512} {
 				b.Run(fmt.Sprintf("%s/depth=%d/workers=%d", connections, depth, workers), func(b *testing.B) {
-					benchmarkServer(b, newSeat(b, connections == "sockets", workers, 4), depth)
+					benchmarkServer(b, newSeat(b, connections == "sockets", false, workers, 4), depth)
 				})
 			}
 		}
+	}
+}
+
+// The same of runs whose parts end each by itself, beside another session: it may matter to that one which devices are
+// done with a part.
+func BenchmarkServerOfTwoSessions(b *testing.B) {
+	for _, workers := range []int{16, 512} {
+		b.Run(fmt.Sprintf("queues/depth=1/workers=%d", workers), func(b *testing.B) {
+			benchmarkServer(b, newSeat(b, false, true, workers, 4), 1)
+		})
 	}
 }
 
