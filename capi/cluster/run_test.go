@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,9 +134,17 @@ func TestBytesThatHaveComeAreReady(t *testing.T) {
 		t.Error("an array is ready that the controller has said nothing of, and whose bytes are not here")
 	}
 	says([]client.Ended{<-words, <-words})
+	var others sync.WaitGroup // tells the words on all else, such as the bytes, whose events would stay alive
+	others.Go(func() {
+		for e := range words {
+			says([]client.Ended{e})
+		}
+	})
 	statustest.Check(t, arrays[1].Ready().Wait(t.Context()))
 	release(arrays[:])
 	statustest.Check(t, c.Close())
+	close(words)
+	others.Wait()
 	nothingAlive(t)
 }
 
