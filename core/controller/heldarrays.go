@@ -1,0 +1,123 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/ledger"
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// The arrays that a controller which has started again knows of (comeback.go): those that its workers have, those that
+// operations under way make, and those that were freed while runs under way read them.
+
+// heldArray is what workers have of an array.
+type heldArray struct {
+	rows    []uint32
+	bytes   int64
+	memory  string
+	donated bool
+	err     error
+}
+
+// shards takes what a worker has of a session's arrays.
+func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
+	if len(arrays) == 0 {
+		return
+	}
+	virtual := map[uint32]uint32{} // by local device
+	for d, slot := range s.slots {
+		if slot == w.slot {
+			virtual[uint32(s.view.Device(d).Local)] = uint32(d)
+		}
+	}
+	all := r.arrays[s.id]
+	if all == nil {
+		all = map[uint64]*heldArray{}
+		r.arrays[s.id] = all
+	}
+	for _, m := range arrays {
+		a := all[m.Object]
+		if a == nil {
+			a = &heldArray{}
+			all[m.Object] = a
+		}
+		for _, local := range m.Devices {
+			if d, ok := virtual[local]; ok {
+				a.rows = append(a.rows, d)
+			}
+		}
+		a.bytes, a.donated = max(a.bytes, m.Bytes), a.donated || m.Donated
+		a.memory, a.err = cmp.Or(a.memory, m.Memory), cmp.Or(a.err, m.Failed.Err())
+	}
+}
+
+// makeArrays makes the objects of which workers have shards, and that no operation under way makes.
+func (r *rebuilding) makeArrays() {
+	st := r.st
+	for _, id := range slices.Sorted(maps.Keys(r.arrays)) {
+		s := st.sessions[id]
+		if s == nil {
+			continue // it could not go on
+		}
+		for _, number := range slices.Sorted(maps.Keys(r.arrays[id])) {
+			a := r.arrays[id][number]
+			if r.made[opName{id, number}] || len(a.rows) == 0 {
+				continue
+			}
+			slices.Sort(a.rows)
+			at, err := st.place(s, slices.Compact(a.rows))
+			if err != nil {
+				continue // there are no numbers for places: the array is not there
+			}
+			o := &object{place: at, bytes: a.bytes, err: a.err, donated: a.donated}
+			if st.isCounted(at, a.memory) && !a.donated && a.bytes > 0 { // also of one that failed elsewhere
+				o.counted = a.bytes
+				o.charge = st.ledger.Charge(ledger.Spec{ShardBytes: o.counted, Placement: at.memory, Label: "an array"})
+			}
+			s.objects[number] = o
+			s.loses(number, s.forgottenShard(number)) // one that is not among these
+		}
+	}
+}
+
+// loseMade takes from a session the shards, of what its operations under way make, that workers were to have which are
+// lost.
+func (r *rebuilding) loseMade(s *session) {
+	s.workers.each(func(slot int) {
+		if w := r.st.workers[slot]; w.gone != nil {
+			r.st.loseWorker(s, w)
+		}
+	})
+}
+
+// chargeFreed counts the arrays that a run under way reads and of which no worker has shards any more: their client has
+// freed them since, and their bytes go when devices are through with the runs that read them. Nothing else knows them;
+// their sizes are those of the program's parameters.
+func (r *rebuilding) chargeFreed(one *reminder) {
+	st := r.st
+	charge := func(at *place, object uint64, p *wire.Array) {
+		name := opName{one.s.id, object}
+		if bytes, err := bytesOf(p); err == nil && r.freed[name] == 0 && object != 0 && one.s.objects[object] == nil &&
+			bytes > 0 && st.isCounted(at, p.GetMemory()) {
+			r.freed[name] = st.ledger.Charge(ledger.Spec{ShardBytes: bytes, Placement: at.memory, Label: "a freed array"})
+		}
+	}
+	if one.play != nil {
+		n := &one.play.g.nodes[one.node]
+		for i := range n.reads {
+			if read := &n.reads[i]; n.program != nil && read.argument < len(n.program.of.info.Parameters) {
+				charge(n.at, one.play.object(read.object), n.program.of.info.Parameters[read.argument])
+			}
+		}
+		return
+	}
+	if m, ok := one.ev.Message.(*wire.Run); ok {
+		if p := one.s.programs[m.Program]; p != nil && len(p.of.info.Parameters) == len(m.Inputs) {
+			for i, object := range m.Inputs {
+				charge(p.place, object, p.of.info.Parameters[i])
+			}
+		}
+	}
+}
