@@ -26,7 +26,7 @@ func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event
 	return ev
 }
 
-// Answer gives the event of an Ask its answer, which Step then need not make.
+// Answer sets the report that answers an Ask, so that Step does not make one.
 func (ev *Event) Answer(r *wire.Report) { ev.report = LateMessage(r, proto.Size(r)) }
 
 // Split takes the first part out of a message that would take State long, an event of its own; nil where the message

@@ -54,10 +54,10 @@ type frame struct {
 // late is a message that leaves in several outboxes, and is encoded by the first goroutine that sends it.
 type late struct {
 	size   int
-	encode func() ([]byte, error) // returns the same, whoever calls it
+	encode func() ([]byte, error) // encodes once; later calls return the same bytes
 }
 
-// encodedOnce returns what is to be sent late; nil of nil.
+// encodedOnce returns l with an encoding that its receivers share, or nil if l is nil.
 func encodedOnce(l *controller.Late) *late {
 	if l == nil {
 		return nil
