@@ -14,8 +14,8 @@ round, and the table shows the median of a row's ratios with the lowest and high
   written before.
 
 "cold" is the first call, whose destination has no memory yet. Processor time and page faults are those of all
-processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json, and prints a table
-for docs/collectives at the end.
+processes of the cluster together, the client's too, per byte that moves. It writes out/reshard.json, and prints the
+table of docs/guides/reshard.md at the end.
 """
 
 import argparse

@@ -90,7 +90,9 @@ def measure(name, devices, microbatches):
         "steady": 1 - busy / period,
         "recorded": pipe.recorded(timeline).bubble,
         "planned": pipe.schedule.bubble,
-    } | {"longer": longer, "between": between}
+        "longer": longer,
+        "between": between,
+    }
 
 
 def spare(timeline):
