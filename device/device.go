@@ -191,7 +191,7 @@ type Executable interface {
 	// Optimized returns the optimized program, a serialized HloModuleProtoWithConfig, or
 	// UNIMPLEMENTED if the driver has none. The values of long constants may be left out.
 	Optimized() ([]byte, error)
-	Cost() Cost
+	Cost() (Cost, error)
 	Serialize() (Bytes, error)
 	// Execute runs the computation once on all its devices, with one row of inputs per
 	// device. It returns one row of outputs and one event per device; the event fires

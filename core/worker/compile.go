@@ -124,7 +124,9 @@ func (w *Worker) compiled(ctx context.Context, m *wire.Compile, text *content.Me
 	if err != nil {
 		return nil, nil, err
 	}
-	info = describe(x, o)
+	if info, err = describe(x, o); err != nil {
+		return nil, nil, err
+	}
 	info.Collective = len(m.Places) > 1 && waits(info.Optimized)
 	l.Collective, l.Unbounded = info.Collective, unbounded(info.Optimized)
 	return info, l, w.finish(m, x, l, text)
@@ -198,8 +200,8 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 	return compileoptions.WithDevices(options, ids)
 }
 
-// describe says what a client needs to know of an executable.
-func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
+// describe says what a client needs to know of an executable. Where that cannot be had, it closes the executable.
+func describe(x device.Executable, o compileoptions.Options) (*wire.ProgramInfo, error) {
 	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas),
 		Partitions: uint32(o.Partitions)}
 	for _, o := range x.Outputs() {
@@ -216,10 +218,14 @@ func describe(x device.Executable, o compileoptions.Options) *wire.ProgramInfo {
 		info.Optimized = hlo.WithoutConstants("hlo_with_config", code)
 		orders(info)
 	}
-	c := x.Cost()
+	c, err := x.Cost()
+	if err != nil {
+		x.Close()
+		return nil, err
+	}
 	info.Cost = &wire.Cost{ArgumentBytes: c.ArgumentBytes, OutputBytes: c.OutputBytes, AliasBytes: c.AliasBytes,
 		TempBytes: c.TempBytes, CodeBytes: c.CodeBytes}
-	return info
+	return info, nil
 }
 
 // orders says how the arrays of an optimised program lie. One that cannot be read has
@@ -299,7 +305,10 @@ func (w *Worker) portable(ctx context.Context, m *wire.Compile, o compileoptions
 	if err != nil {
 		return nil, nil, err
 	}
-	info := describe(x, o)
+	info, err := describe(x, o)
+	if err != nil {
+		return nil, nil, err
+	}
 	info.Collective, l.Unbounded = l.Collective, unbounded(info.Optimized)
 	if optimized != nil {
 		info.Optimized = optimized

@@ -38,7 +38,9 @@ var programs = []check{
 			if exe.Name() == "" || exe.Fingerprint() == "" {
 				r.Errorf("%s: name %q fingerprint %q: want both", p, exe.Name(), exe.Fingerprint())
 			}
-			if c := exe.Cost(); c.ArgumentBytes < -1 || c.OutputBytes < -1 || c.AliasBytes < -1 || c.TempBytes < -1 ||
+			if c, err := exe.Cost(); err != nil {
+				r.Errorf("%s: the cost: %v", p, err)
+			} else if c.ArgumentBytes < -1 || c.OutputBytes < -1 || c.AliasBytes < -1 || c.TempBytes < -1 ||
 				c.CodeBytes < -1 {
 				r.Errorf("%s: a cost is below -1: %+v", p, c)
 			} else if c.ArgumentBytes > 0 && c.ArgumentBytes < s.Bytes()*int64(p.arguments()) {

@@ -289,21 +289,23 @@ func (x *Executable) Optimized() ([]byte, error) {
 	return bytes.Clone(hlo.WithoutConstants(withConfig, code.Data)), nil
 }
 
-// Cost returns the compiler's count of bytes, all 0 if the plugin has none, or the executable is closed. The plugin is
-// only asked here, which what is loaded seldom comes to: XLA's CPU client writes out the program for it, with all
-// constants.
-func (x *Executable) Cost() device.Cost {
-	if x.use() != nil {
-		return device.Cost{}
+// Cost returns the compiler's count of bytes, all 0 if the plugin has none. The plugin is only asked here, which what
+// is loaded seldom comes to: XLA's CPU client writes out the program for it, with all constants.
+func (x *Executable) Cost() (device.Cost, error) {
+	if err := x.use(); err != nil {
+		return device.Cost{}, err
 	}
 	defer x.release()
 	p := x.client.plugin
 	var stats [5]C.int64_t
-	if p.check(C.pwdrv_executable_stats(p.api, x.compiled, &stats[0])) != nil {
-		return device.Cost{}
+	err := p.check(C.pwdrv_executable_stats(p.api, x.compiled, &stats[0]))
+	if status.CodeOf(err) == status.Unimplemented {
+		return device.Cost{}, nil
+	} else if err != nil {
+		return device.Cost{}, err
 	}
 	return device.Cost{ArgumentBytes: int64(stats[0]), OutputBytes: int64(stats[1]), AliasBytes: int64(stats[2]),
-		TempBytes: int64(stats[3]), CodeBytes: int64(stats[4])}
+		TempBytes: int64(stats[3]), CodeBytes: int64(stats[4])}, nil
 }
 
 // Serialize returns bytes for Load, in the plugin's memory.

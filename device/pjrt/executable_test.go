@@ -63,8 +63,8 @@ func TestParameters(t *testing.T) {
 		if !slices.Equal(donated, []int{3}) {
 			t.Errorf("donated %v, want [3]", donated)
 		}
-		if c := x.Cost(); c.ArgumentBytes < 2+48+5+56 || c.AliasBytes < 56 {
-			t.Errorf("the cost is %+v", c)
+		if c, err := x.Cost(); err != nil || c.ArgumentBytes < 2+48+5+56 || c.AliasBytes < 56 {
+			t.Errorf("the cost is %+v, %v", c, err)
 		}
 	})
 }

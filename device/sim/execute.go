@@ -36,7 +36,7 @@ func (x *executable) Devices() []int { return slices.Clone(x.local) }
 func (x *executable) Outputs() []device.Output { return slices.Clone(x.prog.results) }
 
 // Cost implements device.Executable.
-func (x *executable) Cost() device.Cost { return x.prog.bytes() }
+func (x *executable) Cost() (device.Cost, error) { return x.prog.bytes(), nil }
 
 // Parameters implements device.Executable: it returns what the program declares.
 func (x *executable) Parameters() (shapes []shape.Shape, donated []int, known bool) {
