@@ -42,6 +42,7 @@ var rooms = []room{
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
 	{"core/status/system", []string{"*"}},
 	{"core/status/statustest", []string{"transport/transporttest", "device/devicetest", "core/cluster/clustertest"}},
+	{"core/bubble", nil},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/link", "transport/inproc", "transport/stream", "transport/bulk",

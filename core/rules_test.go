@@ -26,6 +26,8 @@ const (
 	module    = "github.com/openpathways/pathways"
 	arrow     = "github.com/apache/arrow"
 	protowire = "google.golang.org/protobuf/encoding/protowire"
+	// Only this makes bubbles of simulated time.
+	bubbles = "core/bubble"
 )
 
 var (
@@ -58,6 +60,12 @@ var (
 // under reports whether a path is one of the trees or in one of them.
 func under(p string, trees []string) bool {
 	return slices.ContainsFunc(trees, func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") })
+}
+
+// selects reports whether an expression is one of the names of a package.
+func selects(n *ast.SelectorExpr, pkg string, names ...string) bool {
+	x, ok := n.X.(*ast.Ident)
+	return ok && x.Name == pkg && slices.Contains(names, n.Sel.Name)
 }
 
 // rules reads all Go files of a module and tells of each rule that is broken. It
@@ -122,13 +130,21 @@ func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 				tell(spec.Pos(), "%s decides and never acts: it may not import %q", who, p)
 			}
 		}
+		if dir != bubbles {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if n, ok := n.(*ast.SelectorExpr); ok && selects(n, "synctest", "Test") {
+					tell(n.Pos(), "use %s's Test: under the race detector, synctest's ends the process", path.Base(bubbles))
+				}
+				return true
+			})
+		}
 		if decides {
 			ast.Inspect(f, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.GoStmt:
 					tell(n.Pos(), "%s decides and never acts: it may not have goroutines", who)
 				case *ast.SelectorExpr:
-					if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, n.Sel.Name) {
+					if selects(n, "time", clocks...) {
 						tell(n.Pos(), "%s decides and never acts: it may not call time.%s", who, n.Sel.Name)
 					}
 				}
@@ -257,6 +273,8 @@ func TestRulesFindWhatBreaksThem(t *testing.T) {
 		{"what decides", "core/schedule/x.go", imports(module + "/core/status"), ""},
 		{"a goroutine", "core/schedule/x.go", doc + "func f() { go f() }\n",
 			"core/schedule/x.go:3: core/schedule decides and never acts: it may not have goroutines"},
+		{"a bubble that is not ours", "core/worker/x_test.go", doc + "var f = synctest.Test\n", "use bubble's Test"},
+		{"a bubble of ours", "core/bubble/x.go", doc + "var f = synctest.Test\n", ""},
 		{"no comment", "core/ledger/x.go", "package x\n", "core/ledger: no file has a package comment"},
 		{"another comment", "core/ledger/x.go", "// Copyright\npackage x\n", "core/ledger: no file has a package comment"},
 		{"a command without a comment", "capi/lib/x.go", "package main\n", "capi/lib: no file has a package comment"},

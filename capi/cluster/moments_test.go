@@ -5,15 +5,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMomentsAreKeptAndAwaited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var h happenings
 		if list, last := h.after(0, time.Second); len(list) != 0 || last != 0 {
 			t.Fatalf("before anything has happened: %v, %d", list, last)

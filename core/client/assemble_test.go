@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -69,7 +70,7 @@ func (m message) words() []string {
 
 // An argument of so many objects that a run's message would become too long is assembled for the first run.
 func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := assembling(t)
 		o := n.cluster.Objects(1) + 1
 		objects := make([]uint64, maxPieces+1)
@@ -89,7 +90,7 @@ func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
 
 // An argument of several objects that is read again is assembled once, and freed with the first of its members.
 func TestArgumentsThatAreReadAgainAreAssembled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := assembling(t)
 		first := n.cluster.Objects(1)
 		for range 3 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -29,7 +30,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 			_, err := Connect(t.Context(), Config{Dialer: far, Hello: &wire.Hello{},
 				Exchange: func(*wire.Welcome) (transport.Exchange, error) { return new(noExchange), nil }})
 			statustest.Fails(t, "a Welcome with them", err, status.Internal, c.want)
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				n := connect(t)
 				n.says(wire.KindRebind, &wire.Rebind{Epoch: 2, Devices: c.devices})
 				synctest.Wait()

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -78,7 +79,7 @@ func (n *near) wantSent(want ...string) {
 
 // Puts of one shape to several devices, one behind the other, are one operation that makes one object.
 func TestPutsOfRowsAreOneOperation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		var first, second rows
 		a := n.row(10, 0, &first, 4)
@@ -113,7 +114,7 @@ func TestPutsThatDoNotFitAreApart(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				n := connect(t)
 				first := new(rows)
 				n.row(10, 0, first, 4)
@@ -151,7 +152,7 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				n := connect(t)
 				with := new(rows)
 				n.row(10, 0, with, 4)
@@ -164,7 +165,7 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 		})
 	}
 	t.Run("credit", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			n := connect(t)
 			n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
 			synctest.Wait()
@@ -186,7 +187,7 @@ func TestOpenPutIsSentByTime(t *testing.T) {
 		elements int64
 		after    time.Duration
 	}{{4, 2 * gatherShort}, {1 << 20, gatherLong}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			n := connect(t)
 			n.row(10, 0, new(rows), c.elements)
 			time.Sleep(c.after - time.Microsecond)
@@ -213,7 +214,7 @@ func TestShortRowsAreLaid(t *testing.T) {
 		"no shelf": {2, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				n := connect(t)
 				n.cluster.(*remote).shelf, n.exchange.shelf = n.exchange, c.shelf
 				for device := range uint32(2) {
@@ -250,7 +251,7 @@ func TestShortRowsAreLaid(t *testing.T) {
 
 // The bytes of a row that are lost before the message was sent fail the operation, once the controller knows of it.
 func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.row(10, 0, new(rows), 1<<20)
 		n.exchange.end(func(transport.Key) bool { return true }, errLost)
@@ -266,7 +267,7 @@ func TestRowIsLostBeforeItsPutIsSent(t *testing.T) {
 
 // Whether a put goes on without a worker that is lost while its row is on its way, the controller says.
 func TestRowIsLostWithItsWorker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.row(10, 0, new(rows), 1<<20)
 		n.row(10, 1, new(rows), 1<<20)
@@ -284,7 +285,7 @@ func TestRowIsLostWithItsWorker(t *testing.T) {
 
 // A put to a worker that is lost fails, and none to another worker with it.
 func TestRowForALostWorkerStaysAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.says(wire.KindPeers, &wire.Peers{Gone: []uint64{n.cluster.Devices()[1].Worker}, Why: wire.Of(errLost)})
 		synctest.Wait()
@@ -296,7 +297,7 @@ func TestRowForALostWorkerStaysAlone(t *testing.T) {
 
 // A session that is lost ends an open put as all others, and no row joins it any more.
 func TestSessionIsLostWithAnOpenPut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		first := new(rows)
 		n.row(10, 0, first, 4)
@@ -318,7 +319,7 @@ func TestSessionIsLostWithAnOpenPut(t *testing.T) {
 
 // A shard that is freed while its object stays is told by itself, unless the object follows.
 func TestFreeOfOneShard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.row(10, 0, new(rows), 4)
 		n.cluster.FreeRow(10, 0)

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -68,7 +69,7 @@ func (n *near) stop(stop StopProfile) <-chan Profile {
 }
 
 func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := profiles(t)
 		defer n.cluster.Close()
 		ended := n.stop(n.begin())
@@ -96,7 +97,7 @@ func TestProfileNamesWorkersThatDoNotAnswer(t *testing.T) {
 }
 
 func TestProfileDoesNotWaitForWorkersThatAreLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := profiles(t)
 		defer n.cluster.Close()
 		ended := n.stop(n.begin())
@@ -114,7 +115,7 @@ func TestProfileDoesNotWaitForWorkersThatAreLost(t *testing.T) {
 }
 
 func TestProfileEndsWithItsSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := profiles(t)
 		ended := n.stop(n.begin())
 		n.cluster.Close()

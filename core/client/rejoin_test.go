@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -59,7 +60,7 @@ func (n *near) retold() (all []message) {
 // end. Each is sent again with the rows whose bytes went to where its devices are now, and cancelled if it has none; a
 // put that was called behind the change has all of its rows, whenever its array got its number.
 func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connectLasting(t)
 		defer n.cluster.Close()
 		put := func(object uint64, devices ...uint32) {
@@ -100,7 +101,7 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 // What the arguments of runs under way are assembled of is sent again behind the operations that make its members, also
 // if these are freed since, and for a program that is there still. What no run under way reads is assembled anew.
 func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connectLasting(t)
 		defer n.cluster.Close()
 		r := n.cluster.(*remote)

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -223,7 +224,7 @@ func TestSessionIsLost(t *testing.T) {
 // Without credit a submission waits until operations have ended, and no number is
 // lost.
 func TestCreditIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.says(wire.KindCompleted, &wire.Completed{Credit: 2})
 		n.quiet()
@@ -249,7 +250,7 @@ func TestCreditIsWaitedFor(t *testing.T) {
 
 // A call that hurries takes of the credit that is kept for it, and never goes beyond.
 func TestWhatHurriesDoesNotWaitForCredit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var hurry atomic.Bool
 		n := connectWith(t, hurry.Load)
 		n.says(wire.KindCompleted, &wire.Completed{Credit: hurryShare})
@@ -332,7 +333,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				n := connect(t)
 				graph := statustest.Value(n.cluster.Define(chain(1))).OK(t)
 				n.says(wire.KindCompleted, &wire.Completed{Credit: 1})
@@ -358,7 +359,7 @@ func TestFreesPassWhoWaitsForCredit(t *testing.T) {
 // Frees do not wait for a connection that is full, so that virtual time, in which
 // it empties, goes on.
 func TestFreesDoNotWaitForTheConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := connect(t)
 		n.far.full = make(chan struct{})
 		go func() {

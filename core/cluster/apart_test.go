@@ -3,9 +3,9 @@ package cluster_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
@@ -77,7 +77,7 @@ func thereAndBack(t *testing.T, l *cluster.Local, one, other string) error {
 // them waits or fails, in bounded time, with an error that names both; status shows the
 // pair; and when they meet again, new operations go well.
 func TestPairApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 3, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -50,7 +50,7 @@ func onItsClock(t *testing.T, c cluster.InProcess, f func(t *testing.T, l *clust
 func onTheClockOf(t *testing.T, c cluster.InProcess, workers int, o sim.Options,
 	f func(t *testing.T, l *cluster.Local)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		if c.Network == nil {
 			c.Network = &inproc.Conditions{}
 		}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
@@ -173,7 +174,7 @@ func TestInProcess(t *testing.T) {
 // the middle of a worker's, and computes on them. Those of other such sessions come
 // last.
 func TestSessionsOfSomeDevices(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, drivers := open(t, 2, 4)
 		some := func(devices int) *session {
 			return begin(t, func(n client.Notify) (client.Cluster, error) {
@@ -304,7 +305,7 @@ func TestPartRefused(t *testing.T) {
 
 // What a session had queued behind another's leaves nothing when it goes.
 func TestQueuedRunsOfDepartedClientAreDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const heartbeat = time.Second
 		l := start(t, cluster.InProcess{Drivers: simulated(t, 1, 1), Heartbeat: heartbeat})
 		slow, goes := connect(t, l, "slow"), connect(t, l, "goes")
@@ -370,7 +371,7 @@ func TestArgumentFailsMeanwhile(t *testing.T) {
 // A client has a worker compile for the devices of another one, which the controller has let in, and which has yet to
 // hear so.
 func TestWorkerCompilesForOneWhoseWelcomeIsOnItsWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 		slow := func(from, to string) time.Duration {
 			if from == "controller" && to == "late" {

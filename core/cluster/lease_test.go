@@ -3,9 +3,9 @@ package cluster_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/shape"
@@ -18,7 +18,7 @@ import (
 // With a lease, connections of a client and workers to the controller break again and again under load, and each
 // operation ends well, once.
 func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Lease: 10 * time.Second,
 			Network: &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
@@ -82,7 +82,7 @@ func checkEnds(t *testing.T, ended <-chan client.Ended, operations int) {
 // A worker whose machine cannot be reached for longer than it may be silent keeps its place for the lease, and its
 // arrays.
 func TestWorkerThatIsCutOffKeepsItsPlaceForTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 2, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Silence: silence, Lease: 10 * time.Second,
 			Patience: 10 * time.Second, Network: &inproc.Conditions{Silence: silence * 5 / 4, // as stream looks now and then

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
@@ -345,7 +346,7 @@ func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 
 // A client that leaves in the middle of a play leaves nothing behind.
 func TestPlayOfDepartedClientIsDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, drivers := open(t, 2, 1)
 		s := connect(t, l, "client")
 		devices := clustertest.UpTo(2)

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller/durable"
@@ -35,7 +35,7 @@ type lasting struct {
 // and messages are so long on their way.
 func inLasting(t *testing.T, lease, way time.Duration, body func(t *testing.T, l *lasting)) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := &lasting{t: t, dir: dir}
 		var err error
 		l.Local, err = cluster.InProcess{Heartbeat: silence / 4, Lease: lease, Store: l.store(),

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller/durable"
@@ -116,7 +116,7 @@ func simulate(t *testing.T, seed uint64, workers int) (took time.Duration) {
 			}
 		}()
 		dir := t.TempDir()
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			begun := time.Now()
 			newTrial(t, seed, dir).run(workers)
 			took = time.Since(begun)

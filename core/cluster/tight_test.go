@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
@@ -36,7 +36,7 @@ func TestWhatIsAdmittedHasRoom(t *testing.T) {
 			seed = rand.Uint64N(1 << 32)
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { tight(t, seed) })
+			bubble.Test(t, func(t *testing.T) { tight(t, seed) })
 			if t.Failed() {
 				t.Logf("again: %s=%d go test -run TestWhatIsAdmittedHasRoom$ ./core/cluster", seedVariable, seed)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -251,7 +252,7 @@ func (v verdict) Fail(_ uint64, e error) { v.err <- e }
 
 // All that a session made goes with it, and nothing of others.
 func TestCloseFreesOnlyItsOwnSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		memory := unlimited(t)
 		s, other := open(t, 1, memory), open(t, 2, memory)
 		statustest.OK(t, statustest.Of(other.Place(7, 5)))

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/grant"
 	"github.com/openpathways/pathways/core/placement"
@@ -52,7 +52,7 @@ func TestLocalSlices(t *testing.T) {
 
 // A request waits until its devices are released, for as long as it may.
 func TestLocalRequestsWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := statustest.Value(newLocal([]string{"cpu", "cpu", "cpu"})).OK(t)
 		ctx := context.Background()
 		first, _, err := granted(l, placement.Want{Devices: 2, Exclusive: true})

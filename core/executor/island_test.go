@@ -4,6 +4,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
@@ -14,7 +15,7 @@ import (
 // with an island of so many cells, closed at the end.
 func island(t *testing.T, cells int, c schedule.Config, f func(t *testing.T, is *executor.Island)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		is := executor.NewIsland(newCells(cells), c)
 		defer is.Close()
 		f(t, is)

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
@@ -55,7 +55,7 @@ func TestARecordingIsBounded(t *testing.T) {
 }
 
 func TestStopWaitsForWhatRunsAndNoLongerThanItsPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var r observe.Recorder
 		rec, begun := r.Start(0, 10), time.Now()
 		soon, never := r.Begin(0, observe.Span{Gang: 1}), r.Begin(0, observe.Span{Gang: 2})

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -37,7 +38,7 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 		{name: "never", runs: []uint32{1}, goes: 1, ends: -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				evicted := make(chan error, 1)
 				s, d := newInlineWith(t, func(w *worker.Config) {
 					w.EvictAfter, w.Evict = c.after, func(why error) { evicted <- why }

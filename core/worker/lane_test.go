@@ -7,13 +7,14 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 // A worker tells when each computation began and ended while it is asked to, and nothing before and after.
 func TestWorkerTellsWhatAWatchedDeviceDoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		slow := func(op uint64, took time.Duration) {
 			gang := s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: slowProgram, FirstOutput: op}, 0)

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -18,7 +19,7 @@ import (
 // A heartbeat tells what each device computes: the computation that has been there
 // longest, whose it is, since when, and whether its session has ended.
 func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		s.tell(wire.KindSession, &wire.Session{
 			Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
@@ -63,7 +64,7 @@ func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 
 // A line of the user's code may be any bytes, of any length. Heartbeats go on, and tell what people can read of it.
 func TestHeartbeatTellsOfAnyLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		for op, line := range []string{"\xff.py:3", strings.Repeat("x", wire.MaxFrame/2)} {
 			gang := s.dispatch(1, wire.KindRun,
@@ -83,7 +84,7 @@ func TestHeartbeatTellsOfAnyLine(t *testing.T) {
 
 // What the driver runs within Execute, where the queue stands still, is told, too.
 func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 0)
 		d[0].enters(t, one)
@@ -98,7 +99,7 @@ func TestHeartbeatTellsWhatRunsWithinExecute(t *testing.T) {
 
 // What the driver runs within Execute waits for nothing any more, also where it had to wait before.
 func TestWhatRunsWithinExecuteDoesNotWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		run := func(op uint64, inputs ...uint64) uint64 {
 			m := &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op, Inputs: inputs}
@@ -127,7 +128,7 @@ func TestWhatRunsWithinExecuteDoesNotWait(t *testing.T) {
 // A program whose loop ends or not, as its arguments say, does not keep the worker from
 // hearing of its controller, also where it was quick before.
 func TestEndlessComputationLeavesTheConnectionAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		run := func(op uint64) uint64 {
 			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: turnsProgram, FirstOutput: op}, 0)

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -20,7 +21,7 @@ func (s *script) took(worker int, gang uint64, want time.Duration) {
 }
 
 func TestTheTimeOfComputationsThatQueueOnADeviceIsCountedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		slow := func(op uint64) uint64 {
 			return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: slowProgram, FirstOutput: op}, 0)
@@ -45,7 +46,7 @@ func TestTheTimeOfComputationsThatQueueOnADeviceIsCountedOnce(t *testing.T) {
 }
 
 func TestTheTimeInWhichADeviceWaitsInACollectiveIsDeviceTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
 		sum := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: sumProgram, FirstOutput: 1}, 0)
 		d[0].enters(t, sum)

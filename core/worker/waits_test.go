@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -15,7 +16,7 @@ import (
 // that one has come or gone.
 func TestTellsOfWaits(t *testing.T) {
 	for _, comes := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, d := newInline(t)
 			s.tell(wire.KindPeers,
 				&wire.Peers{Come: []*wire.Process{{Number: firstWorker, Name: "w0"}, {Number: firstWorker + 1, Name: "w1"}}})
@@ -48,7 +49,7 @@ func TestTellsOfWaits(t *testing.T) {
 
 // A device that has called a function of its client says so, until that returns.
 func TestTellsOfCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _ := newInline(t)
 		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}},
 			Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"}})
@@ -77,7 +78,7 @@ func TestTellsOfCalls(t *testing.T) {
 // Devices that have met for a launch wait for each other no more, also where nothing comes
 // after it.
 func TestDevicesThatHaveMetDoNotWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 3, addOne())
 		w.must(w.put(1, 1, 1, w.devices, ramp), w.run(1, 2, 1, 2, 1))
 		synctest.Wait()

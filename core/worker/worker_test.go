@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 
 	"github.com/openpathways/pathways/core/status"
@@ -226,7 +227,7 @@ func (s *script) inUse() (n int64) {
 // Bytes that never come hold back what needs them on that device alone, and Abort
 // ends the wait.
 func TestAbortEndsTheWaitForBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, 1, addOne(), sum())
 		one := w.compile(1, 3, addOne().Source(), sim.CompileOptions([]int{1}), 1)
 		statustest.OK(t, one.Status.Err())

@@ -3,9 +3,9 @@ package collective
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
@@ -13,7 +13,7 @@ import (
 // Members of a board in one process sleep in the time of a bubble: one that waits does not keep the other's time from
 // going on, beyond what a member lingers. The engines are as on a board between processes.
 func TestMembersInOneProcessSleepInABubblesTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		all := statustest.Value(NewInprocBoard(2)).OK(t)
 		defer all.Close()
 		var engines []*Engine

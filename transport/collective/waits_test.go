@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
@@ -99,7 +100,7 @@ func TestWaitsNameWhomTheyWaitFor(t *testing.T) {
 
 // A wait is as old as the first look at it.
 func TestWaitIsAsOldAsItsFirstLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, 0)
 		s := newScene(t, w, 1)
 		age := func(want time.Duration) {

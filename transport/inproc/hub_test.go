@@ -3,9 +3,9 @@ package inproc
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -92,7 +92,7 @@ func BenchmarkExchange(b *testing.B) {
 
 // Blocks of one way follow each other at its bandwidth; those of another way, or of none, do not wait for them.
 func TestBlocksShareABandwidth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pool := shm.NewPool(shm.Config{Limit: 1 << 20})
 		defer pool.Trim()
 		hub := NewHub(pool)

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -50,7 +50,7 @@ func receive(t *testing.T, c transport.Conn) int {
 // Messages take their time, stay in order on a connection, and overtake each
 // other on different ones.
 func TestDelayedMessagesStayInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})
 		delays := map[string]time.Duration{"slow": 5 * time.Millisecond, "fast": time.Millisecond}
 		n.Conditions = &Conditions{Delay: func(from, to string) time.Duration { return delays[from] }}
@@ -85,7 +85,7 @@ func TestDelayedMessagesStayInOrder(t *testing.T) {
 // What is cut off is heard again when it heals in time, and is lost when not; what
 // breaks is lost at once.
 func TestCutPathHealsOrIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})
 		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
 			Silence: time.Second}

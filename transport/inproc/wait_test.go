@@ -3,9 +3,9 @@ package inproc
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
@@ -13,7 +13,7 @@ import (
 
 // A dialler waits for its welcome for as long as the accepting side says that it has to, and hears what for, once.
 func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var heard []string
 		n := NewNetwork(transport.Credentials{Waits: func(why string) { heard = append(heard, why) }})
 		l := statustest.Value(n.Listen("controller")).OK(t)

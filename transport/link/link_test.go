@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -35,7 +36,7 @@ type world struct {
 
 // inWorld runs a test in virtual time.
 func inWorld(t *testing.T, c Config, test func(*world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &world{t: t, network: inproc.NewNetwork(credentials), let: make(chan transport.Conn, 1)}
 		w.network.Conditions = &inproc.Conditions{Delay: func(string, string) time.Duration { return time.Millisecond }}
 		c.Term = term

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -242,7 +242,7 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 // A dialler that stands still between its connection and its Hello sends no heartbeat first, which no listener would
 // let in. The side that has read a Hello sends them at once.
 func TestHeartbeatsFollowTheHello(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		config := Config{Heartbeat: time.Second}
 		dialled, accepted := net.Pipe()
 		c := New(dialled, "the listener", config, true)

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -27,7 +28,7 @@ func openOutbox(running *sync.WaitGroup) (*outbox, transport.Conn) {
 
 // A peer that does not read holds up no other, and not the end either.
 func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		o, theirs := openOutbox(&running)
 		payload := make([]byte, 1<<20)
@@ -57,7 +58,7 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 
 // What the goroutine has sent takes room in the connection, too.
 func TestOutboxDoesNotWaitBehindWhatWasEncodedLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		o, theirs := openOutbox(&running)
 		o.put(wire.KindDispatch, make([]byte, 10), nil)

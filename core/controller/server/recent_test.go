@@ -2,9 +2,9 @@ package server
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -12,7 +12,7 @@ import (
 // Those that accept a report of before share one, operators and tenants by themselves; it is made anew when it is older
 // than they accept. Others get one of their own.
 func TestReportsAreShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := statustest.Value(New(Config{})).OK(t)
 		defer s.Close()
 		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }

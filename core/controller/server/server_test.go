@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/controller/server"
@@ -130,7 +131,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 
 // Without a lease nothing takes a session up again, so what it has queued is dropped with its connection.
 func TestSessionEndsWithItsConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, server.Config{})
 		w.worker("a", 1)
 		conn, welcome, err := w.network.Dial(context.Background(), "inproc:controller",
@@ -162,7 +163,7 @@ func (d dialled) Dial(context.Context, string, *wire.Hello) (transport.Conn, *wi
 
 // More operations than the credit wait at the client, and all end.
 func TestClientWaitsForCredit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, server.Config{Limits: controller.Limits{Credit: 4, Window: 2}})
 		w.worker("a", 1)
 		w.worker("b", 1)
