@@ -143,10 +143,12 @@ const (
 )
 
 // What is drawn: of shards, how often each element stands in one, so that they have 16 bytes, 16 KiB or 256 KiB, of
-// which the first fit into a message and the last into no letter of a board; and of the network, its bytes a second.
+// which the first fit into a message and the last into no letter of a board; and of the network, its bytes a second,
+// and after how many messages a connection to the controller breaks.
 var (
-	wides = []int64{1, 1, 1 << 10, 1 << 14}
-	rates = []float64{0, 0, 20e6, 200e6}
+	wides   = []int64{1, 1, 1 << 10, 1 << 14}
+	rates   = []float64{0, 0, 20e6, 200e6}
+	fragile = []int{0, 0, 1000, 100, 20}
 )
 
 // trial is one simulation.
@@ -188,10 +190,14 @@ type trial struct {
 	wide int64
 	// rate is how many bytes a second go from one process to another; 0 is any number.
 	rate float64
+	// fragile: of so many messages between a process and the controller one is the last that its connection brings, where
+	// that is made again; 0: none is.
+	fragile int
 
 	mu     sync.Mutex // guards the rest
 	delays *rand.Rand
 	lag    time.Duration
+	calm   bool // no connection breaks any more
 }
 
 type fault struct {
@@ -214,6 +220,23 @@ func (x *trial) delay(string, string) time.Duration {
 		return time.Duration(x.delays.Int64N(int64(silence / 4)))
 	}
 	return x.lag/2 + time.Duration(x.delays.Int64N(int64(x.lag)))
+}
+
+// breaksBehind reports whether a message is the last that arrives over its connection.
+func (x *trial) breaksBehind(string, string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.fragile > 0 && !x.calm && x.delays.IntN(x.fragile) == 0
+}
+
+// repeats tells after how long a greeting comes once more, in a third of them.
+func (x *trial) repeats(string) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.fragile == 0 || x.calm || x.delays.IntN(3) > 0 {
+		return 0
+	}
+	return time.Duration(1 + x.delays.Int64N(int64(silence)))
 }
 
 // later reports whether to take time.
@@ -256,6 +279,9 @@ func (x *trial) run(many int) {
 	}
 	x.work(clients, logs)
 	x.workAfterRestart(workers, clients)
+	x.mu.Lock()
+	x.calm = true
+	x.mu.Unlock()
 	x.probe()
 	x.check(workers)
 	x.local.Close()
@@ -274,7 +300,8 @@ func (x *trial) run(many int) {
 			t.Logf("fault at %v: %s", f.at, f.what)
 		}
 		t.Logf("%d workers of %d devices on islands %q, separate: %v, %d clients, lease %v, memory %d, shards of %d bytes, "+
-			"%g bytes a second", workers, x.each, x.islands, x.separate, clients, x.lease, x.memory, x.shape().Bytes(), x.rate)
+			"%g bytes a second, connections of %d messages", workers, x.each, x.islands, x.separate, clients,
+			x.lease, x.memory, x.shape().Bytes(), x.rate, x.fragile)
 	}
 }
 
@@ -283,6 +310,7 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	if r.IntN(2) == 0 {
 		x.lease = lease
 		x.restarts = r.IntN(2) == 0
+		x.fragile = fragile[r.IntN(len(fragile))]
 	}
 	if x.restarts {
 		x.store = x.open()
@@ -313,7 +341,8 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence,
-			Bandwidth: func(string, string) float64 { return x.rate }}}.Start(x.t.Context())
+			Bandwidth: func(string, string) float64 { return x.rate },
+			Breaks:    x.breaksBehind, Repeats: x.repeats}}.Start(x.t.Context())
 	statustest.OK(x.t, err)
 }
 

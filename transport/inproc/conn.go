@@ -148,7 +148,7 @@ func (c *Conn) swap() error {
 	}
 	q.waiting = false
 	switch {
-	case q.broken != nil:
+	case q.broken != nil && len(q.pending) == 0:
 		return q.broken
 	case q.read != nil: // closed on this side
 		return status.New(status.Cancelled, "the connection to %s was closed on this side", c.peer)

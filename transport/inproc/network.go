@@ -71,7 +71,10 @@ func (n *Network) Dial(ctx context.Context, address string, hello *wire.Hello) (
 	l.running.Add(1) // under the lock: Close takes the listener out before it waits
 	ours, theirs := Pair(self, address)
 	if n.Conditions != nil {
-		n.join(self, name, ours)
+		n.join(self, name, ours, hello.Resume != nil)
+		if n.Conditions.Repeats != nil && hello.Resume != nil {
+			n.repeat(l, self, hello)
+		}
 	}
 	n.mu.Unlock()
 	go l.greet(theirs)

@@ -1,9 +1,14 @@
 package inproc
 
 import (
+	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/transport"
 )
 
 // Conditions make a Network like one between machines, for simulation: messages
@@ -19,6 +24,14 @@ type Conditions struct {
 	// Silence is how long a connection may be cut before both ends take the other
 	// for lost, as heartbeats do between processes; 0 has no end.
 	Silence time.Duration
+	// Breaks reports whether a connection breaks behind a message that has just arrived: what came before it can still
+	// be received, and the rest is lost, in both directions. A stream keeps its order, so this is all that it can lose;
+	// nil: it loses nothing. It is asked where the ends make another connection: of links (transport/link), once both
+	// know that they are one.
+	Breaks func(from, to string) bool
+	// Repeats tells how long behind a Hello that resumes a link the same Hello comes once more, as one does that was
+	// late, on a connection that is closed when it is answered; 0 or nil: never.
+	Repeats func(from string) time.Duration
 }
 
 // path is one direction of a connection with conditions. The queue's lock guards
@@ -29,6 +42,8 @@ type path struct {
 	bytes   int
 	timer   *time.Timer // set for the first of flights
 	cut     bool
+	arrives func(wire.Kind) (breaks bool) // what has just arrived; nil: nothing breaks
+	fray    func()                        // breaks the connection; what has arrived can be received
 }
 
 // flight is a frame that is on its way, or the end of what the sender sends.
@@ -67,18 +82,26 @@ func (q *queue) set() {
 
 // land brings what is due to the reading end.
 func (q *queue) land() {
+	if q.arrived() {
+		q.path.fray()
+	}
+}
+
+// arrived is land, and reports whether the connection breaks behind it.
+func (q *queue) arrived() (breaks bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p, now := q.path, time.Now()
 	n := 0
-	for ; n < len(p.flights) && !p.cut && q.broken == nil && !p.flights[n].due.After(now); n++ {
+	for ; n < len(p.flights) && !p.cut && q.broken == nil && !p.flights[n].due.After(now) && !breaks; n++ {
 		f := p.flights[n]
 		p.bytes -= len(f.frame)
 		if f.frame == nil {
 			q.over = true
-		} else {
-			q.pending = append(q.pending, f.frame...)
+			continue
 		}
+		q.pending = append(q.pending, f.frame...)
+		breaks = p.arrives != nil && p.arrives(wire.Kind(f.frame[wire.Header-1]))
 	}
 	if n > 0 {
 		clear(p.flights[:n])
@@ -86,17 +109,22 @@ func (q *queue) land() {
 		q.waiting = false
 		q.more.Broadcast()
 	}
-	q.set()
+	if !breaks {
+		q.set()
+	}
+	return breaks
 }
 
-// snap breaks a direction: what is on its way is lost.
-func (q *queue) snap(err error) {
+// snap breaks a direction: what is on its way is lost, and what has arrived unless it is kept.
+func (q *queue) snap(err error, keeps bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.broken == nil {
 		q.broken = err
 	}
-	q.pending = nil
+	if !keeps {
+		q.pending = nil
+	}
 	if p := q.path; p != nil {
 		p.flights, p.bytes = nil, 0
 		if p.timer != nil {
@@ -120,6 +148,52 @@ type joined struct {
 	a, b   string
 	ab, ba *queue
 	timer  *time.Timer // of its silence, while it is cut
+	isLink atomic.Bool // both ends know that it is one, or it resumes one
+}
+
+// mayBreak has the connection break where the conditions say so.
+func (j *joined) mayBreak(breaks func(from, to string) bool, resumes bool) {
+	j.isLink.Store(resumes)
+	for _, way := range []struct {
+		q        *queue
+		from, to string
+	}{{j.ab, j.a, j.b}, {j.ba, j.b, j.a}} {
+		way.q.path.fray = func() { j.snap(j.broke(), true) }
+		way.q.path.arrives = func(kind wire.Kind) bool {
+			if kind == wire.KindReceived { // the dialler's first has no other reason
+				j.isLink.Store(true)
+			}
+			return j.isLink.Load() && breaks(way.from, way.to)
+		}
+	}
+}
+
+func (j *joined) broke() error {
+	return status.New(status.Unavailable, "the connection between %s and %s broke", j.a, j.b)
+}
+
+// repeat has the Hello of a connection come once more.
+func (n *Network) repeat(l *Listener, name string, hello *wire.Hello) {
+	after := n.Conditions.Repeats(name)
+	if after <= 0 {
+		return
+	}
+	hello = proto.CloneOf(hello)
+	ours, theirs := Pair(name, l.name)
+	n.join(name, l.name, ours, false)
+	l.running.Add(2)
+	go func() {
+		defer l.running.Done()
+		defer ours.Close()
+		select {
+		case <-time.After(after):
+			go l.greet(theirs)
+			_, _ = transport.Greet(l.ctx, ours, hello, n.Credentials) // nobody is there to hear the answer
+		case <-l.ctx.Done():
+			l.running.Done()
+			theirs.Close()
+		}
+	}()
 }
 
 func (j *joined) over() bool {
@@ -136,7 +210,7 @@ func (j *joined) over() bool {
 
 // join puts a new connection under the network's conditions. Called with the
 // network's lock.
-func (n *Network) join(a, b string, c *Conn) {
+func (n *Network) join(a, b string, c *Conn, resumes bool) {
 	conditions := n.Conditions
 	c.out.path = &path{delay: func() time.Duration { return conditions.Delay(a, b) }, cut: n.away[a] || n.away[b]}
 	c.in.path = &path{delay: func() time.Duration { return conditions.Delay(b, a) }, cut: n.away[a] || n.away[b]}
@@ -148,6 +222,9 @@ func (n *Network) join(a, b string, c *Conn) {
 	}
 	clear(n.joined[len(kept):])
 	j := &joined{a: a, b: b, ab: c.out, ba: c.in}
+	if conditions.Breaks != nil {
+		j.mayBreak(conditions.Breaks, resumes)
+	}
 	n.joined = append(kept, j)
 	if c.out.path.cut {
 		n.silent(j)
@@ -162,13 +239,14 @@ func (n *Network) silent(j *joined) {
 	}
 	j.timer = time.AfterFunc(d, func() {
 		j.snap(status.New(status.Unavailable,
-			"%s and %s have not heard of each other for %v; one has stopped or hangs, or the network is cut", j.a, j.b, d))
+			"%s and %s have not heard of each other for %v; one has stopped or hangs, or the network is cut", j.a, j.b, d),
+			false)
 	})
 }
 
-func (j *joined) snap(err error) {
-	j.ab.snap(err)
-	j.ba.snap(err)
+func (j *joined) snap(err error, keeps bool) {
+	j.ab.snap(err, keeps)
+	j.ba.snap(err, keeps)
 }
 
 // Cut cuts a part off: nothing arrives there, and nothing from there, until Heal.
@@ -211,7 +289,7 @@ func (n *Network) Break(part string) {
 	defer n.mu.Unlock()
 	for _, j := range n.joined {
 		if j.a == part || j.b == part {
-			j.snap(status.New(status.Unavailable, "the connection between %s and %s broke", j.a, j.b))
+			j.snap(j.broke(), false)
 		}
 	}
 }

@@ -125,6 +125,28 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 	})
 }
 
+// Where a link's connection breaks behind a message, that one can be received, and what was sent behind it is lost.
+func TestLinkBreaksBehindAMessage(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := NewNetwork(transport.Credentials{})
+		n.Conditions = &Conditions{Delay: func(string, string) time.Duration { return time.Millisecond },
+			Breaks: func(from, to string) bool { return from == "a" }}
+		a, atA := connected(t, n, "a") // its Hello is not of a link yet
+		send(t, a, 1)
+		if got := receive(t, atA); got != 1 {
+			t.Errorf("before it is a link: got %d, want 1", got)
+		}
+		statustest.OK(t, a.Send(wire.KindReceived, []byte{2}))
+		send(t, a, 3)
+		if got := receive(t, atA); got != 2 {
+			t.Errorf("got %d, want 2, behind which it breaks", got)
+		}
+		for _, c := range []transport.Conn{a, atA} {
+			statustest.Fails(t, "a connection that broke", statustest.Of2(c.Recv()), status.Unavailable, "broke")
+		}
+	})
+}
+
 // A connection with conditions is a connection.
 func TestNetworkWithDelay(t *testing.T) {
 	n := NewNetwork(transport.Credentials{})
