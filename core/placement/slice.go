@@ -499,7 +499,7 @@ func tooFew(view *View, w Want, n int) error {
 	}
 	where := ""
 	if w.Island != "" {
-		where = fmt.Sprintf(" of island %q", w.Island)
+		where = fmt.Sprintf(" of island %s", status.Quote(w.Island))
 	}
 	gone := ""
 	if lost > 0 {
@@ -507,12 +507,14 @@ func tooFew(view *View, w Want, n int) error {
 	}
 	switch {
 	case !known:
-		return status.New(status.InvalidArgument, "there is no island %q; there are %s", w.Island, counted(islands))
+		return status.New(status.InvalidArgument, "there is no island %s; there are %s", status.Quote(w.Island),
+			counted(islands))
 	case n == 0 && len(kinds) > 0:
-		return status.New(status.InvalidArgument, "no device%s is of kind %q; there are %s", where, w.Kind, counted(kinds))
+		return status.New(status.InvalidArgument, "no device%s is of kind %s; there are %s", where,
+			status.Quote(w.Kind), counted(kinds))
 	case w.Kind != "":
-		return status.New(status.ResourceExhausted, "a slice of %s of kind %q was asked for, and the session has %d%s%s",
-			status.Count(w.Devices, "device"), w.Kind, n, where, gone)
+		return status.New(status.ResourceExhausted, "a slice of %s of kind %s was asked for, and the session has %d%s%s",
+			status.Count(w.Devices, "device"), status.Quote(w.Kind), n, where, gone)
 	}
 	return status.New(status.ResourceExhausted, "a slice of %s was asked for, and the session has %d%s%s",
 		status.Count(w.Devices, "device"), n, where, gone)

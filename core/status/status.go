@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -73,6 +74,18 @@ func Count[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N, noun string) strin
 		noun += "s"
 	}
 	return fmt.Sprint(n, " ", noun)
+}
+
+// maxQuote is how many bytes of a text an error quotes: those of the longest name that somebody reads, and then some.
+const maxQuote = 256
+
+// Quote returns a text as %q prints it. Of one that is longer than 256 bytes it returns the beginning, and its length:
+// a name that a client has chosen may have any.
+func Quote(text string) string {
+	if len(text) <= maxQuote {
+		return strconv.Quote(text)
+	}
+	return fmt.Sprintf("%q… of %d bytes", text[:maxQuote], len(text))
 }
 
 // New returns an error with a code and a formatted message. %w keeps a cause.

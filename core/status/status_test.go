@@ -1,6 +1,9 @@
 package status
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestParseReadsWhatUsersSee(t *testing.T) {
 	for text, want := range map[string]Error{
@@ -24,6 +27,18 @@ func TestCountUsesThePlural(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// A name that is longer than anybody reads is cut where an error quotes it.
+func TestQuoteIsShort(t *testing.T) {
+	for text, want := range map[string]string{
+		"": `""`, "a\n": `"a\n"`, strings.Repeat("a", 256): `"` + strings.Repeat("a", 256) + `"`,
+		strings.Repeat("a", 63<<20): `"` + strings.Repeat("a", 256) + `"… of 66060288 bytes`,
+	} {
+		if got := Quote(text); got != want {
+			t.Errorf("%d bytes are quoted as %.300s, want %s", len(text), got, want)
 		}
 	}
 }

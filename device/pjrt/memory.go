@@ -52,8 +52,8 @@ func (c *Client) memory(local int, kind string) (int, error) {
 		for _, m := range d.Memories {
 			kinds = append(kinds, m.Kind)
 		}
-		return 0, status.New(status.InvalidArgument, "device %d has no memory %q: it has %s", local, kind,
-			strings.Join(kinds, ", "))
+		return 0, status.New(status.InvalidArgument, "device %d has no memory %s: it has %s", local,
+			status.Quote(kind), strings.Join(kinds, ", "))
 	}
 	return i, nil
 }

@@ -111,7 +111,8 @@ func (d *dev) memory(kind string) (*memory, error) {
 	if i := slices.Index(memoryKinds, kind); i >= 0 {
 		return d.mems[i], nil
 	}
-	return nil, status.New(status.InvalidArgument, "device %d has no memory %q, only %q", d.local, kind, memoryKinds)
+	return nil, status.New(status.InvalidArgument, "device %d has no memory %s, only %q", d.local, status.Quote(kind),
+		memoryKinds)
 }
 
 // MemoryStats implements device.Driver, for the default memory.
@@ -135,7 +136,8 @@ func (d *Driver) read(ctx context.Context, do string, p device.Program) (*parsed
 		return nil, status.New(status.Cancelled, "%s: %w", do, ctx.Err())
 	}
 	if p.Format != Format {
-		return nil, status.New(status.InvalidArgument, "program format %q: simulated devices take %q only", p.Format, Format)
+		return nil, status.New(status.InvalidArgument, "program format %s: simulated devices take %q only",
+			status.Quote(p.Format), Format)
 	}
 	return parse(p.Code, d.options.Cost)
 }

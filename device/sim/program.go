@@ -178,7 +178,7 @@ func (p *parsed) check() error {
 			r.Memory = memoryKinds[0]
 		}
 		if !slices.Contains(memoryKinds, r.Memory) {
-			return bad("result %d: no memory is called %q, want one of %q", i, r.Memory, memoryKinds)
+			return bad("result %d: no memory is called %s, want one of %q", i, status.Quote(r.Memory), memoryKinds)
 		}
 		p.results = append(p.results, device.Output{Shape: s, Memory: r.Memory})
 		p.out = append(p.out, s.Bytes())
