@@ -256,11 +256,14 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 	}
 	if err := m.send(&wire.KeyRequest{Id: id, Act: act, Key: []byte(key), Value: value}); err != nil {
 		forget()
+		if status.CodeOf(err) == status.InvalidArgument { // it is too long for a message, and nothing was sent
+			return nil, status.Wrap(err, "key %s", status.Quote(key))
+		}
 		<-m.done // read ends soon too, and knows why: the controller may have ended the epoch
 		if _, why := m.Err(); why != nil {
 			err = why
 		}
-		return nil, status.Wrap(err, "key %q", key)
+		return nil, status.Wrap(err, "key %s", status.Quote(key))
 	}
 	select {
 	case a := <-answer:
@@ -272,7 +275,7 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 		default:
 		}
 		_, err := m.Err()
-		return nil, status.Wrap(err, "key %q", key)
+		return nil, status.Wrap(err, "key %s", status.Quote(key))
 	case <-ctx.Done():
 		forget()
 		if act == wire.KeyRequest_GET {
@@ -282,7 +285,8 @@ func (m *Member) ask(ctx context.Context, act wire.KeyRequest_Act, key string, v
 		if context.Cause(ctx) == context.DeadlineExceeded {
 			code = status.DeadlineExceeded
 		}
-		return nil, status.New(code, "waiting for key %q of epoch %d: %w", key, m.epoch.Number, context.Cause(ctx))
+		return nil, status.New(code, "waiting for key %s of epoch %d: %w", status.Quote(key), m.epoch.Number,
+			context.Cause(ctx))
 	}
 }
 

@@ -40,7 +40,7 @@ import (
 type Limits struct {
 	Members int   // at one time; 4096
 	Keys    int   // of an epoch; 64 Ki
-	Bytes   int64 // of an epoch's keys and values; 64 MiB
+	Bytes   int64 // of an epoch's keys and values; 63 MiB, so that a message has room for each value
 	Key     int   // bytes of a key; 4 KiB
 	Waits   int   // pending Gets of a member; 1024
 }
@@ -48,7 +48,7 @@ type Limits struct {
 func (l Limits) filled() Limits {
 	l.Members = cmp.Or(l.Members, 4096)
 	l.Keys = cmp.Or(l.Keys, 64<<10)
-	l.Bytes = cmp.Or(l.Bytes, 64<<20)
+	l.Bytes = cmp.Or(l.Bytes, 63<<20)
 	l.Key = cmp.Or(l.Key, 4<<10)
 	l.Waits = cmp.Or(l.Waits, 1024)
 	return l
