@@ -159,19 +159,19 @@ func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 	d.g.all.workers.each(func(slot int) {
 		switch w, size := st.workers[slot], d.parts.sizes[slot]; {
 		case w.gone != nil:
-		case size == 0 || size > maxOperation:
+		case size == 0 || size > wire.MaxMessage:
 			whole = append(whole, w.to[0])
 		case size < lateGraph:
 			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])
 		default:
 			st.deliverLate(w.to[:], wire.KindGraph,
-				&Late{Size: size, Encode: func() ([]byte, error) { return d.parts.bytes(slot), nil }})
+				&Late{Size: size, Encode: func() []byte { return d.parts.bytes(slot) }})
 		}
 	})
 	if len(whole) > 0 && kept {
 		size := len(payload) + maxSession
-		st.deliverLate(whole, wire.KindGraph, &Late{Size: size, Encode: func() ([]byte, error) {
-			return wire.AppendGraph(make([]byte, 0, size), payload, s.id), nil
+		st.deliverLate(whole, wire.KindGraph, &Late{Size: size, Encode: func() []byte {
+			return wire.AppendGraph(make([]byte, 0, size), payload, s.id)
 		}})
 	} else if len(whole) > 0 {
 		from := len(st.buffer)

@@ -93,9 +93,9 @@ func (st *State) keepsGraph(s *session, m *wire.Graph) bool {
 
 // refusesGraph returns why a graph of so many bytes is not looked at.
 func (st *State) refusesGraph(s *session, m *wire.Graph, size int) error {
-	if size > maxOperation {
+	if size > wire.MaxMessage {
 		return status.New(status.InvalidArgument,
-			"the graph is a message of %d bytes, of at most %d; capture fewer operations at a time", size, maxOperation)
+			"the graph is a message of %d bytes, of at most %d; capture fewer operations at a time", size, wire.MaxMessage)
 	}
 	if s.nodes+len(m.Nodes) > st.limits.Nodes {
 		return status.New(status.ResourceExhausted,

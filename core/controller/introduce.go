@@ -104,7 +104,7 @@ func (in *introductions) tell() {
 			st.deliver(l.to, wire.KindPeers, st.buffer[from:])
 		default:
 			st.deliverLate(l.to, wire.KindPeers, &Late{Size: l.size,
-				Encode: func() ([]byte, error) { return slices.Concat(l.come...), nil }})
+				Encode: func() []byte { return slices.Concat(l.come...) }})
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package controller
 
-import "google.golang.org/protobuf/proto"
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // lateSize is from how many bytes on a message is encoded when it leaves, by a goroutine that sends, and not in Step,
 // where all other sessions would wait for it. Encoding less takes some tens of microseconds.
@@ -14,10 +18,10 @@ const spreadSize = 1 << 20
 // changes any more.
 type Late struct {
 	Size   int // of what Encode returns, in bytes
-	Encode func() ([]byte, error)
+	Encode func() []byte
 }
 
 // LateMessage returns a message of so many bytes that is encoded when it leaves.
 func LateMessage(m proto.Message, size int) *Late {
-	return &Late{Size: size, Encode: func() ([]byte, error) { return proto.Marshal(m) }}
+	return &Late{Size: size, Encode: func() []byte { return wire.Encode(nil, m) }}
 }

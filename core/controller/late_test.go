@@ -2,6 +2,7 @@ package controller
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -15,8 +16,7 @@ func sent(a Action) []byte {
 	if a.Late == nil {
 		return a.Payload
 	}
-	payload, _ := a.Late.Encode()
-	return payload
+	return a.Late.Encode()
 }
 
 // A long answer is not encoded while State takes a step, which keeps all sessions waiting, but when it leaves.
@@ -35,10 +35,10 @@ func TestLongMessagesAreEncodedLate(t *testing.T) {
 		if a.Late == nil || len(a.Payload) > 0 {
 			t.Fatalf("a step encoded %d bytes", len(a.Payload))
 		}
-		payload, err := a.Late.Encode()
+		payload := a.Late.Encode()
 		got = new(wire.Compiled)
-		if err != nil || len(payload) != a.Late.Size || proto.Unmarshal(payload, got) != nil {
-			t.Errorf("%d bytes, %v, want %d", len(payload), err, a.Late.Size)
+		if len(payload) != a.Late.Size || proto.Unmarshal(payload, got) != nil {
+			t.Errorf("%d bytes, want %d", len(payload), a.Late.Size)
 		}
 	}
 	if !bytes.Equal(got.GetInfo().GetOptimized(), optimized) {
@@ -56,4 +56,20 @@ func compiledTo(change func(*wire.Compiled)) proto.Message {
 	m := &wire.Compiled{Op: 2, Info: &wire.ProgramInfo{Name: "p"}, Loadable: &wire.Loadable{Serialized: []byte("x")}}
 	change(m)
 	return m
+}
+
+// A message with text that is not UTF-8 reaches who waits for it, short or long.
+func TestTextThatIsNotUTF8IsSent(t *testing.T) {
+	for _, size := range []int{1, lateSize} {
+		b := newBed(t, Config{}, 1, 1)
+		b.st.out = nil
+		b.st.send([]uint64{b.client}, wire.KindCompiling, &wire.Compiling{Op: 1, Worker: strings.Repeat("\xff", size)})
+		if len(b.st.out) != 1 {
+			t.Fatalf("%d messages are sent", len(b.st.out))
+		}
+		m := new(wire.Compiling)
+		if err := proto.Unmarshal(sent(b.st.out[0]), m); err != nil || m.Worker != "?" {
+			t.Errorf("%.20q arrives, %v", m.Worker, err)
+		}
+	}
 }

@@ -364,8 +364,8 @@ func (st *State) deliverDispatchLate(to []uint64, number, waited uint64, s *sess
 	for _, piece := range operation {
 		size += len(piece)
 	}
-	st.deliverLate(to, wire.KindDispatch, &Late{Size: size, Encode: func() ([]byte, error) {
-		return m.AppendAround(make([]byte, 0, size), operation...), nil
+	st.deliverLate(to, wire.KindDispatch, &Late{Size: size, Encode: func() []byte {
+		return m.AppendAround(make([]byte, 0, size), operation...)
 	}})
 }
 

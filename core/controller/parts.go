@@ -40,7 +40,7 @@ func (st *State) deliverParts(g *gang, to set) {
 		if w == nil || w.gone != nil {
 			return
 		}
-		if len(head)+len(own[slot]) > maxOperation {
+		if len(head)+len(own[slot]) > wire.MaxMessage {
 			whole = append(whole, w.to[0])
 			return
 		}

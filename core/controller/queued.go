@@ -48,7 +48,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	s.last = op + uint64(n) - 1
 	s.underWay += n
 	item := &queued{kind: ev.Wire, op: op, nodes: nodes, message: ev.Message, kept: ev.kept, cut: ev.cut}
-	most := maxOperation
+	most := wire.MaxMessage
 	if ev.Wire == wire.KindRun {
 		most = maxRun
 	}
@@ -60,9 +60,6 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	st.enqueue(s, item, ev.Payload)
 	return nil
 }
-
-// maxOperation bounds an operation's message, so that it also fits into a Dispatch.
-const maxOperation = wire.MaxFrame - 4<<10
 
 // maxRun bounds a run's message, some hundred thousand inputs: it is looked at and copied while all sessions wait.
 const maxRun = 1 << 20

@@ -44,13 +44,8 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	}
 	st.room(size)
 	from := len(st.buffer)
-	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(st.buffer, m)
-	if err != nil { // text that is not UTF-8, which peers' messages cannot hold
-		st.warn(about{kind: wire.EventDropped}, "a message does not encode", err)
-		return
-	}
-	st.buffer = b
-	st.deliver(to, kind, b[from:])
+	st.buffer = wire.Encode(st.buffer, m)
+	st.deliver(to, kind, st.buffer[from:])
 }
 
 // sendKept is send of a message that must not be known before what it is about is on disk.
@@ -90,5 +85,5 @@ func (st *State) forward(to []uint64, ev *Event) {
 		return
 	}
 	payload := ev.Payload
-	st.deliverLate(to, ev.Wire, &Late{Size: len(payload), Encode: func() ([]byte, error) { return payload, nil }})
+	st.deliverLate(to, ev.Wire, &Late{Size: len(payload), Encode: func() []byte { return payload }})
 }

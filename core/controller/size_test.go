@@ -99,8 +99,8 @@ func TestTransferWithoutRoomForIndices(t *testing.T) {
 	for _, room := range []int{5, 3} { // an index takes two bytes
 		const lengths = 8 // bytes that say how long the array's message and its text are
 		m.Array.Memory = ""
-		m.Array.Memory = strings.Repeat("x", maxOperation-proto.Size(m)-lengths-room)
-		for proto.Size(m) < maxOperation-room {
+		m.Array.Memory = strings.Repeat("x", wire.MaxMessage-proto.Size(m)-lengths-room)
+		for proto.Size(m) < wire.MaxMessage-room {
 			m.Array.Memory += "x"
 		}
 		sent := 0

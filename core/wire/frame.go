@@ -18,6 +18,10 @@ const MaxFrame = 64 << 20
 // and copying it under a lock takes well below a millisecond.
 const ContentSize = 256 << 10
 
+// MaxMessage bounds a client's messages, so that each also fits into the Dispatch that workers get of it, and into a
+// Rejoin.
+const MaxMessage = MaxFrame - 4<<10
+
 // TooLong is the error of a message that is longer than MaxFrame, which is not sent.
 func TooLong(kind Kind, payload int) error {
 	return status.New(status.InvalidArgument, "a message of kind %d would have %d bytes; a message has at most %d", kind,

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
@@ -273,9 +271,7 @@ func release(parts ...*content.Memory) {
 }
 
 func (w *Worker) sendHave(number uint64, no bool) {
-	if payload, err := proto.Marshal(&wire.Have{Artifact: number, No: no}); err == nil {
-		_ = w.conn.Send(wire.KindHave, payload) // the reader learns why
-	}
+	_ = w.conn.Send(wire.KindHave, wire.Encode(nil, &wire.Have{Artifact: number, No: no})) // the reader learns why
 }
 
 // unload ends the use of an executable.
@@ -408,15 +404,11 @@ func (w *Worker) pause(d time.Duration) {
 
 // ask asks the controller which worker has an artifact.
 func (w *Worker) ask(number uint64) (source, error) {
-	payload, err := proto.Marshal(&wire.Want{Artifact: number})
-	if err != nil {
-		return source{}, status.New(status.Internal, "a question does not encode: %w", err)
-	}
 	answer := make(chan source, 1)
 	w.artifacts.mu.Lock()
 	w.artifacts.asked[number] = answer
 	w.artifacts.mu.Unlock()
-	if err := w.conn.Send(wire.KindWant, payload); err != nil {
+	if err := w.conn.Send(wire.KindWant, wire.Encode(nil, &wire.Want{Artifact: number})); err != nil {
 		return source{}, err
 	}
 	select {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -40,19 +38,14 @@ func (w *Worker) compile(m *wire.Compile) {
 		if keeps && answer.Loadable.Kept {
 			parts = w.artifacts.held(m.Op)
 		}
-		payload, err := proto.Marshal(answer)
-		if err == nil && len(payload) > wire.MaxFrame {
-			err = wire.TooLong(wire.KindCompiled, len(payload))
-		}
-		if err != nil {
-			payload, err = proto.Marshal(&wire.Compiled{
-				Op: m.Op, Program: m.Program,
+		payload := wire.Encode(nil, answer)
+		if len(payload) > wire.MaxFrame {
+			err := wire.TooLong(wire.KindCompiled, len(payload))
+			payload = wire.Encode(nil, &wire.Compiled{Op: m.Op, Program: m.Program,
 				Status: wire.Of(status.Wrap(err, "what worker %s compiled cannot be sent", w.config.Name))})
 		}
-		if err == nil {
-			_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
-		}
-		if !answer.Cached { // what the cache has is in files
+		_ = w.conn.Send(wire.KindCompiled, payload) // the reader learns why
+		if !answer.Cached {                         // what the cache has is in files
 			w.artifacts.toFile(m.Op)
 		}
 		if keeps {

@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
@@ -55,11 +53,7 @@ func (w *Worker) hostCall(c *device.HostCall) {
 	}
 	m := &wire.HostCall{Session: g.Session, Op: g.op, Worker: w.self, Part: w.hostCalls.Add(2), Index: c.Index,
 		Arguments: hostValues(c.Arguments), Results: hostValues(c.Results)}
-	payload, err := proto.Marshal(m)
-	if err != nil {
-		c.Done(status.New(status.Internal, "a call of the client does not encode: %w", err))
-		return
-	}
+	payload := wire.Encode(nil, m)
 	if len(payload) > wire.MaxFrame {
 		c.Done(status.Wrap(wire.TooLong(wire.KindHostCall, len(payload)), "a call of the client"))
 		return

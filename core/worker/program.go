@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -134,9 +132,8 @@ func (w *Worker) load(m *wire.Load) {
 }
 
 func (w *Worker) sendLoaded(key programKey) {
-	if payload, err := proto.Marshal(&wire.Loaded{Session: key.session, Program: key.program}); err == nil {
-		_ = w.conn.Send(wire.KindLoaded, payload) // the reader learns why
-	}
+	loaded := &wire.Loaded{Session: key.session, Program: key.program}
+	_ = w.conn.Send(wire.KindLoaded, wire.Encode(nil, loaded)) // the reader learns why
 }
 
 // executable makes what a Loadable describes, from its serialized form or else

@@ -3,8 +3,6 @@ package worker
 import (
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -70,12 +68,7 @@ func (w *Worker) profile(m *wire.Profile) {
 
 // tellRecorded pushes what was recorded to the client, and answers.
 func (w *Worker) tellRecorded(answer *wire.Profiled, client uint64, r observe.Recorded) {
-	block, err := proto.Marshal(pack(r))
-	if err != nil {
-		answer.Status = wire.Of(status.New(status.Internal, "what was recorded does not encode: %w", err))
-		w.answer(answer)
-		return
-	}
+	block := wire.Encode(nil, pack(r))
 	answer.Bytes = int64(len(block))
 	if len(block) > 0 {
 		key := transport.Key{Space: transport.Transfers(answer.Session), ID: wire.ProfileKey(answer.Id), Part: w.self}
@@ -85,9 +78,7 @@ func (w *Worker) tellRecorded(answer *wire.Profiled, client uint64, r observe.Re
 }
 
 func (w *Worker) answer(m *wire.Profiled) {
-	if payload, err := proto.Marshal(m); err == nil {
-		_ = w.conn.Send(wire.KindProfiled, payload) // the reader learns why
-	}
+	_ = w.conn.Send(wire.KindProfiled, wire.Encode(nil, m)) // the reader learns why
 }
 
 // pack makes the message of what was recorded.

@@ -46,8 +46,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/schedule"
@@ -537,17 +535,11 @@ func (w *Worker) heartbeats() {
 		m.Links, m.MoreLinks = w.links()
 		running := w.running(seen, time.Now())
 		m.Running, m.MoreRunning = tell(running)
-		payload, err := proto.Marshal(m)
-		if err != nil {
-			panic(err) // a message of ours always encodes
-		}
-		if w.conn.Send(wire.KindHeartbeat, payload) != nil {
+		if w.conn.Send(wire.KindHeartbeat, wire.Encode(nil, m)) != nil {
 			return // the reader learns why
 		}
 		if m := w.doing(); m != nil {
-			if payload, err := proto.Marshal(m); err == nil {
-				_ = w.conn.Send(wire.KindDoing, payload) // the next heartbeat learns why
-			}
+			_ = w.conn.Send(wire.KindDoing, wire.Encode(nil, m)) // the next heartbeat learns why
 		}
 		if r := overdue(running, w.config.EvictAfter); r != nil && w.config.Evict != nil {
 			w.evict(r)

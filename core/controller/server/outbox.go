@@ -4,8 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/controller"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
@@ -54,7 +52,7 @@ type frame struct {
 // late is a message that leaves in several outboxes, and is encoded by the first goroutine that sends it.
 type late struct {
 	size   int
-	encode func() ([]byte, error) // encodes once; later calls return the same bytes
+	encode func() []byte // encodes once; later calls return the same bytes
 }
 
 // encodedOnce returns l with an encoding that its receivers share, or nil if l is nil.
@@ -62,7 +60,7 @@ func encodedOnce(l *controller.Late) *late {
 	if l == nil {
 		return nil
 	}
-	return &late{l.Size, sync.OnceValues(l.Encode)}
+	return &late{l.Size, sync.OnceValue(l.Encode)}
 }
 
 // open begins an outbox. What is put there leaves from start on.
@@ -100,12 +98,10 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 		size = l.size
 	}
 	if size > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
-		why, err := proto.Marshal(&wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size),
+		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size),
 			"the controller cannot answer"))})
-		if err == nil {
-			kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
-			defer o.finish()
-		}
+		kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
+		defer o.finish()
 	}
 	if l == nil && !o.busy && o.hasRoom(size) {
 		if o.later != nil {
@@ -162,12 +158,7 @@ func (o *outbox) drain() {
 		}
 		o.mu.Unlock()
 		for _, f := range frames {
-			payload, err := f.bytes()
-			if err != nil { // its peer would wait for good
-				o.end()
-				break
-			}
-			if o.conn.Send(f.kind, payload) != nil {
+			if o.conn.Send(f.kind, f.bytes()) != nil {
 				break
 			}
 		}
@@ -194,11 +185,11 @@ func (o *outbox) finish() {
 }
 
 // bytes returns what is sent.
-func (f *frame) bytes() ([]byte, error) {
+func (f *frame) bytes() []byte {
 	if f.late != nil {
 		return f.late.encode()
 	}
-	return f.payload, nil
+	return f.payload
 }
 
 // lasting returns a frame of a message. Payload is copied, as it may change.

@@ -1,0 +1,61 @@
+package wire
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Encode appends an encoded message to b. Each message encodes: a text in it that is not UTF-8, which no message can
+// hold, is sent with "?" in place of what is not, which makes it no longer. So whoever waits for the message gets it.
+func Encode(b []byte, m proto.Message) []byte {
+	out, err := proto.MarshalOptions{}.MarshalAppend(b, m)
+	if err != nil { // no other reason: fields are required by none
+		m = proto.Clone(m) // which others may read
+		makeText(m.ProtoReflect())
+		out, _ = proto.MarshalOptions{}.MarshalAppend(b, m)
+	}
+	return out
+}
+
+// makeText makes all text of a message UTF-8.
+func makeText(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap():
+			makeMapText(v.Map())
+		case f.IsList():
+			for i := range v.List().Len() {
+				v.List().Set(i, textOf(v.List().Get(i)))
+			}
+		default:
+			m.Set(f, textOf(v))
+		}
+		return true
+	})
+}
+
+func makeMapText(m protoreflect.Map) {
+	var keys []protoreflect.MapKey
+	m.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+		keys = append(keys, key)
+		return true
+	})
+	for _, key := range keys {
+		of := m.Get(key)
+		m.Clear(key)
+		m.Set(textOf(key.Value()).MapKey(), textOf(of))
+	}
+}
+
+// textOf returns v with all of its text made UTF-8.
+func textOf(v protoreflect.Value) protoreflect.Value {
+	switch of := v.Interface().(type) {
+	case string:
+		return protoreflect.ValueOfString(strings.ToValidUTF8(of, "?"))
+	case protoreflect.Message:
+		makeText(of)
+	}
+	return v
+}
