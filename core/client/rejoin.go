@@ -274,6 +274,9 @@ func (r *remote) sendRejoin(frames [][]byte, last *wire.Rejoin) error {
 	}
 	var some []byte
 	for _, f := range frames {
+		if len(f) > wire.MaxMessage+wire.Header {
+			continue // it was not sent, and what it is of fails
+		}
 		if len(some) > 0 && len(some)+len(f) > maxFrames {
 			if err := send(&wire.Rejoin{More: true, Frames: some}); err != nil {
 				return err
@@ -281,6 +284,12 @@ func (r *remote) sendRejoin(frames [][]byte, last *wire.Rejoin) error {
 			some = some[:0]
 		}
 		some = append(some, f...)
+	}
+	if len(some) > maxFrames { // a long one; last has fields of its own
+		if err := send(&wire.Rejoin{More: true, Frames: some}); err != nil {
+			return err
+		}
+		some = nil
 	}
 	last.Frames = some
 	return send(last)

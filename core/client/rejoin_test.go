@@ -147,3 +147,36 @@ func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
 		}
 	})
 }
+
+// A controller that starts again is told of an operation with the longest message that there can be, and the session
+// goes on; what is longer fails with a sentence.
+func TestRejoinWithALongMessage(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := connectLasting(t)
+		defer n.cluster.Close()
+		run := func(line int) error {
+			return n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Trace: make([]byte, line)})
+		}
+		statustest.Fails(t, "a run with a longer one", run(wire.MaxMessage), status.InvalidArgument, "of at most")
+		statustest.OK(t, run(wire.MaxMessage-64))
+		statustest.OK(t, run(1))
+		n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
+		synctest.Wait()
+		runs := 0
+		for _, payload := range n.came(wire.KindRejoin) {
+			m := new(wire.Rejoin)
+			statustest.OK(t, proto.Unmarshal(payload, m))
+			if len(payload) > wire.MaxFrame || m.More != (runs < 1) {
+				t.Errorf("a message of %d bytes says that another one follows: %v", len(payload), m.More)
+			}
+			for rest := m.Frames; len(rest) > 0; runs++ {
+				var err error
+				_, _, rest, err = wire.NextFrame(rest)
+				statustest.OK(t, err)
+			}
+		}
+		if runs != 2 {
+			t.Errorf("it is told of %d runs, want 2", runs)
+		}
+	})
+}

@@ -100,6 +100,8 @@ func (r *remote) send(kind wire.Kind, op uint64, reads ...*assembly) error {
 // post sends buf, or, if later is set, queues it until the next message is sent.
 func (r *remote) post(kind wire.Kind, later bool) error {
 	switch {
+	case len(r.buf) > wire.MaxMessage:
+		return tooLong(kind, len(r.buf))
 	case r.bursts:
 		return r.batcher.Join(kind, r.buf, later)
 	case later && r.batcher != nil:
