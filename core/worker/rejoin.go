@@ -69,8 +69,20 @@ func (r *report) forget(which func(record) bool) {
 	})
 }
 
-// maxHeld is how many arrays, or gangs, one Rejoin names: few enough for a frame.
-const maxHeld = 1 << 16
+// maxRejoin is how many bytes of arrays, and of gangs, one Rejoin has: both are shorter with any error that Of returns,
+// and all that it has is far shorter than a frame.
+const maxRejoin = 4 << 20
+
+// someOf returns how many of the first messages have about as many bytes: one at least, if there is one.
+func someOf[M proto.Message](all []M) int {
+	size := 0
+	for i, m := range all {
+		if size += proto.Size(m); size > maxRejoin {
+			return max(i, 1)
+		}
+	}
+	return len(all)
+}
 
 // rejoin tells a controller that has started again what this worker has. The goroutine that reads the connection calls
 // it.
@@ -190,7 +202,7 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 	for _, session := range slices.Sorted(maps.Keys(holdings)) {
 		h := holdings[session]
 		for first := true; first || len(h.Arrays)+len(h.Gangs) > 0; first = false {
-			arrays, gangs := min(len(h.Arrays), maxHeld), min(len(h.Gangs), maxHeld)
+			arrays, gangs := someOf(h.Arrays), someOf(h.Gangs)
 			one := &wire.Holding{Session: session, Arrays: h.Arrays[:arrays], Gangs: h.Gangs[:gangs]}
 			if first {
 				one.Programs = h.Programs
@@ -201,11 +213,7 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 	}
 	all = append(all, &wire.Rejoin{Artifacts: w.artifacts.offered(), Last: w.newest})
 	for _, m := range all {
-		payload, err := proto.Marshal(m)
-		if err != nil {
-			panic(err) // a message of ours always encodes
-		}
-		if err := w.conn.Send(wire.KindRejoin, payload); err != nil {
+		if err := w.conn.Send(wire.KindRejoin, wire.Encode(nil, m)); err != nil {
 			return err
 		}
 	}
@@ -243,8 +251,6 @@ func (w *Worker) askAgain() {
 		_ = w.conn.Send(wire.KindHostCall, message) // the reader learns why
 	}
 	for _, number := range w.artifacts.wanted() {
-		if payload, err := proto.Marshal(&wire.Want{Artifact: number}); err == nil {
-			_ = w.conn.Send(wire.KindWant, payload)
-		}
+		_ = w.conn.Send(wire.KindWant, wire.Encode(nil, &wire.Want{Artifact: number}))
 	}
 }
