@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster/clustertest"
+	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
@@ -133,5 +136,38 @@ func TestCallsOfDepartedClientEnd(t *testing.T) {
 	token, z := other.Start(q, y)
 	statustest.Check(t, other.Wait(token))
 	other.Free([]uint64{y, z})
+	r.free()
+}
+
+// What a function of the client is called with, and what it returns, arrives whatever its size is.
+func TestHostCallsOfAllSizes(t *testing.T) {
+	r := open(t, 1, 1)
+	s := r.connect(t, "client")
+	for _, mib := range []int{0, 63, 64, 65, 200} {
+		of := shape.Shape{DType: shape.U8, Dims: []int64{int64(mib) << 20}}
+		p := s.compile(program{name: "called", replicas: 1, text: strings.ReplaceAll(`module @called {
+  func.func public @main(%x: TYPE) -> TYPE {
+    %y = stablehlo.custom_call @xla_ffi_python_cpu_callback(%x)
+        {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (TYPE) -> TYPE
+    return %y : TYPE
+  }
+}`, "TYPE", fmt.Sprintf("tensor<%dxui8>", of.Dims[0]))})
+		data := make([]byte, of.Bytes())
+		for i := 0; i < len(data); i += 4093 {
+			data[i] = byte(i >> 12)
+		}
+		x := s.Array(of, []int{0}, func(int) []byte { return data })
+		called := 0
+		token, y := s.startCalling(p, func(h *client.HostCall) {
+			called = copy(h.Results[0].Data, h.Arguments[0].Data)
+			h.Done(nil)
+		}, x)
+		statustest.OKf(t, s.Wait(token), "%d MiB", mib)
+		got, err := s.Read(y, 0, of.Bytes())
+		if err != nil || called != len(data) || !bytes.Equal(got, data) {
+			t.Errorf("of %d MiB %d bytes reach the function, and %d come back, %v", mib, called, len(got), err)
+		}
+		s.Free([]uint64{x, y})
+	}
 	r.free()
 }
