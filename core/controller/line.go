@@ -17,6 +17,10 @@ import (
 // read nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go keeps nothing
 // back.
 //
+// A fetch makes nothing, so it waits for what makes its array alone: a script that reads what it computed some steps
+// ago gets it while later steps wait for their places. (To read what was donated or freed before is an error of the
+// client's, and it may read what was there.)
+//
 // # Why nothing waits without end
 //
 // An entry waits for earlier ones of its session alone. The first one of those that have not gone is a run which waits
@@ -43,6 +47,7 @@ type entry struct {
 	s      *session
 	on     set          // virtual devices
 	g      *gang        // an operation
+	reads  uint64       // of a fetch: the array that it reads
 	free   *wire.Free   // arrays to release
 	forget *wire.Forget // programs and graphs
 	play   *play        // with node: releases what no node behind that one uses
@@ -81,17 +86,27 @@ func (st *State) dropEntry(e *entry) {
 	st.freeEntries = e
 }
 
-// lineUp has an entry wait if one before it has a device in common with it. Otherwise it drops it, and returns false:
-// its turn is now. To wait for the last one on each device is enough, since that one waits for those before it.
+// makes reports whether an entry is of an operation that makes an array.
+func (e *entry) makes(id uint64) bool {
+	return e.g != nil && id >= e.g.first && id < e.g.first+uint64(e.g.makes)
+}
+
+// lineUp has an entry wait if one before it has a device in common with it; a fetch, if that makes its array. Otherwise
+// it drops it, and returns false: its turn is now. To wait for the last one on each device is enough, and for the
+// fetches behind that one, since it waits for those before it.
 func (st *State) lineUp(e *entry) bool {
 	rest := append(st.rest[:0], e.on...)
 	for p := e.s.line.last; p != nil; p = p.before {
-		if !p.isPassive() && rest.meets(p.on) {
-			p.then = append(p.then, e)
-			e.waits++
-			if rest.without(p.on); rest.count() == 0 {
-				break
-			}
+		if p.isPassive() || !rest.meets(p.on) || e.reads != 0 && !p.makes(e.reads) {
+			continue
+		}
+		p.then = append(p.then, e)
+		e.waits++
+		if p.reads != 0 {
+			continue
+		}
+		if rest.without(p.on); rest.count() == 0 {
+			break
 		}
 	}
 	st.rest = rest
@@ -134,7 +149,10 @@ func (st *State) waitsForTurn(g *gang) bool {
 	}
 	e := st.newEntry(g.s)
 	e.g = g
-	switch g.asked.(type) {
+	switch m := g.asked.(type) {
+	case *wire.Fetch:
+		e.reads = m.Object
+		e.on = append(e.on, g.place.has...)
 	case *wire.Transfer:
 		e.on = append(e.on, g.place.has...)
 		for i := range g.cut.sources {

@@ -21,6 +21,8 @@ type lined struct {
 	t        *rapid.T
 	on       map[uint64][]uint32 // operations that were asked for: their devices
 	runs     map[uint64]bool     // of these, those that need a place
+	fetches  map[uint64]uint64   // of these: the array that each reads
+	made     map[uint64]uint64   // by array: the operation that makes it, puts aside
 	queue    []uint64            // those that were not dispatched
 	aborted  map[uint64]bool
 	under    map[uint64]uint64              // gangs: their operations
@@ -40,8 +42,9 @@ func newLined(tt *testing.T, t *rapid.T) *lined {
 	c := Config{FirstCome: rapid.Bool().Draw(t, "first come"), Limits: Limits{Window: 256},
 		Sequential: rapid.IntRange(0, 7).Draw(t, "sequential") == 0}
 	l := &lined{b: newBed(tt, c, 2, 2), t: t, on: map[uint64][]uint32{}, runs: map[uint64]bool{},
-		aborted: map[uint64]bool{}, under: map[uint64]uint64{}, left: map[uint64]map[uint64]struct{}{},
-		last: map[uint32]uint64{}, ended: map[uint64]error{}, live: map[uint64][]uint32{}, graphs: map[uint64]*wire.Graph{}}
+		fetches: map[uint64]uint64{}, made: map[uint64]uint64{}, aborted: map[uint64]bool{},
+		under: map[uint64]uint64{}, left: map[uint64]map[uint64]struct{}{}, last: map[uint32]uint64{},
+		ended: map[uint64]error{}, live: map[uint64][]uint32{}, graphs: map[uint64]*wire.Graph{}}
 	for _, rows := range linedPrograms {
 		l.install(rows)
 	}
@@ -128,15 +131,21 @@ func (l *lined) ends(op uint64, err error) {
 	}
 }
 
-// dispatched records an operation that some workers get, in its place on each device.
+// dispatched records an operation that some workers get, in its place on each device: a fetch comes after what makes
+// its array, and before what was asked for later.
 func (l *lined) dispatched(gang, op uint64, to []uint64) {
 	if l.left[gang] == nil {
 		l.left[gang], l.under[gang] = map[uint64]struct{}{}, op
+		if id, ok := l.fetches[op]; ok && slices.Contains(l.queue, l.made[id]) {
+			l.t.Fatalf("operation %d reads array %d before operation %d makes it", op, id, l.made[id])
+		}
 		for _, d := range l.on[op] {
 			if op < l.last[d] {
 				l.t.Fatalf("operation %d comes after operation %d on device %d", op, l.last[d], d)
 			}
-			l.last[d] = op
+			if l.fetches[op] == 0 {
+				l.last[d] = op
+			}
 		}
 		l.queue = slices.DeleteFunc(l.queue, func(o uint64) bool { return o == op })
 	}
@@ -149,7 +158,7 @@ func (l *lined) dispatched(gang, op uint64, to []uint64) {
 }
 
 // goesOn checks that an operation which was not dispatched has an earlier one before it on one of its devices, or is a
-// run and one of its devices has something under way.
+// run and one of its devices has something under way, or a fetch of what was not dispatched either.
 func (l *lined) goesOn() {
 	if l.b.st.config.Sequential {
 		return
@@ -164,6 +173,9 @@ func (l *lined) goesOn() {
 		waits := false
 		for _, d := range l.on[op] {
 			waits = waits || before[d] || l.runs[op] && busy[d]
+		}
+		if id, ok := l.fetches[op]; ok {
+			waits = slices.Contains(l.queue, l.made[id])
 		}
 		for _, d := range l.on[op] { // those behind one that was aborted wait for what it waits for
 			before[d] = before[d] || waits
@@ -204,7 +216,7 @@ func (l *lined) submit() {
 		input := l.array(rows)
 		l.op++
 		l.object++
-		l.live[l.object], l.runs[l.op] = rows, true
+		l.live[l.object], l.runs[l.op], l.made[l.object] = rows, true, l.op
 		l.asks(wire.KindRun, &wire.Run{Op: l.op, Program: uint64(program), FirstOutput: l.object,
 			Inputs: []uint64{input}}, rows)
 	case "transfer":
@@ -212,13 +224,14 @@ func (l *lined) submit() {
 		source := l.array([]uint32{from})
 		l.op++
 		l.object++
-		l.live[l.object] = []uint32{to}
+		l.live[l.object], l.made[l.object] = []uint32{to}, l.op
 		l.asks(wire.KindTransfer, &wire.Transfer{Op: l.op, Object: l.object, Array: scalar,
 			Moves: []*wire.Move{{Source: source, From: from, To: to}}}, []uint32{from, to})
 	case "fetch":
 		on := device("on")
 		source := l.array([]uint32{on})
 		l.op++
+		l.fetches[l.op] = source
 		l.asks(wire.KindFetch, &wire.Fetch{Op: l.op, Object: source, Device: on}, []uint32{on})
 	case "free":
 		if ids := slices.Sorted(maps.Keys(l.live)); len(ids) > 0 {
@@ -292,7 +305,7 @@ func (l *lined) play() {
 			made = rows[1:]
 		}
 		if slices.Contains(g.Outputs, uint64(i+2)) {
-			l.live[l.object] = made
+			l.live[l.object], l.made[l.object] = made, l.op
 		}
 		on = append(on, rows)
 	}
@@ -318,7 +331,8 @@ func (l *lined) report() {
 }
 
 // A session's operations come in its order on each device, and one that waits has another before it there, or is a run
-// whose devices are in use. All end, and nothing is left: nodes of plays like others, also where some are aborted.
+// whose devices are in use; a fetch waits for what makes its array alone. All end, and nothing is left: nodes of plays
+// like others, also where some are aborted.
 func TestOperationsOfASessionWaitForThoseOfTheirDevicesAlone(tt *testing.T) {
 	rapid.Check(tt, func(t *rapid.T) {
 		l := newLined(tt, t)

@@ -31,10 +31,10 @@ import (
 // # Why the order is one
 //
 // A session's operations are performed in the order of their numbers. Of those that have a device in common, none is
-// dispatched before the one in front of it (line.go). So a reader of an object comes after its maker. enter counts
-// upward, the message leaves in the same Step, and a connection keeps the order of messages. So every worker receives
-// gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since workers wait only for
-// earlier gangs, their waits cannot form a cycle.
+// dispatched before the one in front of it, puts and fetches aside (line.go). So a reader of an object comes after its
+// maker. enter counts upward, the message leaves in the same Step, and a connection keeps the order of messages. So
+// every worker receives gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since
+// workers wait only for earlier gangs, their waits cannot form a cycle.
 //
 // # What a failure leaves behind
 //
