@@ -14,11 +14,11 @@ func (p *program) queue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "show the requests for slices that wait: whose they are, their order, and who has the devices",
-		Long: `Prints the requests for slices that wait for devices, the next one first. The first request of each tenant
-or user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest devices
-in exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the requests of one
-tenant or user, and every minute of waiting raises them by one. A request gets its devices once no other session has
-those that it waits for; the last column names the sessions that do.`,
+		Long: `Prints the requests for slices that wait for devices, the next one first. The first request of each tenant or
+user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest
+devices in exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the
+requests of one tenant or user, and every minute of waiting raises them by one. A request gets its devices once no
+other session has those that it waits for; the last column names the sessions that do.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,
@@ -48,11 +48,17 @@ func showQueue(w io.Writer, r *wire.Report, before string) {
 	if len(r.SliceWaits) == 0 {
 		return
 	}
-	names := map[uint32]string{}
+	names, head := map[uint32]string{}, ""
 	for _, s := range r.Sessions {
 		names[s.Session] = ownerText(s)
+		if len(r.Tenants) > 0 {
+			names[s.Session] += "\t" + s.Tenant
+		}
 	}
-	fmt.Fprintf(w, "%sPLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n", before)
+	if len(r.Tenants) > 0 {
+		head = "\tTENANT"
+	}
+	fmt.Fprintf(w, "%sPLACE\tWAITS FOR A SLICE%s\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n", before, head)
 	for i, q := range r.SliceWaits {
 		what := status.Count(q.Devices, "device")
 		if q.Exclusive {

@@ -214,15 +214,20 @@ func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 // Requests for slices are shown in their order, with who has the devices.
 func TestShowQueue(t *testing.T) {
 	queue := func(w io.Writer, r *wire.Report) { showQueue(w, r, "") }
-	shows(t, queue, &wire.Report{
-		Sessions: []*wire.Report_SessionReport{{Session: 7, Name: "notebook", User: "ada"}, {Session: 8}},
+	r := &wire.Report{
+		Sessions: []*wire.Report_SessionReport{{Session: 7, Tenant: "red", Name: "notebook", User: "ada"}, {Session: 8}},
 		SliceWaits: []*wire.Report_SliceWait{
 			{Session: 7, Devices: 4, Exclusive: true, Priority: 5, SinceMs: 4000, LeftMs: 26000, Lacks: 3,
 				Holders: []*wire.Report_Holder{{Session: 9, User: "bob", Devices: 2, How: wire.HasUse},
 					{Session: 10, Devices: 1, How: wire.HasExclusive}}},
-			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}},
+			{Session: 8, Devices: 1, Island: "x", Kind: "k", LeftMs: -1}}}
+	shows(t, queue, r,
 		"PLACE\tWAITS FOR A SLICE\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n"+
 			"1\tsession 7, notebook of ada\t4 devices, exclusive\t5\t4s\t30s\t"+
 			"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n"+
 			"2\tsession 8\t1 device, island x, k\t0\t0s\tno limit\tdevices are reserved for requests that come before it\n")
+	r.Tenants, r.SliceWaits = []*wire.Report_Tenant{{Name: "red"}}, r.SliceWaits[:1]
+	shows(t, queue, r, "PLACE\tWAITS FOR A SLICE\tTENANT\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n"+
+		"1\tsession 7, notebook of ada\tred\t4 devices, exclusive\t5\t4s\t30s\t"+
+		"2 are in use by session 9 of bob; 1 is in an exclusive slice of session 10\n")
 }

@@ -71,16 +71,16 @@ func showTenants(w io.Writer, r *wire.Report) {
 	if len(r.Tenants) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "TENANT\tCLASS\tWEIGHT\tBOUNDS\tPROMISED\tGOT\tSESSIONS\tMEMORY\tHOST MEMORY\tDEVICE TIME")
+	fmt.Fprintln(w, "TENANT\tCLASS\tWEIGHT\tBOUNDS\tPROMISED\tGOT\tSESSIONS\tIN SLICES\tMEMORY\tHOST MEMORY\tDEVICE TIME")
 	for _, t := range r.Tenants {
 		name := t.Name
 		if t.Removed {
 			name += " (removed)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%v\n", name, t.Class, t.Weight, boundsOf(t),
-			part(t.Promised), part(t.Got), ofQuota(fmt.Sprint(t.Sessions), int64(t.MaxSessions), fmt.Sprint(t.MaxSessions)),
-			ofQuota(size(t.Bytes), t.DeviceMemory, size(t.DeviceMemory)+" a device"),
-			ofQuota(size(t.HostBytes), t.HostMemory, size(t.HostMemory)+" a worker"), wire.Age(t.DeviceNs/1e6))
+		fmt.Fprintf(w, "%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%v\n", name, t.Class, t.Weight, boundsOf(t),
+			part(t.Promised), part(t.Got), ofQuota(t.Sessions, t.MaxSessions), inSlices(t),
+			ofEach(t.Bytes, t.MostBytes, t.DeviceMemory, "device"),
+			ofEach(t.HostBytes, t.MostHostBytes, t.HostMemory, "worker"), wire.Age(t.DeviceNs/1e6))
 	}
 }
 
@@ -92,12 +92,28 @@ func boundsOf(t *wire.Report_Tenant) string {
 	return fmt.Sprintf("%.0f-%s", 100*t.Guaranteed, part(t.AtMost))
 }
 
-// ofQuota formats what a tenant has, and of how much if there is a quota.
-func ofQuota(has string, quota int64, most string) string {
-	if quota == 0 {
-		return has
+// ofQuota formats how many of something a tenant has, and of how many if there is a quota.
+func ofQuota(has, most uint32) string {
+	if most == 0 {
+		return fmt.Sprint(has)
 	}
-	return has + " of " + most
+	return fmt.Sprintf("%d of %d", has, most)
+}
+
+// inSlices formats how many devices the slices of a tenant have, which is counted where there is a quota of it.
+func inSlices(t *wire.Report_Tenant) string {
+	if t.MaxSliceDevices == 0 {
+		return "-"
+	}
+	return ofQuota(t.SliceDevices, t.MaxSliceDevices)
+}
+
+// ofEach formats the bytes that a tenant has in all, and where it has most, of how many, if each has a quota.
+func ofEach(all, most, quota int64, each string) string {
+	if quota == 0 {
+		return size(all)
+	}
+	return fmt.Sprintf("%s (%s of %s a %s)", size(all), size(most), size(quota), each)
 }
 
 // part formats a part of the whole for people.

@@ -59,13 +59,13 @@ func (st *State) maySlice(t *tenancy, more int) error {
 	if has+more <= most {
 		return nil
 	}
-	text := ""
-	if len(holders) > 0 {
-		text = ", in those of " + namesOf(holders)
+	if more > most {
+		return status.New(status.ResourceExhausted, "tenant %s may have %s in slices, and this one needs %d: ask for "+
+			"fewer, or ask the cluster's operator for more", t.terms.Name, status.Count(most, "device"), more)
 	}
-	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d%s; this one needs %d more: "+
-		"release a slice, or ask the cluster's operator for more", t.terms.Name, status.Count(most, "device"), has, text,
-		more)
+	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d, in those of %s; this one "+
+		"needs %d more: release a slice, or ask the cluster's operator for more", t.terms.Name,
+		status.Count(most, "device"), has, namesOf(holders), more)
 }
 
 // beyondQuota returns the device on which a gang takes its tenant beyond its quota most, with the bytes that the tenant

@@ -105,3 +105,16 @@ func TestEndedRunsAreNotRunning(t *testing.T) {
 		t.Errorf("the report before has changed, to %v", before)
 	}
 }
+
+// What a tenant has of its quotas is told where it is most: a quota is of each device, and of each worker's machine.
+func TestReportTellsWhereATenantHasMostOfItsQuotas(t *testing.T) {
+	b := newBed(t, Config{Tenants: tableOf(t, "[tenants.default]\ndevice-memory = \"9B\"\nhost-memory = \"9B\"")}, 2, 1)
+	for op, device := range []uint32{0, 1, 1} {
+		b.say(b.client, wire.KindPut, &wire.Put{Op: uint64(op + 1), Object: uint64(op + 1), Array: scalar,
+			Devices: []uint32{device}})
+	}
+	r := b.st.Report().Tenants[0]
+	if r.Bytes != 12 || r.MostBytes != 8 || r.MostHostBytes != 8 {
+		t.Errorf("of three arrays of 4 bytes, two of them on one device, it tells %v", r)
+	}
+}

@@ -177,6 +177,14 @@ func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 			n, _ := st.sliceDevices(t)
 			r.SliceDevices = uint32(n)
 		}
+		if t.terms.DeviceMemory > 0 {
+			r.MostBytes = st.ledger.MostOf(&t.memory)
+		}
+		if t.terms.HostMemory > 0 {
+			for slot := range t.hosts {
+				r.MostHostBytes = max(r.MostHostBytes, t.hostBytes(slot))
+			}
+		}
 		if len(t.sessions) > 0 {
 			r.Promised, promised = promised[0], promised[1:]
 		}

@@ -62,6 +62,15 @@ func (g *Group) mostOn(e *extent) int64 {
 	return e.most
 }
 
+// MostOf returns the most that a group has on one device.
+func (l *Ledger) MostOf(g *Group) (most int64) {
+	l.space.fold()
+	for _, used := range g.used {
+		most = max(most, used)
+	}
+	return most
+}
+
 // Beyond returns the device on which a group would have most objects if a request of one of its owners was granted, if
 // that is more than limit: with the bytes there that the group has, and that the request needs. Otherwise the device is
 // -1. With later, what leaves by itself does not count. It takes constant time while the group is far from the limit,

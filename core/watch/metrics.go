@@ -136,11 +136,15 @@ var all = []metric{
 		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.Bytes) })),
 	gauge("tenant_memory_quota_bytes", "Bytes that a tenant's arrays may have on each device; 0 where there is no quota.",
 		ofTenant, perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceMemory) })),
+	gauge("tenant_most_memory_bytes", "Of these, those on the device that has most; 0 where there is no quota.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.MostBytes) })),
 	gauge("tenant_host_memory_bytes", "Bytes of workers' machines' memory for a tenant's arrays on their way.",
 		ofTenant, perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.HostBytes) })),
 	gauge("tenant_host_memory_quota_bytes", "Bytes that a tenant's operations under way may take of each worker's "+
 		"machine; 0 where there is no quota.", ofTenant,
 		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.HostMemory) })),
+	gauge("tenant_most_host_memory_bytes", "Bytes that count against that quota, of the worker with most.", ofTenant,
+		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.MostHostBytes) })),
 	counter("tenant_device_seconds_total", "Device time that a tenant's computations have taken.", ofTenant,
 		perTenant(func(t *wire.Report_Tenant) float64 { return float64(t.DeviceNs) / 1e9 })),
 

@@ -9578,9 +9578,12 @@ type Report_Tenant struct {
 	Guaranteed float64                `protobuf:"fixed64,12,opt,name=guaranteed,proto3" json:"guaranteed,omitempty"`               // part of the devices' time, 0 to 1
 	AtMost     float64                `protobuf:"fixed64,13,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`         // the same; 1 is no bound
 	// Quotas; 0 is none.
-	MaxSessions     uint32 `protobuf:"varint,14,opt,name=max_sessions,json=maxSessions,proto3" json:"max_sessions,omitempty"`
-	DeviceMemory    int64  `protobuf:"varint,15,opt,name=device_memory,json=deviceMemory,proto3" json:"device_memory,omitempty"`            // bytes on each device
-	HostMemory      int64  `protobuf:"varint,19,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`                  // bytes of operations under way on each worker
+	MaxSessions  uint32 `protobuf:"varint,14,opt,name=max_sessions,json=maxSessions,proto3" json:"max_sessions,omitempty"`
+	DeviceMemory int64  `protobuf:"varint,15,opt,name=device_memory,json=deviceMemory,proto3" json:"device_memory,omitempty"` // bytes on each device
+	HostMemory   int64  `protobuf:"varint,19,opt,name=host_memory,json=hostMemory,proto3" json:"host_memory,omitempty"`       // bytes of operations under way on each worker
+	// What counts against these two, where it is most; 0 where there is no quota.
+	MostBytes       int64  `protobuf:"varint,20,opt,name=most_bytes,json=mostBytes,proto3" json:"most_bytes,omitempty"`                     // of bytes, those on one device
+	MostHostBytes   int64  `protobuf:"varint,21,opt,name=most_host_bytes,json=mostHostBytes,proto3" json:"most_host_bytes,omitempty"`       // of one worker
 	MaxSliceDevices uint32 `protobuf:"varint,17,opt,name=max_slice_devices,json=maxSliceDevices,proto3" json:"max_slice_devices,omitempty"` // in slices of its sessions at a time
 	SliceDevices    uint32 `protobuf:"varint,18,opt,name=slice_devices,json=sliceDevices,proto3" json:"slice_devices,omitempty"`            // of that, what they have
 	unknownFields   protoimpl.UnknownFields
@@ -9725,6 +9728,20 @@ func (x *Report_Tenant) GetDeviceMemory() int64 {
 func (x *Report_Tenant) GetHostMemory() int64 {
 	if x != nil {
 		return x.HostMemory
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetMostBytes() int64 {
+	if x != nil {
+		return x.MostBytes
+	}
+	return 0
+}
+
+func (x *Report_Tenant) GetMostHostBytes() int64 {
+	if x != nil {
+		return x.MostHostBytes
 	}
 	return 0
 }
@@ -11110,7 +11127,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xe2$\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xa9%\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11221,7 +11238,7 @@ const file_wire_proto_rawDesc = "" +
 	"operations\x12\x12\n" +
 	"\x04what\x18\x03 \x01(\tR\x04what\x12\x12\n" +
 	"\x04line\x18\x04 \x01(\tR\x04line\x12\x1c\n" +
-	"\telsewhere\x18\x05 \x01(\bR\telsewhere\x1a\x90\x04\n" +
+	"\telsewhere\x18\x05 \x01(\bR\telsewhere\x1a\xd7\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
@@ -11243,7 +11260,10 @@ const file_wire_proto_rawDesc = "" +
 	"\fmax_sessions\x18\x0e \x01(\rR\vmaxSessions\x12#\n" +
 	"\rdevice_memory\x18\x0f \x01(\x03R\fdeviceMemory\x12\x1f\n" +
 	"\vhost_memory\x18\x13 \x01(\x03R\n" +
-	"hostMemory\x12*\n" +
+	"hostMemory\x12\x1d\n" +
+	"\n" +
+	"most_bytes\x18\x14 \x01(\x03R\tmostBytes\x12&\n" +
+	"\x0fmost_host_bytes\x18\x15 \x01(\x03R\rmostHostBytes\x12*\n" +
 	"\x11max_slice_devices\x18\x11 \x01(\rR\x0fmaxSliceDevices\x12#\n" +
 	"\rslice_devices\x18\x12 \x01(\rR\fsliceDevices\x1a\xa1\x02\n" +
 	"\x04Held\x12\x1e\n" +

@@ -109,15 +109,16 @@ function showTables(report) {
     w.island.name, w.process.name, `${w.devices.length} × ${w.devices[0]?.kind ?? ""}`, size(sum(w.last.memory_in_use)),
     sum(w.devices.map(d => d.memory_limit)) ? size(sum(w.devices.map(d => d.memory_limit))) : "–",
     size(w.last.host_bytes), w.last.objects, w.gangs, time(w.silent_ms) + " ago"]));
-  const percent = part => `${Math.round(100 * part)} %`, quota = (has, of, most) => of ? `${has} of ${most}` : has;
+  const percent = part => `${Math.round(100 * part)} %`, quota = (has, of) => of ? `${has} of ${of}` : has;
+  const ofEach = (all, most, of, each) => size(all) + (of ? ` (${size(most)} of ${size(of)} a ${each})` : "");
   const shared = report.tenants.length > 0;
   table("tenants", [["tenant"], ["class"], ["weight", 1], ["at least", 1], ["at most", 1], ["promised", 1], ["got", 1],
-    ["sessions", 1], ["memory", 1], ["host memory", 1], ["device time", 1]], report.tenants.map(t => [
+    ["sessions", 1], ["in slices", 1], ["memory", 1], ["host memory", 1], ["device time", 1]], report.tenants.map(t => [
     t.name + (t.removed ? " (removed)" : ""), t.class, t.weight, t.guaranteed ? percent(t.guaranteed) : "–",
     t.at_most < 1 ? percent(t.at_most) : "–", percent(t.promised), percent(t.got),
-    quota(t.sessions, t.max_sessions, t.max_sessions),
-    quota(size(t.bytes), t.device_memory, `${size(t.device_memory)} a device`),
-    quota(size(t.host_bytes), t.host_memory, `${size(t.host_memory)} a worker`),
+    quota(t.sessions, t.max_sessions), t.max_slice_devices ? quota(t.slice_devices, t.max_slice_devices) : "–",
+    ofEach(t.bytes, t.most_bytes, t.device_memory, "device"),
+    ofEach(t.host_bytes, t.most_host_bytes, t.host_memory, "worker"),
     time(t.device_ns / 1e6)]));
   table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
