@@ -317,6 +317,37 @@ func TestTransferWhileItWaits(t *testing.T) {
 	}
 }
 
+// A shard, or a region of it, leaves when it is there, not when all of its array is.
+func TestTransferDoesNotWaitForOtherShards(t *testing.T) {
+	for _, how := range []string{"whole", "regions"} {
+		t.Run(how, func(t *testing.T) {
+			s, d := newInline(t)
+			one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)
+			four := s.put(1, 4, 4, []int{1}, ramp)
+			shard := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
+			across := &wire.Transfer{Op: 2, Object: 2, Array: shard}
+			for from, source := range []uint64{1, 4} {
+				m := &wire.Move{Source: source, From: uint32(from), To: uint32(1 - from)}
+				if how == "regions" {
+					m.Shard, m.Start, m.Size, m.At = shard, []int64{0}, []int64{4}, []int64{0}
+				}
+				across.Moves = append(across.Moves, m)
+			}
+			two := s.dispatch(1, wire.KindTransfer, across, 0, 1)
+			if got, err := s.fetch(1, 3, 2, 0, 4); err != nil || !slices.Equal(got, ramp(1)) { // before the other one is there
+				t.Errorf("worker 1's shard came as %v, %v", got, err)
+			}
+			d[0].slow.end(one, nil)
+			if got, err := s.fetch(1, 4, 2, 1, 4); err != nil || !slices.Equal(got, ramp(1)) {
+				t.Errorf("worker 0's shard came as %v, %v", got, err)
+			}
+			statustest.Check(t, s.wait(one, 0))
+			statustest.Check(t, s.wait(two, 0, 1))
+			statustest.Check(t, s.wait(four, 1))
+		})
+	}
+}
+
 // Launches stay in order, and every gang ends once, while computations beside end
 // at any time.
 func TestOrderWhileItWaits(t *testing.T) {

@@ -12,10 +12,10 @@ SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]  # bytes a d
 QUICK = [4 << 10, 1 << 20, 16 << 20]
 RESULTS = 4 << 30  # bytes of all results together, at most
 TITLES = {"ours": "Open Pathways", "gloo": "JAX with gloo", "torch": "PyTorch with gloo", "one": "JAX in one process"}
-COPIES = "memcpy"
-BESIDE = ("gloo", "torch", "one", COPIES)
+COPIES, PASSES = "memcpy", "the passes alone"
+BESIDE = ("gloo", "torch", "one", COPIES, PASSES)
 LARGE = 1 << 20  # from here on three times gloo's speed is wanted, below it one and a half
-BOUND = 64 << 20  # from here on half of memcpy's speed is wanted
+BOUND = 64 << 20  # from here on half of memcpy's speed is wanted, and what the passes take is measured
 LONG_ROUNDS = 3  # of those that take long, in seconds: sizes from BOUND on
 
 
@@ -44,6 +44,8 @@ def command(system, workers, directory):
         return [cluster.PEERS_PYTHON, cluster.PEERS / "torch_gloo.py", str(workers)]
     if system == COPIES:
         return [sys.executable, cluster.PEERS / "copies.py"]
+    if system == PASSES:
+        return [sys.executable, cluster.PEERS / "passes.py", str(workers)]
     return [sys.executable, script, system, str(workers)]
 
 
@@ -51,7 +53,11 @@ def measure(running, operation, workers, size, rounds, seconds):
     """Returns the milliseconds of a call by system, and ours beside each of them."""
     asked = dict.fromkeys(running, {"operation": operation, "size": size})
     asked[COPIES] = {"moved": moved(operation, workers, size)}
-    sides = {system: side for system, side in running.items() if system != COPIES or operation != ALONE}
+    sides = dict(running)
+    if operation == ALONE:
+        sides.pop(COPIES, None)
+    if operation == ALONE or size < BOUND:
+        sides.pop(PASSES, None)
     if size >= BOUND:
         rounds = min(rounds, LONG_ROUNDS)
     times, calls = cluster.turns(sides, asked, rounds, seconds)
@@ -88,7 +94,7 @@ def run(quick, chosen, had, keep):
     rounds, seconds = (3, 0.1) if quick else (5, 0.2)
     out = {"rows": had.get("rows", []), "left out": had.get("left out", {})}
     done = {(row["operation"], row["workers"], row["size"]) for row in out["rows"]}
-    heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES])
+    heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES, "passes"])
     print(f"{'collectives':27}{heads}{'ours, ms':>12}")
     for workers in WORKERS:
         wanted = [
@@ -101,14 +107,14 @@ def run(quick, chosen, had, keep):
         ]
         if not wanted:
             continue
-        with cluster.started((*TITLES, COPIES), workers, command) as (running, _, missing):
+        with cluster.started((*TITLES, COPIES, PASSES), workers, command) as (running, _, missing):
             out["left out"] |= missing
             for operation, size in wanted:
                 out["rows"].append(measure(running, operation, workers, size, rounds, seconds))
                 print(line(out["rows"][-1]), flush=True)
                 keep(out)
     for system, why in out["left out"].items():
-        print(f"{TITLES[system]} is left out: {why}")
+        print(f"{TITLES.get(system, system)} is left out: {why}")
     return out
 
 

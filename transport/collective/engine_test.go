@@ -39,7 +39,7 @@ func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
 	}
 }
 
-// Any collective on any spread of ranks over processes has the twin's results.
+// Any collective on any spread of ranks over processes has the twin's results, also where one of them is slow.
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks, processes := drawRanks(rt)
@@ -53,6 +53,12 @@ func TestTwin(t *testing.T) {
 		w := newWorld(t, processes, rapid.IntRange(0, processes).Draw(rt, "near"))
 		w.drawWays(rt)
 		defer w.close()
+		slow, later := uint64(rapid.IntRange(0, processes).Draw(rt, "slow")), rapid.IntRange(0, 30).Draw(rt, "later")
+		w.ended = func(at Place) {
+			if at.Process == slow {
+				spin(later)
+			}
+		}
 		w.begin(g)
 		got, errs := w.enter(g, s, in, rapid.IntRange(1, 3).Draw(rt, "times"), rng)
 		for r, err := range errs {
@@ -213,7 +219,7 @@ func TestAbortAndLoss(t *testing.T) {
 			statustest.Fails(rt, fmt.Sprintf("rank %d", r), err, want)
 		}
 		for w.hub.pushes.Load() > 0 { // blocks that are not read any more
-			spin()
+			spin(1)
 		}
 		w.end(g.ID)
 		if n := w.hub.blocks.Load(); n != 0 {
@@ -241,9 +247,7 @@ func (m *moment) end(stands bool, fail func()) {
 	n := m.ended.Add(1)
 	if n == int64(m.calls) {
 		go func() {
-			for range m.later {
-				spin()
-			}
+			spin(m.later)
 			fail()
 			close(m.failed)
 		}()
@@ -253,11 +257,13 @@ func (m *moment) end(stands bool, fail func()) {
 	}
 }
 
-func spin() {
-	var n atomic.Int64
-	var wg sync.WaitGroup
-	wg.Go(func() { n.Add(1) })
-	wg.Wait()
+// spin lets others go on, so often.
+func spin(times int) {
+	for range times {
+		var wg sync.WaitGroup
+		wg.Go(func() {})
+		wg.Wait()
+	}
 }
 
 // What is wrong with a call or a spec is told to the caller that entered.

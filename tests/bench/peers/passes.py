@@ -1,0 +1,36 @@
+"""The passes over memory of a collective of N processes, without the collective: passes.c says which.
+
+python passes.py N
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import sides  # noqa: E402
+
+COMPILER = shutil.which("cc")
+stream = sides.answers()
+
+
+def serve(directory):
+    program = pathlib.Path(directory, "passes")
+    source = pathlib.Path(__file__).with_name("passes.c")
+    subprocess.run([COMPILER, "-O3", "-march=native", "-pthread", "-o", program, source], check=True)
+
+    def answer(operation, size, calls):
+        asked = [program, operation, sys.argv[1], str(size), str(calls)]
+        return {"seconds": float(subprocess.run(asked, check=True, stdout=subprocess.PIPE).stdout)}
+
+    sides.serve(stream, answer)
+
+
+if COMPILER:
+    with tempfile.TemporaryDirectory() as directory:
+        serve(directory)
+else:
+    sides.leave_out(stream, "no C compiler (cc)")
