@@ -219,7 +219,7 @@ func (n *node) Peers(_ []*wire.Process, gone []uint64, why error) {
 func (h *hub) clean() {
 	h.t.Helper()
 	for h.pushes.Load() > 0 { // the callback that ends a call is within a push
-		spin()
+		spin(1)
 	}
 	if b := h.blocks.Load(); b != 0 {
 		h.t.Errorf("%d blocks are not released", b)
