@@ -158,7 +158,7 @@ func (st *State) clientJoins(number uint64, h *wire.Hello, of string) error {
 	st.out = append(st.out, Action{Kind: Welcome, To: []uint64{number}, Message: m, Complete: complete})
 	text := s.owner() + " began"
 	if name := owner.terms.Name; name != "" {
-		text += ", of tenant " + name
+		text += " for tenant " + name
 	}
 	st.note(s.about(wire.EventBegan), text, nil)
 	return nil

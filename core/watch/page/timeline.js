@@ -3,7 +3,8 @@
 
 const lanes = new Map();  // by worker's number and device: the lane as the controller tells it, with its latest bars
 const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [] };
-const keptMs = 12e3, lagMs = 1200;      // workers tell once a second what has ended
+const lagMs = 1200;  // from now to the right edge: workers tell once a second what has ended
+const keptMs = 12e3;  // how long bars stay, as in the controller: for the longest span, 10 s, and lagMs
 const labelWidth = 110, axisHeight = 18;  // pixels
 const element = byId("timeline");
 
