@@ -127,21 +127,10 @@ func (p *program) show(r *wire.Report, address string) error {
 		showTenants(w, r)
 		fmt.Fprintln(w)
 	}
-	head, tenant := "", func(*wire.Report_SessionReport) string { return "" }
-	if len(r.Tenants) > 0 {
-		head, tenant = "\tTENANT", func(s *wire.Report_SessionReport) string { return "\t" + s.Tenant }
-	}
 	if len(r.Sessions) == 0 {
 		fmt.Fprintln(w, "no sessions")
-	} else {
-		fmt.Fprintln(w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY"+
-			"\tDEVICE TIME\tAGE"+head)
 	}
-	for _, s := range r.Sessions {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
-			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
-			s.Programs, s.UnderWay, wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
-	}
+	showSessions(w, r)
 	if r.Compiled > 0 {
 		fmt.Fprintf(w, "\n%s compiled: %s kept by the controller, %s by workers\n", status.Count(r.Compiled, "program"),
 			size(r.CompiledBytes), size(r.ArtifactBytes))
@@ -159,6 +148,21 @@ func (p *program) show(r *wire.Report, address string) error {
 	showApart(w, r)
 	showWaits(w, r)
 	return w.Flush()
+}
+
+// showSessions prints the sessions, if there are any.
+func showSessions(w io.Writer, r *wire.Report) {
+	head, tenant := "", func(*wire.Report_SessionReport) string { return "" }
+	if len(r.Tenants) > 0 {
+		head, tenant = "\tTENANT", func(s *wire.Report_SessionReport) string { return "\t" + s.Tenant }
+	}
+	rows := section{w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY" +
+		"\tDEVICE TIME\tAGE" + head + "\n"}
+	for _, s := range r.Sessions {
+		rows.printf("%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
+			s.Programs, s.UnderWay, wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
+	}
 }
 
 // shownPrograms is how many programs the text shows: on most clusters, those that matter.

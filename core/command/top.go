@@ -17,6 +17,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 
+	"github.com/openpathways/pathways/core/chain"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/watch"
 	"github.com/openpathways/pathways/core/wire"
@@ -397,14 +398,16 @@ func (m *top) list(rows []row, at int) []string {
 	return lines
 }
 
-// details is what a session or a worker does: the parts of `pathways status` that are about it.
+// details is what a session or a worker does: the parts of `pathways status` that are about it, and of `pathways why`.
 func (m *top) details(of row) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	var about *wire.Report
 	if of.session != nil {
-		fmt.Fprintln(w, wire.Owner(of.session.Session, of.session.Name, of.session.User, of.session.Host))
 		about = ofSession(m.report, of.session)
+		showSessions(w, about)
+		lines, _ := (&reasons{chain.Chain{Report: m.report}}).all(of.session.Session)
+		fmt.Fprintf(w, "\n%s\n", strings.Join(lines, "\n"))
 	} else {
 		fmt.Fprintf(w, "worker %s of island %s: %s\n", of.worker.Process.GetName(), of.island,
 			status.Count(len(of.worker.Devices), "device"))
@@ -418,9 +421,6 @@ func (m *top) details(of row) []string {
 	showApart(w, about)
 	showWaits(w, about)
 	w.Flush()
-	if of.session != nil && strings.Count(b.String(), "\n") == 1 {
-		fmt.Fprintln(&b, "\nNone of its computations is the oldest on a device, nothing of it is held, and it has no slice.")
-	}
 	lines := strings.Split(b.String(), "\n")
 	for i := range lines {
 		lines[i] = wire.Clean(lines[i])
@@ -430,7 +430,7 @@ func (m *top) details(of row) []string {
 
 // ofSession returns what a report says of one session.
 func ofSession(r *wire.Report, s *wire.Report_SessionReport) *wire.Report {
-	about := &wire.Report{Sessions: []*wire.Report_SessionReport{s}}
+	about := &wire.Report{Sessions: []*wire.Report_SessionReport{s}, Tenants: r.GetTenants()}
 	for _, is := range r.Islands {
 		of := &wire.Report_Island{Name: is.Name}
 		for _, w := range is.Workers {
