@@ -229,9 +229,13 @@ func (f *Fair) isFull() bool {
 
 // countRoomy finds the heads that have room on each of their devices, but for what others keep, and returns how many
 // there are. One that is kept back has none. Where there are several it does not look at all, and says that all have:
-// one of them will have a place soon, before many others are asked.
+// one of them will have a place soon, before many others are asked. To ask a single head costs no more, unless there
+// are many groups.
 func (f *Fair) countRoomy() (n int) {
 	const several = 4
+	if len(f.heads) == 1 && len(f.groups) == 1 {
+		return 1
+	}
 	for _, h := range f.heads {
 		f.locate(h)
 		if h.roomy = f.hasRoom(h); h.roomy {
