@@ -78,8 +78,14 @@ def check_kept(schedule, width, microbatches):
     }
     if schedule.name in want:
         assert kept == want[schedule.name]
-    if schedule.name == "zbv":  # of both stages of a place; two are as large as one of the others
-        assert all(a + b <= 2 * width + 1 for a, b in zip(kept[:width], reversed(kept[width:]), strict=True))
+    stages = schedule.stages // width  # of a place: each keeps its part of a microbatch
+    limit = {"zbv": [width] * width, "interleaved": [(2 - 1 / stages) * width - place for place in range(width)]}
+    for place, most in enumerate(limit.get(schedule.name, ())):
+        now = 0
+        for op in schedule:
+            if schedule.places[op.stage] == place:
+                now += {"forward": 1, "input": 0}.get(op.kind, -1)
+                assert now / stages <= most
 
 
 def test_backward_that_cannot_be_split_is_one_op():
