@@ -447,10 +447,15 @@ func (st *State) unnumber(w *worker) {
 // isCounted reports whether arrays of a kind of memory take the memory of a place's devices: those of their default
 // memory. Others are on the host.
 func (st *State) isCounted(p *place, memory string) bool {
+	return st.workers[p.slot].isCounted(0, memory)
+}
+
+// isCounted is the same of one of a worker's devices.
+func (w *worker) isCounted(local int, memory string) bool {
 	if memory == "" {
 		return true
 	}
-	d := st.workers[p.slot].offer.Devices[0]
+	d := w.offer.Devices[local]
 	return int(d.DefaultMemory) < len(d.Memories) && d.Memories[d.DefaultMemory] == memory
 }
 

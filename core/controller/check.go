@@ -440,6 +440,11 @@ func (a *audit) workers() {
 		case w.views == 0:
 			a.say("worker %s is gone, no session knows it, and it keeps slot %d", w.name, slot)
 		}
+		for _, r := range w.remains {
+			if w.gone != nil || len(r.gangs) == 0 {
+				a.say("what remains of a session on worker %s waits for gangs %v, and nothing takes it away", w.name, r.gangs)
+			}
+		}
 		users := 0
 		for _, s := range a.st.sessions {
 			if s.told.has(slot) {

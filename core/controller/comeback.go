@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -116,7 +115,7 @@ func (st *State) comesBack(conn uint64) {
 func (st *State) rebuild() {
 	r := &rebuilding{st: st, of: st.comeback.of, known: map[opName]*known{}, arrays: map[uint32]map[uint64]*heldArray{},
 		assembles: map[opName]*wire.Assemble{}, pending: map[opName]bool{}, made: map[opName]bool{},
-		numbers: map[uint64]bool{}, freed: map[opName]ledger.ID{}}
+		numbers: map[uint64]bool{}}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		st.noteMissing(st.sessions[id]) // before another worker takes the place of one that is lost
 		r.takesOffer(st.sessions[id])
@@ -135,6 +134,9 @@ func (st *State) rebuild() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		r.session(st.sessions[id])
+	}
+	for _, number := range slices.Clone(st.present) {
+		r.remains(st.conns[number].w)
 	}
 	r.endOrphans()
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
@@ -168,7 +170,6 @@ type rebuilding struct {
 	sent     []*reminder                      // of all sessions, what no worker can have first
 	underWay []*reminder                      // operations that workers have
 	made     map[opName]bool                  // objects that underWay makes
-	freed    map[opName]ledger.ID             // of arrays that runs under way read, and that were freed
 	// Objects that are assembled.
 	assembles map[opName]*wire.Assemble
 	numbers   map[uint64]bool // of gangs that workers have
@@ -413,7 +414,6 @@ func (r *rebuilding) makeGangs() {
 		}
 		one.s.underWay++
 		st.known = one.gang
-		r.chargeFreed(one)
 		if one.play != nil {
 			st.performNode(one.s, one.play, one.node)
 			st.known = nil
@@ -425,11 +425,6 @@ func (r *rebuilding) makeGangs() {
 		st.perform(one.s, &queued{kind: one.ev.Wire, op: one.op, message: one.ev.Message, payload: one.ev.Payload,
 			kept: true})
 		st.known = nil
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(r.freed), compareNames) {
-		if s := st.sessions[name.session]; s != nil {
-			st.retireCharge(s, r.freed[name])
-		}
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// The arrays that a controller which has started again knows of (comeback.go): those that its workers have, those that
-// operations under way make, and those that were freed while runs under way read them.
+// The arrays that a controller which has started again knows of (comeback.go): those that its workers have, and those
+// that operations under way make. The memory of what was freed and has not gone is in remains.go.
 
 // heldArray is what workers have of an array.
 type heldArray struct {
@@ -90,34 +90,4 @@ func (r *rebuilding) loseMade(s *session) {
 			r.st.loseWorker(s, w)
 		}
 	})
-}
-
-// chargeFreed counts the arrays that a run under way reads and of which no worker has shards any more: their client has
-// freed them since, and their bytes go when devices are through with the runs that read them. Nothing else knows them;
-// their sizes are those of the program's parameters.
-func (r *rebuilding) chargeFreed(one *reminder) {
-	st := r.st
-	charge := func(at *place, object uint64, p *wire.Array) {
-		name := opName{one.s.id, object}
-		if bytes, err := bytesOf(p); err == nil && r.freed[name] == 0 && object != 0 && one.s.objects[object] == nil &&
-			bytes > 0 && st.isCounted(at, p.GetMemory()) {
-			r.freed[name] = st.ledger.Charge(ledger.Spec{ShardBytes: bytes, Placement: at.memory, Label: "a freed array"})
-		}
-	}
-	if one.play != nil {
-		n := &one.play.g.nodes[one.node]
-		for i := range n.reads {
-			if read := &n.reads[i]; n.program != nil && read.argument < len(n.program.of.info.Parameters) {
-				charge(n.at, one.play.object(read.object), n.program.of.info.Parameters[read.argument])
-			}
-		}
-		return
-	}
-	if m, ok := one.ev.Message.(*wire.Run); ok {
-		if p := one.s.programs[m.Program]; p != nil && len(p.of.info.Parameters) == len(m.Inputs) {
-			for i, object := range m.Inputs {
-				charge(p.place, object, p.of.info.Parameters[i])
-			}
-		}
-	}
 }

@@ -241,6 +241,7 @@ type State struct {
 
 	// Admission.
 	ledger    *ledger.Ledger
+	remaining uint32        // remains so far
 	held      []*gang       // that wait for admission, those that came last at the end
 	stirred   bool          // something has happened that may let one of them go on
 	round     look          // at them

@@ -36,8 +36,9 @@ type worker struct {
 	last    *wire.Heartbeat
 	doing   doing // while it is looked at
 	heard   int64
-	beat    int64    // when last came
-	base    int      // number of its first device in the ledger
+	beat    int64 // when last came
+	base    int   // number of its first device in the ledger
+	remains []*remains
 	refused uint64   // gangs that were admitted and for which it had no memory all the same
 	lacked  shortage // the last of them
 }
@@ -337,6 +338,7 @@ func (st *State) failOn(w *worker) {
 	for _, n := range slices.Sorted(maps.Keys(st.leaving)) {
 		st.outlived(st.leaving[n], w, 0, w.gone)
 	}
+	st.letRemains(w)
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		if c := st.compiles[op]; c.by == w {
 			delete(st.compiles, op)
@@ -384,6 +386,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 				spent = m.Busy[i]
 			}
 			w.hasDone(n)
+			st.endsThere(w, n)
 			if g := st.gangs[n]; g != nil {
 				st.through(g, w, spent, nil)
 			} else {
@@ -395,6 +398,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			if err == nil {
 				err = status.New(status.Internal, "the run failed on worker %s, which gave no reason", w.name)
 			}
+			st.endsThere(w, f.GetNumber())
 			if g := st.gangs[f.GetNumber()]; g != nil {
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)

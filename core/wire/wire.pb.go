@@ -6320,11 +6320,14 @@ func (x *Rejoin) GetSlices() []uint64 {
 
 // What a worker has of a session.
 type Holding struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has loaded, or is loading
-	Arrays        []*HeldArray           `protobuf:"bytes,3,rep,name=arrays,proto3" json:"arrays,omitempty"`
-	Gangs         []*HeldGang            `protobuf:"bytes,4,rep,name=gangs,proto3" json:"gangs,omitempty"` // that are under way, or ended and are not settled
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Session  uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Programs []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has loaded, or is loading
+	Arrays   []*HeldArray           `protobuf:"bytes,3,rep,name=arrays,proto3" json:"arrays,omitempty"`
+	Gangs    []*HeldGang            `protobuf:"bytes,4,rep,name=gangs,proto3" json:"gangs,omitempty"` // that are under way, or ended and are not settled
+	// By local device, where memory is limited: the bytes of what was freed and has not gone, since gangs use it. None
+	// of it is in arrays.
+	Leaving       []int64 `protobuf:"varint,5,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6383,6 +6386,13 @@ func (x *Holding) GetArrays() []*HeldArray {
 func (x *Holding) GetGangs() []*HeldGang {
 	if x != nil {
 		return x.Gangs
+	}
+	return nil
+}
+
+func (x *Holding) GetLeaving() []int64 {
+	if x != nil {
+		return x.Leaving
 	}
 	return nil
 }
@@ -10952,12 +10962,13 @@ const file_wire_proto_rawDesc = "" +
 	"\apending\x18\t \x03(\x04R\apending\x12\x1c\n" +
 	"\tartifacts\x18\b \x03(\x04R\tartifacts\x12\x16\n" +
 	"\x06slices\x18\n" +
-	" \x03(\x04R\x06slicesJ\x04\b\a\x10\b\"\xa0\x01\n" +
+	" \x03(\x04R\x06slicesJ\x04\b\a\x10\b\"\xba\x01\n" +
 	"\aHolding\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bprograms\x18\x02 \x03(\x04R\bprograms\x120\n" +
 	"\x06arrays\x18\x03 \x03(\v2\x18.pathways.wire.HeldArrayR\x06arrays\x12-\n" +
-	"\x05gangs\x18\x04 \x03(\v2\x17.pathways.wire.HeldGangR\x05gangs\"\xb4\x01\n" +
+	"\x05gangs\x18\x04 \x03(\v2\x17.pathways.wire.HeldGangR\x05gangs\x12\x18\n" +
+	"\aleaving\x18\x05 \x03(\x03R\aleaving\"\xb4\x01\n" +
 	"\tHeldArray\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x04R\x06object\x12\x18\n" +
 	"\adevices\x18\x02 \x03(\rR\adevices\x12\x14\n" +

@@ -25,7 +25,7 @@ import (
 // it; abandon hastens that where the driver can.
 
 // gang is this worker's part of one dispatched operation. Only its atomics change once it
-// is enlisted.
+// is enlisted, and remembered, which report.mu guards from then on.
 type gang struct {
 	devicequeue.Gang // what the queues know of it
 	w                *Worker

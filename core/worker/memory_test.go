@@ -99,3 +99,37 @@ func TestDonationTakesNoRoom(t *testing.T) {
 	w.free(19)
 	w.empty()
 }
+
+// A controller that has started again is told of the memory of arrays that were freed while something reads them.
+func TestMemoryThatLeavesIsToldToTheNextController(t *testing.T) {
+	w := limited(t, 2, 1, 4)
+	w.must(w.put(1, 1, 1, w.devices, ramp))
+	move := &wire.Transfer{Op: 2, Object: 2, Array: vector4, Moves: []*wire.Move{{Source: 1, From: 0, To: 1}}}
+	gang := w.dispatch(1, wire.KindTransfer, move, 0) // it waits for the other worker's part
+	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1}}, 0)
+	statustest.OK(t, w.wait(w.put(1, 3, 3, []int{0}, ramp), 0)) // behind the Free
+	w.tellOne(0, wire.KindRestarted, new(wire.Heartbeat))       // has no fields
+	w.until("what the worker has", func() bool { return len(w.held) > 0 && w.held[0].Session == 1 })
+	if h := w.held[0]; len(h.Arrays) != 1 || !slices.Equal(h.Leaving, []int64{16}) {
+		t.Errorf("the worker has %v, want array 3, and 16 bytes that leave", h)
+	}
+	w.dispatchAs(gang, 1, wire.KindTransfer, move, 1)
+	w.must(gang)
+	w.free(1, 2, 3)
+	w.empty()
+}
+
+// Gangs that end behind their session are not remembered: no client will say that it has heard their end.
+func TestGangsOfEndedSessionsAreNotRemembered(t *testing.T) {
+	w := limited(t, 1, 1, 4)
+	gang := w.dispatch(2, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: vector4, Devices: []uint32{0}}, 0)
+	w.tell(wire.KindDrop, &wire.Drop{Session: 2})
+	statustest.Fails(t, "a put whose session has ended", w.wait(gang, 0), status.Cancelled)
+	w.tell(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
+	w.until("what the worker has", func() bool { return len(w.held) > 0 })
+	for _, h := range w.held {
+		if h.Session == 2 {
+			t.Errorf("the worker still has %v", h)
+		}
+	}
+}

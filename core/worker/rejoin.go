@@ -52,8 +52,13 @@ func (r *report) settle(m *wire.Settled) {
 	r.forget(func(e record) bool { return e.session == m.Session && e.op < m.Next && !pending[e.op] })
 }
 
-// drop forgets a session.
-func (r *report) drop(session uint32) {
+// drop forgets a session, of which some gangs are under way.
+func (r *report) drop(session uint32, under []*gang) {
+	r.mu.Lock()
+	for _, g := range under {
+		g.remembered = false
+	}
+	r.mu.Unlock()
 	r.forget(func(e record) bool { return e.session == session })
 }
 
@@ -107,17 +112,24 @@ func (w *Worker) rejoin() error {
 		h := of(key.session)
 		h.Programs = append(h.Programs, key.program)
 	}
-	under := w.gangsOf(of)
-	if err := w.arrays(of); err != nil {
-		return err
-	}
 	r := &w.report
 	r.mu.Lock()
 	for r.sending { // what is sent does not count: the controller does not listen yet
 		r.sent.Wait()
 	}
-	r.sending = true
-	r.ok, r.spent, r.failed = r.ok[:0], r.spent[:0], nil // they are in ended
+	r.sending = true // so that nothing ends unsaid between what follows and this
+	r.mu.Unlock()
+	under := w.gangsOf(of)
+	w.arrays(of)
+	r.mu.Lock()
+	// What has ended is in ended, but for gangs of sessions that were dropped.
+	for _, gang := range r.ok {
+		under.ends(gang)
+	}
+	for _, f := range r.failed {
+		under.ends(f.Number)
+	}
+	r.ok, r.spent, r.failed = r.ok[:0], r.spent[:0], nil
 	for _, e := range r.ended {
 		g := under[e.gang]
 		if g == nil {
@@ -144,9 +156,19 @@ func (w *Worker) rejoin() error {
 	return nil
 }
 
-// gangsOf tells of the gangs that are under way, and returns them by number.
-func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) map[uint64]*wire.HeldGang {
-	under := map[uint64]*wire.HeldGang{}
+// heldGangs are gangs that a Rejoin names, by number.
+type heldGangs map[uint64]*wire.HeldGang
+
+// ends says of a gang that it has ended.
+func (all heldGangs) ends(gang uint64) {
+	if g := all[gang]; g != nil {
+		g.Ended = true
+	}
+}
+
+// gangsOf tells of the gangs that are under way, and returns them.
+func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) heldGangs {
+	under := heldGangs{}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, g := range w.gangs {
@@ -159,7 +181,7 @@ func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) map[uint64]*wire
 }
 
 // arrays tells of the shards of all devices, once these have begun what was sent before and can begin.
-func (w *Worker) arrays(of func(session uint32) *wire.Holding) error {
+func (w *Worker) arrays(of func(session uint32) *wire.Holding) {
 	type key struct {
 		session uint32
 		object  uint64
@@ -186,6 +208,13 @@ func (w *Worker) arrays(of func(session uint32) *wire.Holding) error {
 					a.Bytes, a.Memory = max(a.Bytes, b.Shape().Bytes()), b.Memory()
 				}
 			})
+			q.state.Leaving(func(session uint32, bytes int64) {
+				h := of(session)
+				if h.Leaving == nil {
+					h.Leaving = make([]int64, len(w.queues))
+				}
+				h.Leaving[q.local] += bytes
+			})
 		})
 		select {
 		case <-looked:
@@ -193,7 +222,6 @@ func (w *Worker) arrays(of func(session uint32) *wire.Holding) error {
 			<-looked // of an owner that will come to it, since queues end behind the reader
 		}
 	}
-	return nil
 }
 
 // sendRejoin sends what this worker has, in as many messages as it takes.
@@ -205,7 +233,7 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 			arrays, gangs := someOf(h.Arrays), someOf(h.Gangs)
 			one := &wire.Holding{Session: session, Arrays: h.Arrays[:arrays], Gangs: h.Gangs[:gangs]}
 			if first {
-				one.Programs = h.Programs
+				one.Programs, one.Leaving = h.Programs, h.Leaving
 			}
 			h.Arrays, h.Gangs = h.Arrays[arrays:], h.Gangs[gangs:]
 			all = append(all, &wire.Rejoin{More: true, Holdings: []*wire.Holding{one}})

@@ -53,7 +53,8 @@ type script struct {
 	ended    []map[uint64]error // by worker, then gang
 	spent    []map[uint64]time.Duration
 	compiled []*wire.Compiled
-	waits    [][]string // by worker, as it said last
+	held     []*wire.Holding // of the Rejoins of all workers
+	waits    [][]string      // by worker, as it said last
 	running  [][]*wire.Running
 	goodbye  []error // by worker
 	wanted   int     // Wants
@@ -154,6 +155,7 @@ func (s *script) listen(i int) {
 		case wire.KindRejoin: // ends that it has are not told by themselves
 			m := new(wire.Rejoin)
 			statustest.Check(s.t, wire.Decode(kind, payload, m))
+			s.held = append(s.held, m.Holdings...)
 			for _, h := range m.Holdings {
 				for _, g := range h.Gangs {
 					if _, told := s.ended[i][g.Gang]; g.Ended && !told {

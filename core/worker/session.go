@@ -87,7 +87,7 @@ func (w *Worker) drop(m *wire.Drop) {
 	for _, q := range w.queues {
 		q.soon(func() { q.state.Drop(m.Session) })
 	}
-	w.report.drop(m.Session)
+	w.report.drop(m.Session, under)
 	delete(w.sessions, m.Session)
 	w.recorder.Drop(m.Session)
 	maps.DeleteFunc(w.recordings, func(key recordingKey, _ *observe.Recording) bool { return key.session == m.Session })

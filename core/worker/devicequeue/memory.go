@@ -101,6 +101,16 @@ func (c *Charge) goes() {
 	}
 }
 
+// Leaving calls each for the bytes of what was freed, or has failed, and is in use. Bytes are counted where there is a
+// limit alone.
+func (q *Queue) Leaving(each func(session uint32, bytes int64)) {
+	for c := range q.room.arrays {
+		if c.going {
+			each(c.session, c.bytes)
+		}
+	}
+}
+
 // settle stops counting the bytes, once, when nothing is left that needs them.
 func (c *Charge) settle() {
 	if _, counted := c.of.arrays[c]; counted && c.gone && c.users == 0 {
