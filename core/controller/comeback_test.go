@@ -328,6 +328,22 @@ func TestRunsOfAssembledArraysGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
+// Workers forget a graph that was forgotten just before the controller ended.
+func TestGraphsAreForgottenWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBedThatKeeps(t)
+	told := 0
+	for _, a := range b.startAgain([2][]*wire.HeldGang{}, &wire.Rejoin{Frames: frames(t, wire.KindForget,
+		&wire.Forget{Graphs: []uint64{7}})}) {
+		if m := new(wire.Forget); a.Wire == wire.KindForget && proto.Unmarshal(sent(a), m) == nil &&
+			slices.Equal(m.Graphs, []uint64{7}) {
+			told += len(a.To)
+		}
+	}
+	if told != 2 {
+		t.Errorf("%d workers are told to forget the graph, want 2", told)
+	}
+}
+
 // A play of which workers have some nodes goes on: each worker gets what it lacks of these under the number that it has
 // on the others, and then the rest.
 func TestPlaysGoOnWhenTheControllerStartsAgain(t *testing.T) {

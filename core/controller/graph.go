@@ -401,9 +401,11 @@ func (d *sketch) resolveTransfer(n *node, t *graphs.Transfer) (err error) {
 
 // forgetGraphs releases a session's graphs, and programs that they kept.
 func (st *State) forgetGraphs(s *session, ids []uint64) {
+	var unknown []uint64
 	for _, id := range ids {
 		g := s.graphs[id]
 		if g == nil {
+			unknown = append(unknown, id)
 			continue
 		}
 		delete(s.graphs, id)
@@ -421,5 +423,10 @@ func (st *State) forgetGraphs(s *session, ids []uint64) {
 			workers.union(g.all.workers)
 			st.send(st.connsOf(workers), wire.KindForget, &wire.Forget{Session: s.id, Programs: programs, Graphs: []uint64{id}})
 		}
+	}
+	// A controller that has started again does not know graphs that were forgotten before, and workers may: the message
+	// was lost that told them.
+	if to := st.connsOf(s.told); s.restored && len(unknown) > 0 && len(to) > 0 {
+		st.send(to, wire.KindForget, &wire.Forget{Session: s.id, Graphs: unknown})
 	}
 }
