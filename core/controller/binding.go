@@ -19,15 +19,30 @@ type binding struct {
 	numbers []int        // in the ledger, by virtual device
 	islands []*island    // by virtual device
 	workers set          // slots
+
+	// Of the workers, as a client is told.
+	at        []*worker        // by span
+	processes []*wire.Process  // each once
+	brings    []*wire.Platform // of the devices, each once
 }
 
-// bind returns the binding of a view. Workers of it that have gone have kept their slots.
+// bind returns the binding of a view: that which it made last, where it is of the same view, as for clients that begin
+// one after the other. Workers of the view that have gone have kept their slots.
 func (st *State) bind(view *placement.View) *binding {
+	if st.bound != nil && st.bound.view == view {
+		return st.bound
+	}
 	n := view.Len()
 	b := &binding{view: view, spans: spans(view.Spans()), slots: make([]int, 0, n), numbers: make([]int, 0, n),
 		islands: make([]*island, 0, n)}
+	st.bound = b
 	for _, span := range b.spans {
 		w := st.memberOf(span.Worker)
+		b.at = append(b.at, w)
+		if !b.workers.has(w.slot) {
+			b.processes = append(b.processes, w.process)
+			b.knowPlatform(w.offer.Platform)
+		}
 		b.workers.add(w.slot)
 		for k := range int(span.Count) {
 			b.slots = append(b.slots, w.slot)

@@ -34,17 +34,12 @@ func (st *State) platformsFor(h *wire.Hello) ([]string, error) {
 	return h.Platforms, nil
 }
 
-// knowPlatform has a session's welcome, and its report, tell a platform of its devices.
-func (s *session) knowPlatform(m *wire.Welcome, p *wire.Platform) {
-	switch {
-	case slices.Contains(s.platforms, p.GetName()):
-		return
-	case len(s.platforms) == 0:
-		m.Platform = p
-	default:
-		m.MorePlatforms = append(m.MorePlatforms, p)
+// knowPlatform adds a platform of devices, unless it is known.
+func (b *binding) knowPlatform(p *wire.Platform) {
+	known := func(other *wire.Platform) bool { return other.GetName() == p.GetName() }
+	if !slices.ContainsFunc(b.brings, known) {
+		b.brings = append(b.brings, p)
 	}
-	s.platforms = append(s.platforms, p.GetName())
 }
 
 // platformIn returns the place of a worker's platform among a session's.

@@ -87,6 +87,21 @@ func (st *State) keepOffer(s *session, b *binding) {
 
 // tellOffer sends a session's client the offer.
 func (st *State) tellOffer(s *session) {
+	if t := &st.offers; t.from != s.binding || t.to != s.offered || !slices.Equal(t.platforms, s.platforms) {
+		*t = offers{s.binding, s.offered, s.platforms, st.describeOffer(s)}
+	}
+	// Who has taken what the next start does not know could not come back.
+	st.sendKept(s.to(), wire.KindRebind, st.offers.m)
+}
+
+// offers is what clients were told last. Most sessions have the same devices, and are told the same.
+type offers struct {
+	from, to  *binding
+	platforms []string
+	m         *wire.Rebind
+}
+
+func (st *State) describeOffer(s *session) *wire.Rebind {
 	b := s.offered
 	m := &wire.Rebind{Epoch: b.view.Epoch()}
 	var told set
@@ -104,7 +119,7 @@ func (st *State) tellOffer(s *session) {
 		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.platformIn(s.platforms),
 			w.offer.Devices[at.Local], onHost[w.process.Host]))
 	}
-	st.sendKept(s.to(), wire.KindRebind, m) // who has taken what the next start does not know could not come back
+	return m
 }
 
 // rebindLater takes a client's answer to an offer.

@@ -228,34 +228,30 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	there := st.workersHere()
-	at := make([]*worker, len(s.spans))
-	var seen set
-	for i, span := range s.spans {
-		w := st.memberOf(span.Worker)
-		at[i] = w
-		if seen.has(w.slot) {
-			continue
+	s.workers.each(func(slot int) { st.workers[slot].views++ })
+	m.Workers = slices.Clip(s.processes)
+	for i, p := range s.brings {
+		s.platforms = append(s.platforms, p.GetName())
+		if i == 0 {
+			m.Platform = p
+		} else {
+			m.MorePlatforms = append(m.MorePlatforms, p)
 		}
-		seen.add(w.slot)
-		w.views++
-		m.Workers = append(m.Workers, w.process)
-		s.knowPlatform(m, w.offer.Platform)
 	}
-	view, spans, platforms := s.view, s.spans, s.platforms
-	return func() { describeDevices(m, view, spans, platforms, at, there) }
+	platforms, b := s.platforms, s.binding
+	return func() { describeDevices(m, b, platforms, there) }
 }
 
-// describeDevices fills in the devices of a session's welcome, which are in spans at some workers of those that were
-// there when the session began. It reads only what does not change.
-func describeDevices(m *wire.Welcome, view *placement.View, spans []*wire.Span, platforms []string,
-	at, there []*worker) {
+// describeDevices fills in the devices of a session's welcome, at some workers of those that were there when the
+// session began. It reads only what does not change.
+func describeDevices(m *wire.Welcome, b *binding, platforms []string, there []*worker) {
 	onHost := sharingHosts(there)
-	for i, span := range spans {
-		w := at[i]
+	for i, span := range b.spans {
+		w := b.at[i]
 		platform := w.platformIn(platforms)
 		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
 			d := len(m.Devices)
-			m.Devices = append(m.Devices, describeDevice(d, span.Worker, uint32(view.Device(d).Island.Index), platform,
+			m.Devices = append(m.Devices, describeDevice(d, span.Worker, uint32(b.view.Device(d).Island.Index), platform,
 				local, onHost[w.process.Host]))
 		}
 	}

@@ -199,6 +199,8 @@ type State struct {
 	reach     uint64                 // changes when a worker is lost, and with exclusive slices: see alive
 	stopping  bool                   // the cluster stops: all are told to leave
 	islands   []*island              // by index
+	bound     *binding               // what bind returned last
+	offers    offers                 // of new bindings, that clients were told last
 	sessions  map[uint32]*session
 	session   uint32    // number given last
 	waiting   []waiting // for devices, those that asked last at the end

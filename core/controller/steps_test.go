@@ -151,6 +151,19 @@ var stepCases = []stepCase{
 	{name: "worker lost", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
 		b.step(Event{Kind: Lost, Conn: b.workers[len(b.workers)-1-i], Err: errLeft})
 	}},
+	{name: "tick, a worker is lost", workers: 10000, devices: 4, sessions: 250,
+		begin: func(b *bed) { b.step(Event{Kind: Lost, Conn: b.workers[0], Err: errLeft}) },
+		again: func(b *bed, i int) { b.step(Event{Kind: Tick}) }},
+	{name: "worker comes back", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
+		b.step(Event{Kind: Lost, Conn: b.workers[i], Err: errLeft})
+		b.conns++
+		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: make([]*wire.LocalDevice, 4)}
+		for d := range offer.Devices {
+			offer.Devices[d] = &wire.LocalDevice{Local: uint32(d)}
+		}
+		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
+			Name: fmt.Sprint("w", i), Worker: offer}})
+	}},
 	{name: "heartbeat", workers: 10000, devices: 4, again: func(b *bed, i int) {
 		b.say(b.workers[i], wire.KindHeartbeat, &wire.Heartbeat{})
 	}},

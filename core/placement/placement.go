@@ -69,6 +69,7 @@ type Worker struct {
 	Island  *Island
 	numbers []int // of its devices in the island, by local device
 	gone    bool
+	mark    uint64 // Map.mark, where compare has found it in a view
 }
 
 // load is what a device is granted to.
@@ -97,6 +98,23 @@ type Map struct {
 	exclusive int // number of exclusive slices
 	queue     queue
 	scratch   scratch
+	mark      uint64
+
+	same same
+}
+
+// same is what sessions have in common while workers stay the same; its fields are nil where that is not known. So what
+// takes time in proportion to the workers is done once for many sessions.
+type same struct {
+	whole  *View             // of all devices of some platforms: what View returned last
+	of     []string          // these
+	agreed map[string]string // versions that Agree has compared with all workers'
+
+	view *View               // that was compared last
+	free []*Worker           // of which it has no devices, in their order
+	lost []int               // of its runs, those whose workers have left
+	by   map[*Worker]*Worker // what Rebind has put in their places last
+	next *View               // the view that it made so; nil if none
 }
 
 // Device is the physical device that a virtual device stands for.
@@ -141,6 +159,7 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 		return cmp.Or(CompareNames(a.Offer.Name, b.Offer.Name), cmp.Compare(a.Offer.Worker, b.Offer.Worker))
 	})
 	is.members = slices.Insert(is.members, at, w)
+	m.same = same{}
 	if m.workers == nil {
 		m.workers = map[uint64]*Worker{}
 	}
@@ -241,6 +260,9 @@ func differ(a, b string) (string, string) {
 //
 // Errors: FAILED_PRECONDITION; the message names both sides.
 func (m *Map) Agree(who string, versions map[string]string) error {
+	if m.same.agreed != nil && maps.Equal(m.same.agreed, versions) {
+		return nil
+	}
 	keys := slices.Sorted(maps.Keys(versions))
 	for _, is := range m.islands {
 		for _, w := range is.members {
@@ -252,6 +274,7 @@ func (m *Map) Agree(who string, versions map[string]string) error {
 			}
 		}
 	}
+	m.same.agreed = maps.Clone(versions)
 	return nil
 }
 
@@ -272,6 +295,7 @@ func (m *Map) Leave(worker uint64) {
 		w.Island.taken[n] = false
 	}
 	w.Island.members = slices.DeleteFunc(w.Island.members, func(o *Worker) bool { return o == w })
+	m.same = same{}
 }
 
 // Platform returns the platform of an island's devices; "" while it has no workers.

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -29,32 +30,35 @@ func (v *View) Epoch() uint64 { return v.epoch + 1 }
 // session's slices and requests are of that view from then on, and Retire is owed for it in place of the view before.
 // The caller may exclude workers by usable.
 func (m *Map) Rebind(session uint32, v *View, usable func(worker uint64) bool, occupied Occupied) *View {
-	replaced, free := map[*Worker]*Worker{}, m.without(v)
-	var next *View
-	for i, r := range v.runs {
-		if !r.worker.gone {
-			continue
-		}
-		by, looked := replaced[r.worker]
-		if !looked {
-			shared := m.sharedFor(session, r.worker, occupied)
-			by = m.replacement(r.worker, free, func(w *Worker) bool { return usable(w.Offer.Worker) && !shared(w) })
-			replaced[r.worker] = by
-			free = slices.DeleteFunc(free, func(w *Worker) bool { return w == by })
-		}
-		if by == nil {
-			continue
-		}
-		if next == nil {
-			next = &View{runs: slices.Clone(v.runs), at: v.at, sized: v.sized, epoch: v.epoch + 1}
-		}
-		next.runs[i].worker = by
-	}
-	if next == nil {
+	known := m.compare(v)
+	if len(known.free) == 0 || len(known.lost) == 0 {
 		return nil
 	}
-	m.move(session, v, next)
-	return next
+	free, by := known.free, map[*Worker]*Worker{}
+	for _, i := range known.lost {
+		lost := v.runs[i].worker
+		if _, looked := by[lost]; looked {
+			continue
+		}
+		shared := m.sharedFor(session, lost, occupied)
+		by[lost] = m.replacement(lost, free, func(w *Worker) bool { return usable(w.Offer.Worker) && !shared(w) })
+		free = slices.DeleteFunc(slices.Clone(free), func(w *Worker) bool { return w == by[lost] })
+	}
+	maps.DeleteFunc(by, func(_, w *Worker) bool { return w == nil })
+	if len(by) == 0 {
+		return nil
+	}
+	if known.next == nil || !maps.Equal(known.by, by) {
+		next := &View{runs: slices.Clone(v.runs), at: v.at, sized: v.sized, epoch: v.epoch + 1}
+		for _, i := range known.lost {
+			if w := by[v.runs[i].worker]; w != nil {
+				next.runs[i].worker = w
+			}
+		}
+		known.by, known.next = by, next
+	}
+	m.move(session, v, known.next)
+	return known.next
 }
 
 // sharedFor returns a function that reports whether other sessions have slices, arrays or computations on those devices
@@ -82,20 +86,27 @@ func (m *Map) sharedFor(session uint32, lost *Worker, occupied Occupied) func(*W
 	}
 }
 
-// without returns the workers of which a view has no devices, in their order.
-func (m *Map) without(v *View) (free []*Worker) {
-	has := map[*Worker]bool{}
-	for _, r := range v.runs {
-		has[r.worker] = true
+// compare finds what a view has of the workers that are there, and lacks.
+func (m *Map) compare(v *View) *same {
+	known := &m.same
+	if known.view == v {
+		return known
+	}
+	known.view, known.free, known.lost, known.by, known.next = v, nil, nil, nil, nil
+	m.mark++
+	for i, r := range v.runs {
+		if r.worker.mark = m.mark; r.worker.gone {
+			known.lost = append(known.lost, i)
+		}
 	}
 	for _, is := range m.islands {
 		for _, w := range is.members {
-			if !has[w] {
-				free = append(free, w)
+			if w.mark != m.mark {
+				known.free = append(known.free, w)
 			}
 		}
 	}
-	return free
+	return known
 }
 
 // replacement returns the one of some workers that takes the place of one which has left; nil if there is none.
@@ -148,7 +159,7 @@ func (m *Map) Lacks(session uint32, v *View, occupied Occupied) string {
 	text := fmt.Sprintf("%d of its %s wait for %s of island %s, with %s each", devices, status.Count(v.Len(), "device"),
 		status.Count(len(workers), "worker"), first.Island.Name, first.describeDevices())
 	shared := m.sharedFor(session, first, occupied)
-	for _, w := range m.without(v) {
+	for _, w := range m.compare(v).free {
 		switch {
 		case w.Island != first.Island:
 			text += fmt.Sprintf("; %s is of island %s", w.Name, w.Island.Name)

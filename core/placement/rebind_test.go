@@ -170,3 +170,32 @@ func TestRebindProperties(t *testing.T) {
 		}
 	})
 }
+
+// Sessions that have all devices have one view, and one view of the next epoch: what takes time in proportion to the
+// workers is done once for all of them, and anew when a worker has come or gone.
+func TestSessionsOfAllDevicesShareTheirViews(t *testing.T) {
+	var m Map
+	join(t, &m, offer(1, "", 1))
+	join(t, &m, offer(2, "", 1))
+	v := m.View()
+	if m.View() != v {
+		t.Error("two sessions have views of their own")
+	}
+	m.Leave(2)
+	if got := list(m.View()); got != "1.0/0" {
+		t.Errorf("a view of the workers that are left is %q", got)
+	}
+	join(t, &m, offer(3, "", 1))
+	next := m.Rebind(1, v, anyWorker, nil)
+	if next == nil || m.Rebind(2, v, anyWorker, nil) != next {
+		t.Error("two sessions are bound anew to views of their own")
+	}
+	if m.Rebind(3, v, func(uint64) bool { return false }, nil) != nil {
+		t.Error("a session is bound to a worker that it cannot use")
+	}
+	m.Leave(3)
+	join(t, &m, offer(4, "", 1))
+	if got := list(m.Rebind(1, next, anyWorker, nil)); got != "1.0/0 4.0/0" {
+		t.Errorf("the view after the second loss is %q", got)
+	}
+}

@@ -39,8 +39,11 @@ func (v *View) add(w *Worker, local, count int) {
 }
 
 // View returns a view of all devices that the cluster has now, or of those of some platforms: the first one's, then the
-// next one's.
+// next one's. While no worker comes or goes, it returns the same one again.
 func (m *Map) View(platforms ...string) *View {
+	if m.same.whole != nil && slices.Equal(m.same.of, platforms) {
+		return m.same.whole
+	}
 	n := 0
 	for _, w := range m.workers {
 		n += w.Devices
@@ -51,6 +54,7 @@ func (m *Map) View(platforms ...string) *View {
 			v.add(w, 0, w.Devices)
 		}
 	}
+	m.same.whole, m.same.of = v, slices.Clone(platforms)
 	return v
 }
 
