@@ -12,10 +12,10 @@ SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]  # bytes a d
 QUICK = [4 << 10, 1 << 20, 16 << 20]
 RESULTS = 4 << 30  # bytes of all results together, at most
 TITLES = {"ours": "Open Pathways", "gloo": "JAX with gloo", "torch": "PyTorch with gloo", "one": "JAX in one process"}
-COPIES, PASSES = "memcpy", "the passes alone"
+COPIES, PASSES = "memcpy", "the same copies in C"
 BESIDE = ("gloo", "torch", "one", COPIES, PASSES)
 LARGE = 1 << 20  # from here on three times gloo's speed is wanted, below it one and a half
-BOUND = 64 << 20  # from here on half of memcpy's speed is wanted, and what the passes take is measured
+BOUND = 64 << 20  # from here on half of memcpy's speed is wanted, and the same copies in C take a turn
 LONG_ROUNDS = 3  # of those that take long, in seconds: sizes from BOUND on
 
 
@@ -94,7 +94,7 @@ def run(quick, chosen, had, keep):
     rounds, seconds = (3, 0.1) if quick else (5, 0.2)
     out = {"rows": had.get("rows", []), "left out": had.get("left out", {})}
     done = {(row["operation"], row["workers"], row["size"]) for row in out["rows"]}
-    heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES, "passes"])
+    heads = "".join(f"ours / {title}".rjust(22) for title in ["gloo", "PyTorch", "one process", COPIES, "C"])
     print(f"{'collectives':27}{heads}{'ours, ms':>12}")
     for workers in WORKERS:
         wanted = [

@@ -1,12 +1,12 @@
-// The passes over memory that a collective takes where each participant has memory of its own and shares a window with
-// the others, in the order in which transport/collective takes them. Nobody waits for anybody during a call, so what a
-// window holds may be of another round: this is the time that the memory takes, and no collective.
+// Collectives of processes that each have memory of their own and share windows, with the copies and folds of
+// transport/collective, in its order and in rounds of its size, and nothing else: the least that this way takes.
 //
 //     passes OPERATION PROCESSES BYTES CALLS
 //
 // prints the seconds of all calls. A participant brings BYTES of float32.
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,12 @@
 enum { BLOCK = 2 << 20, CACHED = 2048, PROCESSES = 64 };
 
 static int processes, me;
-static char* window[PROCESSES];  // what each process writes: a block of a round, and one of what it has folded
+static char* window[PROCESSES];  // what each process writes: a block of this round, and that of the one before
 static float *operand, *result;
+static pthread_barrier_t* together;
+
+// meet returns when the windows of a round are written: so all are through with the round before.
+static void meet(void) { pthread_barrier_wait(together); }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -60,58 +64,80 @@ static void fold(float* to, const float** from, int count, size_t bytes) {
   }
 }
 
+static char* block(int p, int round) { return window[p] + round % 2 * BLOCK; }
+
 // What process p has written of a round for process q: a piece for each process but p.
-static char* piece(int p, int q, size_t each) { return window[p] + (q - (q > p)) * each; }
+static char* piece(int p, int q, size_t each, int round) { return block(p, round) + (q - (q > p)) * each; }
 
 static void all_gather(size_t bytes) {
-  for (size_t at = 0; at < bytes; at += BLOCK) {
+  int round = 0;
+  for (size_t at = 0; at < bytes; at += BLOCK, round++) {
     size_t n = smaller(BLOCK, bytes - at);
-    char* in = (char*)operand + at, *out = (char*)result + at;
-    memcpy(window[me], in, n);
-    for (int p = 0; p < processes; p++) stream(out + p * bytes, p == me ? in : window[p], n);
+    char *in = (char*)operand + at, *out = (char*)result + at;
+    memcpy(block(me, round), in, n);
+    meet();
+    for (int p = 0; p < processes; p++) stream(out + p * bytes, p == me ? in : block(p, round), n);
   }
 }
 
 // An all-to-all or, where folds is set, a reduce-scatter: the parts of an operand go to one process each.
-static void parts(size_t bytes, int folds) {
+static void parts(size_t bytes, bool folds) {
   size_t part = bytes / processes, each = BLOCK / (processes - 1) & ~63;
   const float* from[PROCESSES];
-  for (size_t at = 0; at < part; at += each) {
+  int round = 0;
+  for (size_t at = 0; at < part; at += each, round++) {
     size_t n = smaller(each, part - at);
-    char* in = (char*)operand + at, *out = (char*)result + at;
+    char *in = (char*)operand + at, *out = (char*)result + at;
     for (int q = 0; q < processes; q++)
-      if (q != me) memcpy(piece(me, q, each), in + q * part, n);
+      if (q != me) memcpy(piece(me, q, each, round), in + q * part, n);
+    meet();
     for (int p = 0; p < processes; p++) {
-      from[p] = (float*)(p == me ? in + me * part : piece(p, me, each));
+      from[p] = (float*)(p == me ? in + me * part : piece(p, me, each, round));
       if (!folds) stream(out + p * part, from[p], n);
     }
     if (folds) fold((float*)out, from, processes, n);
   }
 }
 
-static void all_to_all(size_t bytes) { parts(bytes, 0); }
+static void all_to_all(size_t bytes) { parts(bytes, false); }
 
-static void reduce_scatter(size_t bytes) { parts(bytes, 1); }
+static void reduce_scatter(size_t bytes) { parts(bytes, true); }
 
-// Two fold everything each. Of more, each folds a part of a block, and shows it to the others.
+// Two fold everything each. Of more, each folds a part of a block, and shows it to the others in a round of its own.
 static void all_reduce(size_t bytes) {
   const float* from[PROCESSES];
-  for (size_t at = 0; at < bytes; at += BLOCK) {
-    size_t n = smaller(BLOCK, bytes - at), part = processes == 2 ? n : n / processes & ~63;
-    char* in = (char*)operand + at, *out = (char*)result + at;
+  int round = 0;
+  for (size_t at = 0; at < bytes; at += BLOCK, round++) {
+    size_t n = smaller(BLOCK, bytes - at), part = n / processes;
+    char *in = (char*)operand + at, *out = (char*)result + at;
     if (processes == 2) {
-      memcpy(window[me], in, n);
-      from[0] = (float*)in, from[1] = (float*)window[!me];
+      memcpy(block(me, round), in, n);
+      meet();
+      from[0] = (float*)in, from[1] = (float*)block(!me, round);
       fold((float*)out, from, 2, n);
       continue;
     }
     for (int q = 0; q < processes; q++)
-      if (q != me) memcpy(piece(me, q, part), in + q * part, part);
-    for (int p = 0; p < processes; p++) from[p] = (float*)(p == me ? in + me * part : piece(p, me, part));
+      if (q != me) memcpy(piece(me, q, part, 0), in + q * part, part);
+    meet();
+    for (int p = 0; p < processes; p++) from[p] = (float*)(p == me ? in + me * part : piece(p, me, part, 0));
     fold((float*)(out + me * part), from, processes, part);
-    memcpy(window[me] + BLOCK, out + me * part, part);
+    memcpy(block(me, 1), out + me * part, part);
+    meet();
     for (int p = 0; p < processes; p++)
-      if (p != me) memcpy(out + p * part, window[p] + BLOCK, part);
+      if (p != me) memcpy(out + p * part, block(p, 1), part);
+  }
+}
+
+// Fails where the result is not what it has to be: process p has brought p + 1, everywhere.
+static void check(bool folds, size_t results) {
+  size_t n = results / sizeof *result;
+  for (size_t i = 0; i < n; i++) {
+    float want = folds ? processes * (processes + 1) / 2.f : i / (n / processes) + 1.f;
+    if (result[i] != want) {
+      fprintf(stderr, "process %d has %g at %zu, want %g\n", me, result[i], i, want);
+      exit(1);
+    }
   }
 }
 
@@ -141,7 +167,7 @@ int main(int argc, char** argv) {
   if (passes == all_gather) results *= processes;
   if (passes == reduce_scatter) results /= processes;
   for (int p = 0; p < processes; p++) window[p] = memory(2 * BLOCK, MAP_SHARED);
-  pthread_barrier_t* together = memory(sizeof *together, MAP_SHARED);
+  together = memory(sizeof *together, MAP_SHARED);
   pthread_barrierattr_t shared;
   pthread_barrierattr_init(&shared);
   pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
@@ -149,15 +175,19 @@ int main(int argc, char** argv) {
   for (me = 0; me < processes - 1; me++)
     if (!fork()) break;
   operand = memory(bytes, MAP_PRIVATE), result = memory(results, MAP_PRIVATE);
+  for (size_t i = 0; i < bytes / sizeof *operand; i++) operand[i] = me + 1;
   passes(bytes);
-  pthread_barrier_wait(together);
+  meet();
   double start = now();
   for (int i = 0; i < calls; i++) {
     passes(bytes);
-    pthread_barrier_wait(together);
+    meet();
   }
+  double seconds = now() - start;
+  check(passes == all_reduce || passes == reduce_scatter, results);
   if (me < processes - 1) return 0;
-  printf("%.9f\n", now() - start);
-  while (wait(NULL) > 0) continue;
+  for (int status; wait(&status) > 0;)
+    if (status) return 1;
+  printf("%.9f\n", seconds);
   return 0;
 }

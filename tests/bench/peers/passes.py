@@ -1,4 +1,4 @@
-"""The passes over memory of a collective of N processes, without the collective: passes.c says which.
+"""Collectives of N processes by a program of C that does nothing else, in the way of transport/collective: passes.c.
 
 python passes.py N
 """
