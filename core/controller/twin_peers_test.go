@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -24,9 +25,10 @@ func (w *twin) joinWorker() {
 	}
 	w.workers[w.conns] = &twinWorker{met: map[uint64]bool{}, assembled: map[[2]uint64]bool{},
 		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
-		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]uint32{}, compiles: map[uint64]bool{}}
-	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer}})
+		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]*twinGang{}, compiles: map[uint64]bool{},
+		locals: map[uint32][]uint32{}, first: map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},
+		ended: map[uint64]*twinGang{}, arrays: map[[2]uint64]*twinArray{}, donates: map[[2]uint64]bool{}}
+	w.join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer})
 }
 
 func (w *twin) joinClient() {
@@ -34,13 +36,19 @@ func (w *twin) joinClient() {
 	w.clients[w.conns] = &twinClient{conn: w.conns, graphs: map[uint64]*wire.Graph{}, ended: map[uint64]error{},
 		programs: map[uint64][]uint32{}, rows: map[uint64][]uint32{}, waiting: map[uint64][]uint32{},
 		failing: map[uint64]bool{},
-		where:   map[uint64][]uint32{}}
+		where:   map[uint64][]uint32{}, rebound: map[uint32]uint64{}, messages: map[uint64]twinMessage{},
+		compiles: map[uint64]*wire.Compile{}, everyGraph: map[uint64]*wire.Graph{}, assembles: map[uint64]*wire.Assemble{}}
 	devices := 0
 	if more := rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "vacant"); more > 0 {
 		devices = w.st.layout.View().Len() + more
 	}
-	w.step(Event{Kind: Join, Conn: w.conns, Message: &wire.Hello{
-		Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices), Elastic: devices > 0}})
+	w.join(&wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: fmt.Sprintf("c%d", w.conns), Devices: uint32(devices),
+		Elastic: devices > 0})
+}
+
+func (w *twin) join(h *wire.Hello) {
+	w.hellos[w.conns] = proto.CloneOf(h)
+	w.step(Event{Kind: Join, Conn: w.conns, Message: h, Lease: w.lease()})
 }
 
 func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
@@ -82,6 +90,12 @@ func (w *twin) submits(c *twinClient) {
 		}
 		return 1e6
 	}
+	whole := func(on ...uint32) uint64 { // one that is not assembled: clients let no graph read such
+		if o := object(on...); c.assembles[o] == nil || !w.config.Keeps {
+			return o
+		}
+		return 1e6
+	}
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	next := func() uint64 { c.op++; return c.op }
 	fresh := func(on []uint32) uint64 {
@@ -91,7 +105,7 @@ func (w *twin) submits(c *twinClient) {
 	}
 	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch",
 		"transfer", "transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play",
-		"forget graph"}).Draw(t, "what")
+		"forget graph", "settled"}).Draw(t, "what")
 	if len(c.programs) == 0 && what == "run" && len(c.waiting) == 0 {
 		what = "compile"
 	}
@@ -102,7 +116,10 @@ func (w *twin) submits(c *twinClient) {
 	case "rebind":
 		c.rebinding = true
 		m := &wire.Rebind{Epoch: c.offered}
-		c.offered = 0
+		c.epoch, c.offered = c.offered, 0
+		for _, d := range c.lacks {
+			c.rebound[d] = c.op
+		}
 		w.say(c.conn, wire.KindRebind, m)
 	case "compile":
 		rows := devices()
@@ -196,7 +213,7 @@ func (w *twin) submits(c *twinClient) {
 		c.object += uint64(len(g.Nodes))
 		c.op += uint64(len(g.Nodes)) - 1
 		for local := range uint64(g.Inputs) {
-			m.Inputs = append(m.Inputs, object(readOn(c, g, local+1)...))
+			m.Inputs = append(m.Inputs, whole(readOn(c, g, local+1)...))
 		}
 		for _, o := range g.Outputs {
 			n, made := g.Nodes[o-uint64(g.Inputs)-1], m.First+o-uint64(g.Inputs)-1
@@ -219,6 +236,8 @@ func (w *twin) submits(c *twinClient) {
 		id, _ := pick(w, c.graphs, "graph")
 		delete(c.graphs, id)
 		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 77}})
+	case "settled":
+		w.say(c.conn, wire.KindSettled, &wire.Settled{Next: c.op + 1, Pending: c.pending()})
 	case "abort":
 		if c.op > 0 {
 			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
@@ -267,10 +286,14 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 		m = &wire.Completed{Failed: []*wire.Failure{{Number: gang, Status: bad}}}
 	case 8: // what is not its to report does nothing
 		other := rapid.Uint64Range(0, w.st.gang+1).Draw(w.t, "other")
-		if worker.gangs[other] == 0 {
+		if worker.gangs[other] == nil {
 			m.Ok = append(m.Ok, other, gang)
 		}
 	}
-	delete(worker.gangs, gang)
+	if len(m.Failed) > 0 {
+		worker.ends(gang, bad)
+	} else {
+		worker.ends(gang, nil)
+	}
 	w.say(number, wire.KindCompleted, m)
 }

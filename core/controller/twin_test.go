@@ -1,14 +1,15 @@
 package controller
 
 import (
+	"flag"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -17,6 +18,7 @@ import (
 // whatever they do.
 type twin struct {
 	t        *rapid.T
+	bare     *testing.T
 	st       *State
 	config   Config
 	now      int64
@@ -27,7 +29,11 @@ type twin struct {
 	isWorker map[uint64]bool             // processes that are workers, or were
 	sent     map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
 	memory   int64                       // of each device of workers
-	first    map[[2]uint64]uint64        // the last operation dispatched, by session and virtual device
+	// Of a controller that may start again, see twin_restart_test.go:
+	hellos map[uint64]*wire.Hello
+	disk   map[string]map[string][]byte
+	deaf   map[uint64]bool // to whom nothing comes any more
+	mute   map[uint64]bool // of whom nothing comes any more
 }
 
 type twinWorker struct {
@@ -35,13 +41,22 @@ type twinWorker struct {
 	assembled map[[2]uint64]bool // arrays, by session
 	process   uint64
 	devices   map[uint32][]uint64 // workers of a session's virtual devices
+	locals    map[uint32][]uint32 // by virtual device
 	graphs    map[[2]uint64]*wire.Graph
 	last      uint64
 	known     map[uint32]bool
 	loaded    map[[2]uint64]bool
-	loads     []*wire.Loaded    // to be told
-	gangs     map[uint64]uint32 // to be reported: session
+	loads     []*wire.Loaded       // to be told
+	gangs     map[uint64]*twinGang // to be reported
 	compiles  map[uint64]bool
+	first     map[[2]uint64]uint64 // the last operation dispatched, by session and virtual device
+	did       map[[2]uint64]bool   // operations, by session
+	ended     map[uint64]*twinGang // and not settled
+	arrays    map[[2]uint64]*twinArray
+	donates   map[[2]uint64]bool // programs, by session
+	// The controller has started again, and has yet to tell of these:
+	stale  map[[2]uint64]*wire.Graph
+	untold map[uint32]bool
 }
 
 type twinClient struct {
@@ -63,6 +78,15 @@ type twinClient struct {
 	// The epoch of an offer to be answered, 0 where there is none; and whether the answer is in the queue.
 	offered   uint64
 	rebinding bool
+	// What it says to the next start of the controller.
+	epoch      uint64
+	lacks      []uint32 // devices of the offer
+	rebound    map[uint32]uint64
+	messages   map[uint64]twinMessage
+	compiles   map[uint64]*wire.Compile
+	everyGraph map[uint64]*wire.Graph
+	assembles  map[uint64]*wire.Assemble
+	frees      []twinMessage
 }
 
 func (w *twin) step(ev Event) {
@@ -94,6 +118,12 @@ func (w *twin) step(ev Event) {
 }
 
 func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
+	if c := w.clients[conn]; c != nil {
+		c.remembers(kind, m)
+	}
+	if w.mute[conn] {
+		return
+	}
 	payload := statustest.Value(proto.Marshal(m)).OK(w.t)
 	got := statustest.Value(Decode(kind, payload)).OK(w.t)
 	w.step(Event{Kind: Message, Conn: conn, Wire: kind, Message: got, Payload: payload})
@@ -105,7 +135,7 @@ func (w *twin) see(a Action) {
 	case Welcome:
 		if c := w.clients[a.To[0]]; c != nil {
 			a.Complete()
-			c.session, c.devices = a.Message.Session, len(a.Message.Devices)
+			c.session, c.devices, c.epoch = a.Message.Session, len(a.Message.Devices), 1
 		}
 		if x := w.workers[a.To[0]]; x != nil {
 			x.process = a.Message.Process
@@ -119,11 +149,17 @@ func (w *twin) see(a Action) {
 	case Close:
 		delete(w.clients, a.To[0])
 		return
+	case Keep:
+		w.keep(a)
+		return
 	case Send:
 	default:
 		return
 	}
 	for _, to := range a.To {
+		if w.deaf[to] {
+			continue
+		}
 		worker, client := w.workers[to], w.clients[to]
 		switch {
 		case worker != nil:
@@ -192,20 +228,23 @@ func ends(moves []*wire.Move) (on []uint32) {
 
 // dispatched checks that a gang is the same for all workers, and that a session's
 // operations come in order on each device. Op is 0 of what has no end.
-func (w *twin) dispatched(gang uint64, what string, session uint32, op uint64, on []uint32) {
+func (w *twin) dispatched(worker *twinWorker, gang uint64, what string, session uint32, op uint64, on []uint32) {
 	if seen, ok := w.gangs[gang]; ok {
 		if seen != what {
 			w.t.Fatalf("gang %d is %s for one worker and %s for another", gang, seen, what)
 		}
-		return
 	}
 	w.gangs[gang] = what
 	for _, d := range on {
-		at := [2]uint64{uint64(session), uint64(d)}
-		if op < w.first[at] {
-			w.t.Fatalf("operation %d of session %d is dispatched on device %d after operation %d", op, session, d, w.first[at])
+		if all := worker.devices[session]; int(d) >= len(all) || all[d] != worker.process {
+			continue
 		}
-		w.first[at] = op
+		at := [2]uint64{uint64(session), uint64(d)}
+		if op < worker.first[at] {
+			w.t.Fatalf("operation %d of session %d is dispatched on device %d after operation %d", op, session, d,
+				worker.first[at])
+		}
+		worker.first[at] = op
 	}
 }
 
@@ -217,7 +256,10 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 		if c.offered != 0 || len(m.Devices) == 0 || len(m.Workers) == 0 {
 			w.t.Fatalf("session %d is made the offer %v", c.session, m)
 		}
-		c.offered = m.Epoch
+		c.offered, c.lacks = m.Epoch, nil
+		for _, d := range m.Devices {
+			c.lacks = append(c.lacks, d.Number)
+		}
 	case wire.KindCompleted:
 		m := new(wire.Completed)
 		w.into(a, m)
@@ -231,6 +273,9 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 		m := new(wire.Compiled)
 		w.into(a, m)
 		rows, ok := c.waiting[m.Program]
+		if !ok && w.config.Starts > 1 {
+			return
+		}
 		if !ok {
 			w.t.Fatalf("program %d is compiled and was not asked for", m.Program)
 		}
@@ -257,25 +302,24 @@ func (w *twin) ends(c *twinClient, op uint64, err error) {
 // TestRulesHoldUnderRandomEvents keeps the rules of the package's contract under random
 // events.
 func TestRulesHoldUnderRandomEvents(t *testing.T) {
+	bare := t
+	if seed, ok := os.LookupEnv("PATHWAYS_SEED"); ok {
+		statustest.OK(t, flag.Set("rapid.seed", seed))
+	}
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Term: 7, MemoryWait: 20e6,
+		c := Config{Term: 7, MemoryWait: 20e6, Keeps: rapid.Bool().Draw(t, "keeps"),
 			FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
 			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
 				Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
 				Store:  1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
-			gangs: map[uint64]string{}, first: map[[2]uint64]uint64{}, sent: map[[2]uint64]proto.Message{},
-			isWorker: map[uint64]bool{}}
+			gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
+			hellos: map[uint64]*wire.Hello{}, disk: map[string]map[string][]byte{}, bare: bare}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
 		w.joinClient()
-		lose := func(number uint64) {
-			delete(w.workers, number)
-			delete(w.clients, number)
-			w.step(Event{Kind: Lost, Conn: number, Err: status.New(status.Unavailable, "it fell over")})
-		}
 		for range rapid.IntRange(20, 250).Draw(t, "steps") {
 			// Small numbers are drawn more often.
 			switch n := rapid.IntRange(0, 99).Draw(t, "event"); {
@@ -290,6 +334,8 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 				if number, worker := pick(w, w.workers, "worker"); worker != nil {
 					w.reports(number, worker)
 				}
+			case n < 62 && c.Keeps:
+				w.restarts()
 			case n < 80:
 				w.step(Event{Kind: Flush})
 			case n < 85:
@@ -303,12 +349,12 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 					if rapid.Bool().Draw(t, "politely") {
 						w.say(number, wire.KindGoodbye, &wire.Goodbye{})
 					} else {
-						lose(number)
+						w.lose(number)
 					}
 				}
 			default:
 				if number, _ := pick(w, w.workers, "worker"); number != 0 {
-					lose(number)
+					w.lose(number)
 				}
 			}
 		}
@@ -324,6 +370,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			}
 		}
 		w.step(Event{Kind: Flush})
+		w.nothingIsKept()
 		for _, number := range slices.Sorted(maps.Keys(w.clients)) {
 			c := w.clients[number]
 			for op := uint64(1); op <= c.op; op++ {
@@ -340,7 +387,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			if rapid.Bool().Draw(t, "politely") {
 				w.say(number, wire.KindGoodbye, &wire.Goodbye{})
 			} else {
-				lose(number)
+				w.lose(number)
 			}
 		}
 		// And when the sessions have gone, there is nothing left of them.
@@ -369,7 +416,7 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			}
 		}
 		for _, number := range slices.Sorted(maps.Keys(w.workers)) {
-			lose(number)
+			w.lose(number)
 		}
 		for slot, worker := range w.st.workers {
 			if worker != nil {

@@ -25,7 +25,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			worker.met[p.Number] = true
 		}
 		for _, gone := range m.Gone {
-			if w.isWorker[gone] && !worker.met[gone] {
+			if w.isWorker[gone] && !worker.met[gone] && w.config.Starts < 2 { // a start does not know who was told of it
 				w.t.Fatalf("process %d is told that process %d is lost, of which it was not told", worker.process, gone)
 			}
 			delete(worker.met, gone)
@@ -33,13 +33,16 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 	case wire.KindSession:
 		m := new(wire.Session)
 		w.into(a, m)
-		if c := w.clientOf(m.Session); worker.known[m.Session] && (c == nil || !c.rebinding) {
+		if c := w.clientOf(m.Session); worker.known[m.Session] && !worker.untold[m.Session] &&
+			(c == nil || !c.rebinding) {
 			w.t.Fatalf("a worker is told of session %d twice", m.Session)
 		}
-		worker.known[m.Session], worker.devices[m.Session] = true, nil
+		delete(worker.untold, m.Session)
+		worker.known[m.Session], worker.devices[m.Session], worker.locals[m.Session] = true, nil, nil
 		for _, span := range m.Devices {
-			for range span.Count {
+			for k := range span.Count {
 				worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
+				worker.locals[m.Session] = append(worker.locals[m.Session], span.Local+k)
 			}
 		}
 	case wire.KindCompile:
@@ -53,6 +56,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
 		}
 		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+		worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
 		worker.loads = append(worker.loads, &wire.Loaded{Session: m.Session, Program: m.Program})
 		for _, p := range m.Places {
 			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
@@ -76,11 +80,11 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 			w.ownPart(worker, m, op.Op)
 			what = fmt.Sprint(m.Session, m.Kind, op.Op)
 		}
-		w.dispatched(m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
+		w.dispatched(worker, m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
 		switch {
 		case m.Gang <= worker.last:
 			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
-		case !worker.known[m.Session]:
+		case !worker.known[m.Session] || worker.untold[m.Session]:
 			w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
 		}
 		worker.last = m.Gang
@@ -95,17 +99,36 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 				w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
 			}
 		}
-		if kind != wire.KindFree && kind != wire.KindAssemble {
-			worker.gangs[m.Gang] = m.Session
+		switch kind {
+		case wire.KindFree:
+			free := new(wire.Free)
+			statustest.OK(w.t, proto.Unmarshal(m.Operation, free))
+			worker.frees(m.Session, free.Objects)
+		case wire.KindRun:
+			run := new(wire.Run)
+			statustest.OK(w.t, run.Parse(m.Operation))
+			worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
+		case wire.KindPut:
+			put := new(wire.Put)
+			statustest.OK(w.t, proto.Unmarshal(m.Operation, put))
+			worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
+		case wire.KindTransfer:
+			t := new(wire.Transfer)
+			statustest.OK(w.t, proto.Unmarshal(m.Operation, t))
+			worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
+		case wire.KindFetch:
+			worker.begins(w, m.Gang, m.Session, op.Op, nil)
 		}
 	case wire.KindGraph:
 		m := new(wire.Graph)
 		w.into(a, m)
 		key := [2]uint64{uint64(m.Session), m.Graph}
 		c := w.clientOf(m.Session)
-		if !worker.known[m.Session] || worker.graphs[key] != nil && (c == nil || !c.rebinding) {
+		if !worker.known[m.Session] || worker.graphs[key] != nil && worker.stale[key] == nil &&
+			(c == nil || !c.rebinding) {
 			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
 		}
+		delete(worker.stale, key)
 		worker.graphs[key] = m
 		w.ownNodes(worker, m)
 	case wire.KindPlayed:
@@ -124,21 +147,44 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		part := false
 		for i := range m.Count {
 			op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
-			w.dispatched(gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
+			w.dispatched(worker, gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
 				w.devicesOfNode(m.Session, m.Graph, m.From+i))
-			here := false
-			if n := g.Nodes[m.From+i]; n.Run != nil {
-				here = worker.loaded[[2]uint64{uint64(m.Session), n.Run.Program}]
+			n := g.Nodes[m.From+i]
+			if !worker.hasPart(m.Session, n) {
+				continue
+			}
+			number := func(local uint64) uint64 {
+				if local <= uint64(g.Inputs) {
+					return m.Inputs[local-1]
+				}
+				return m.First + local - uint64(g.Inputs) - 1
+			}
+			local := uint64(g.Inputs) + uint64(m.From+i) + 1 // each node makes one
+			var makes []uint64                               // that is there when the play has ended
+			if slices.Contains(g.Outputs, local) {
+				makes = []uint64{number(local)}
+			}
+			if n.Run != nil {
+				worker.runs(w, gang, m.Session, op, n.Run.Program, number(n.Run.Inputs[0]), makes...)
 			} else {
-				here = len(n.Transfer.Moves) > 0 // its own, see ownNodes
+				worker.begins(w, gang, m.Session, op, madeOn(n.Transfer.Moves), makes...)
 			}
-			if here {
-				worker.gangs[gang], part = m.Session, true
+			for _, given := range g.Given {
+				if !slices.ContainsFunc(g.Nodes[m.From+i+1:], func(n *wire.Node) bool {
+					return worker.hasPart(m.Session, n) && reads(n, given)
+				}) {
+					worker.frees(m.Session, []uint64{number(given)})
+				}
 			}
+			part = true
 		}
 		if !part {
 			w.t.Fatalf("a worker is to play nodes in which it has no part: %v of %v", m, g)
 		}
+	case wire.KindSettled:
+		m := new(wire.Settled)
+		w.into(a, m)
+		worker.settles(m)
 	case wire.KindForget:
 		m := new(wire.Forget)
 		w.into(a, m)
@@ -147,7 +193,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		}
 		for _, id := range m.Graphs {
 			key := [2]uint64{uint64(m.Session), id}
-			if worker.graphs[key] == nil {
+			if worker.graphs[key] == nil && w.config.Starts < 2 {
 				w.t.Fatalf("a worker is to forget graph %d of session %d, which it does not know", id, m.Session)
 			}
 			delete(worker.graphs, key)
@@ -158,7 +204,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 				if n.Run == nil || key[0] != uint64(m.Session) || !slices.Contains(m.Programs, n.Run.Program) {
 					continue
 				}
-				if c != nil && c.rebinding { // it comes again, and is not played before
+				if c != nil && c.rebinding || worker.stale[key] != nil { // it comes again, and is not played before
 					delete(worker.graphs, key)
 				} else {
 					w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
@@ -170,12 +216,55 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		w.into(a, m)
 		delete(worker.devices, m.Session)
 		maps.DeleteFunc(worker.graphs, func(k [2]uint64, _ *wire.Graph) bool { return k[0] == uint64(m.Session) })
-		if !worker.known[m.Session] {
+		if !worker.known[m.Session] && w.config.Starts < 2 {
 			w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
 		}
 		delete(worker.known, m.Session)
+		delete(worker.untold, m.Session)
+		maps.DeleteFunc(worker.arrays, func(k [2]uint64, _ *twinArray) bool { return k[0] == uint64(m.Session) })
+		maps.DeleteFunc(worker.ended, func(_ uint64, g *twinGang) bool { return g.session == m.Session })
 		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
 	}
+}
+
+// runs has a worker begin a run of a program that reads and makes one array.
+func (worker *twinWorker) runs(w *twin, gang uint64, session uint32, op, program, reads uint64,
+	makes ...uint64) {
+	var on []uint32
+	for d := range worker.devices[session] {
+		if c := w.clientOf(session); c == nil || slices.Contains(c.rows[program], uint32(d)) {
+			on = append(on, uint32(d))
+		}
+	}
+	a := worker.arrays[[2]uint64{uint64(session), reads}]
+	if a != nil && worker.donates[[2]uint64{uint64(session), program}] {
+		a.donated, a.pending = true, false
+	}
+	worker.begins(w, gang, session, op, on, makes...)
+}
+
+// hasPart reports whether a worker has a part in a node of a graph that it was sent.
+func (worker *twinWorker) hasPart(session uint32, n *wire.Node) bool {
+	if n.Run != nil {
+		return worker.loaded[[2]uint64{uint64(session), n.Run.Program}]
+	}
+	return len(n.Transfer.Moves) > 0 // its own, see ownNodes
+}
+
+// reads reports whether a node reads an object of its graph.
+func reads(n *wire.Node, local uint64) bool {
+	if n.Run != nil {
+		return slices.Contains(n.Run.Inputs, local)
+	}
+	return slices.ContainsFunc(n.Transfer.Moves, func(m *wire.Move) bool { return m.Source == local })
+}
+
+// madeOn returns the devices to which bytes move.
+func madeOn(moves []*wire.Move) (on []uint32) {
+	for _, m := range moves {
+		on = append(on, m.To)
+	}
+	return on
 }
 
 // takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
@@ -208,6 +297,7 @@ func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
 	case *wire.Put:
 		own := proto.CloneOf(m)
 		own.Devices = slices.DeleteFunc(own.Devices, func(d uint32) bool { return on[d] != worker.process })
+		own.Lost = nil // the controller's
 		got, want = new(wire.Put), own
 	case *wire.Transfer:
 		own := proto.CloneOf(m)
@@ -217,7 +307,11 @@ func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
 	default:
 		w.t.Fatalf("operation %d of session %d, which was not submitted, is dispatched", op, d.Session)
 	}
-	if err := proto.Unmarshal(d.Operation, got); err != nil || !proto.Equal(got, want) {
+	err := proto.Unmarshal(d.Operation, got)
+	if put, ok := got.(*wire.Put); ok {
+		put.Lost = nil
+	}
+	if err != nil || !proto.Equal(got, want) {
 		w.t.Fatalf("process %d is sent %v, %v, want %v", worker.process, got, err, want)
 	}
 }
