@@ -106,7 +106,7 @@ def test_tenants_share_devices_by_their_weights(tmp_path):
             text = command("tenants", "--dir", str(cluster.dir)).stdout.splitlines()
             assert [line.split()[:3] for line in text[1:]] == [["research", "normal", "3"], ["students", "normal", "1"]]
             events = command("events", "--dir", str(cluster.dir)).stdout
-            assert "the file of tenants cannot be used" in events and "of tenant research" in events
+            assert "the file of tenants cannot be used" in events and "for tenant research" in events
         finally:
             for client in clients.values():
                 client.kill()
