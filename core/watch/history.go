@@ -47,8 +47,8 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 	defer h.mu.Unlock()
 	last := h.last
 	h.last = r
-	if last == nil || last.Cluster != r.Cluster || last.UptimeMs >= r.UptimeMs {
-		return // the first of a controller, or one that is known
+	if last == nil || last.Cluster != r.Cluster || last.UptimeMs >= r.UptimeMs || last.Waits != "" || r.Waits != "" {
+		return // the first of a controller, or of one that has its cluster back; or a report that is known
 	}
 	passed := float64(r.UptimeMs-last.UptimeMs) / 1e3
 	s := sample{at: float64(now.UnixMilli()) / 1e3, gangs: float64(r.Gangs-last.Gangs) / passed, use: map[uint32]float64{}}

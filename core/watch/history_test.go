@@ -22,18 +22,20 @@ func report(second int64, gangs uint64, seconds map[uint32]float64) *wire.Report
 }
 
 // The history has rates between looks, by session, also of those that came or went in between. A report that is known
-// adds nothing, nor does the first one of another controller.
+// adds nothing, nor does the first one of another controller, or of one that has its cluster back.
 func TestHistoryHasRatesBetweenReports(t *testing.T) {
 	h, at := NewHistory(), time.Unix(100, 0)
 	other := report(9, 50, map[uint32]float64{2: 4})
 	other.Cluster = "another"
+	waits, back := report(10, 0, nil), report(12, 5000, map[uint32]float64{2: 9})
+	waits.Cluster, back.Cluster, waits.Waits = other.Cluster, other.Cluster, "waits for worker w0"
 	for _, look := range []*wire.Report{
 		report(0, 0, map[uint32]float64{1: 0}),
 		report(2, 10, map[uint32]float64{1: 1}),
 		report(4, 40, map[uint32]float64{1: 1, 2: 3}),
 		report(4, 40, map[uint32]float64{1: 1, 2: 3}),
 		report(6, 40, map[uint32]float64{2: 4}),
-		other,
+		other, waits, back,
 	} {
 		h.Add(at, look)
 		at = at.Add(2 * time.Second)
