@@ -242,7 +242,7 @@ func (r *remote) sendNoted(kind wire.Kind, m proto.Message, note func() error) e
 		return status.New(status.InvalidArgument, "a message could not be encoded: %w", err)
 	}
 	if len(payload) > wire.MaxMessage {
-		return tooLong(kind, len(payload))
+		return wire.TooLong(kind, len(payload), wire.MaxMessage)
 	}
 	r.order.Lock()
 	defer r.order.Unlock()
@@ -259,12 +259,6 @@ func (r *remote) sendNoted(kind wire.Kind, m proto.Message, note func() error) e
 		}
 	}
 	return r.unsent(r.conn.Send(kind, payload))
-}
-
-// tooLong is the error of a message that is not sent.
-func tooLong(kind wire.Kind, bytes int) error {
-	return status.New(status.InvalidArgument, "a message of kind %d would have %d bytes, of at most %d", kind, bytes,
-		wire.MaxMessage)
 }
 
 // unsent returns what a failed Send means to the caller: err itself if the message was

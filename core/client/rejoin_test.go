@@ -157,7 +157,7 @@ func TestRejoinWithALongMessage(t *testing.T) {
 		run := func(line int) error {
 			return n.cluster.Run(&RunSpec{Program: 1, FirstOutput: n.cluster.Objects(1), Only: -1, Trace: make([]byte, line)})
 		}
-		statustest.Fails(t, "a run with a longer one", run(wire.MaxMessage), status.InvalidArgument, "of at most")
+		statustest.Fails(t, "a run with a longer one", run(wire.MaxMessage), status.InvalidArgument, "a message has at most")
 		statustest.OK(t, run(wire.MaxMessage-64))
 		statustest.OK(t, run(1))
 		n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields

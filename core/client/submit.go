@@ -101,7 +101,7 @@ func (r *remote) send(kind wire.Kind, op uint64, reads ...*assembly) error {
 func (r *remote) post(kind wire.Kind, later bool) error {
 	switch {
 	case len(r.buf) > wire.MaxMessage:
-		return tooLong(kind, len(r.buf))
+		return wire.TooLong(kind, len(r.buf), wire.MaxMessage)
 	case r.bursts:
 		return r.batcher.Join(kind, r.buf, later)
 	case later && r.batcher != nil:

@@ -22,10 +22,10 @@ const ContentSize = 256 << 10
 // Rejoin.
 const MaxMessage = MaxFrame - 4<<10
 
-// TooLong is the error of a message that is longer than MaxFrame, which is not sent.
-func TooLong(kind Kind, payload int) error {
+// TooLong is the error of a message that is not sent, since it is longer than MaxFrame, or than another bound.
+func TooLong(kind Kind, payload, most int) error {
 	return status.New(status.InvalidArgument, "a message of kind %d would have %d bytes; a message has at most %d", kind,
-		payload, MaxFrame)
+		payload, most)
 }
 
 // What a burst holds at most: so much that its parts cost little together, and so

@@ -40,7 +40,7 @@ func (w *Worker) compile(m *wire.Compile) {
 		}
 		payload := wire.Encode(nil, answer)
 		if len(payload) > wire.MaxFrame {
-			err := wire.TooLong(wire.KindCompiled, len(payload))
+			err := wire.TooLong(wire.KindCompiled, len(payload), wire.MaxFrame)
 			payload = wire.Encode(nil, &wire.Compiled{Op: m.Op, Program: m.Program,
 				Status: wire.Of(status.Wrap(err, "what worker %s compiled cannot be sent", w.config.Name))})
 		}

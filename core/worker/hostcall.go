@@ -55,7 +55,7 @@ func (w *Worker) hostCall(c *device.HostCall) {
 		Arguments: hostValues(c.Arguments), Results: hostValues(c.Results)}
 	payload := wire.Encode(nil, m)
 	if len(payload) > wire.MaxFrame {
-		c.Done(status.Wrap(wire.TooLong(wire.KindHostCall, len(payload)), "a call of the client"))
+		c.Done(status.Wrap(wire.TooLong(wire.KindHostCall, len(payload), wire.MaxFrame), "a call of the client"))
 		return
 	}
 	w.mu.Lock()

@@ -72,7 +72,7 @@ func (c *Conn) send(kind wire.Kind, payload []byte, waits bool) error {
 		return status.New(status.InvalidArgument, "a message of no kind cannot be sent")
 	}
 	if len(payload) > wire.MaxFrame {
-		return wire.TooLong(kind, len(payload))
+		return wire.TooLong(kind, len(payload), wire.MaxFrame)
 	}
 	q := c.out
 	q.mu.Lock()

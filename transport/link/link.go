@@ -214,7 +214,7 @@ func (c *Conn) Pending() int {
 func (c *Conn) send(kind wire.Kind, payload []byte, how way) error {
 	switch {
 	case len(payload) > wire.MaxFrame:
-		return wire.TooLong(kind, len(payload))
+		return wire.TooLong(kind, len(payload), wire.MaxFrame)
 	case kind == 0 || kind == wire.KindReceived || kind == wire.KindBurst:
 		return status.New(status.InvalidArgument, "a message of kind %d cannot be sent over a link", kind)
 	case kind == wire.KindHeartbeat && len(payload) == 0:

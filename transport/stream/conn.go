@@ -191,7 +191,7 @@ const (
 // unless it is for later.
 func (c *Conn) send(kind wire.Kind, payload []byte, fd int, how how) error {
 	if len(payload) > wire.MaxFrame {
-		return wire.TooLong(kind, len(payload))
+		return wire.TooLong(kind, len(payload), wire.MaxFrame)
 	}
 	if len(payload) > c.config.MaxFrame || kind == 0 {
 		return status.New(status.InvalidArgument,

@@ -98,7 +98,7 @@ func (o *outbox) put(kind wire.Kind, payload []byte, l *late) (waits bool) {
 		size = l.size
 	}
 	if size > wire.MaxFrame { // State sends none; a peer that waited for it would wait for good
-		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size),
+		why := wire.Encode(nil, &wire.Goodbye{Status: wire.Of(status.Wrap(wire.TooLong(kind, size, wire.MaxFrame),
 			"the controller cannot answer"))})
 		kind, payload, l, size = wire.KindGoodbye, why, nil, len(why)
 		defer o.finish()
