@@ -44,7 +44,7 @@ func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
 	}
 	st.room(size)
 	from := len(st.buffer)
-	st.buffer = wire.Encode(st.buffer, m)
+	st.buffer = wire.EncodeSized(st.buffer, m)
 	st.deliver(to, kind, st.buffer[from:])
 }
 

@@ -7,10 +7,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Encode appends an encoded message to b. Each message encodes: a text in it that is not UTF-8, which no message can
-// hold, is sent with "?" in place of what is not, which makes it no longer. So whoever waits for the message gets it.
-func Encode(b []byte, m proto.Message) []byte {
-	out, err := proto.MarshalOptions{}.MarshalAppend(b, m)
+// Encode appends an encoded message to b. It cannot fail, so whoever waits for the message gets it: protobuf refuses
+// text that is not UTF-8, and "?" replaces each invalid part of it, which never makes the message longer.
+func Encode(b []byte, m proto.Message) []byte { return encode(proto.MarshalOptions{}, b, m) }
+
+// EncodeSized is Encode of a message whose size the caller has just asked for by proto.Size.
+func EncodeSized(b []byte, m proto.Message) []byte {
+	return encode(proto.MarshalOptions{UseCachedSize: true}, b, m)
+}
+
+func encode(o proto.MarshalOptions, b []byte, m proto.Message) []byte {
+	out, err := o.MarshalAppend(b, m)
 	if err != nil { // no other reason: fields are required by none
 		m = proto.Clone(m) // which others may read
 		makeText(m.ProtoReflect())
