@@ -188,7 +188,7 @@ func (n *Network) repeat(l *Listener, name string, hello *wire.Hello) {
 		select {
 		case <-time.After(after):
 			go l.greet(theirs)
-			_, _ = transport.Greet(l.ctx, ours, hello, n.Credentials) // nobody is there to hear the answer
+			_, _ = transport.Greet(l.ctx, ours, hello, n.Credentials) // the answer is of no use
 		case <-l.ctx.Done():
 			l.running.Done()
 			theirs.Close()
