@@ -208,7 +208,7 @@ func (t *incoming) have(b *shm.Block) {
 
 func (t *incoming) grant(segment uint32, offset int64) {
 	t.granted = true
-	t.link.post(kindGrant, grantFrame(nil, t.n, segment, offset))
+	t.link.postAbout(t.size, kindGrant, grantFrame(nil, t.n, segment, offset))
 }
 
 // onFinal is told that the bytes of a block were sent, or never will be.
@@ -281,7 +281,7 @@ func (t *incoming) answer() {
 		if t.eager {
 			l.held -= use
 		}
-		l.post(kindTaken, withStatus(numbers(nil, t.n), t.err))
+		l.postAbout(t.size, kindTaken, withStatus(numbers(nil, t.n), t.err))
 		return
 	case l.owed+use < creditBack:
 		l.owed += use

@@ -3,6 +3,7 @@ package bulk
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -48,6 +49,7 @@ type link struct {
 	shelf    uint64                  // the message that showed the shelf; 0: none yet
 	frame    []byte                  // for eager blocks
 	corked   bool                    // messages wait for uncork, to leave in one write
+	soon     bool                    // a goroutine is about to have messages leave that were posted for later
 	sending  []*outgoing             // with bytes for the stripes, in turns
 	more     sync.Cond               // there are; or the carrier is over
 
@@ -382,6 +384,31 @@ func (l *link) post(kind wire.Kind, payload []byte) {
 	default:
 		_ = l.carrier.conn.Post(kind, payload)
 	}
+}
+
+// postAbout is post of a message about a block. That about a long one on this host leaves when the goroutines that can
+// run have had their turn, together with what they say: a transfer of many arrays is many messages at a time, and each
+// write wakes the peer.
+func (l *link) postAbout(size int64, kind wire.Kind, payload []byte) {
+	if !l.shared || size < longCopy || l.carrier == nil {
+		l.post(kind, payload)
+		return
+	}
+	l.sent.Add(kind, payload)
+	_ = l.carrier.conn.PostLater(kind, payload)
+	if l.soon {
+		return
+	}
+	l.soon = true
+	l.x.running.Go(func() { // run, which has a carrier, waits for it
+		runtime.Gosched()
+		l.peer.mu.Lock()
+		defer l.peer.mu.Unlock()
+		l.soon = false
+		if l.carrier != nil {
+			l.carrier.conn.Flush(true)
+		}
+	})
 }
 
 // uncork has the messages leave that were posted while the link was corked.

@@ -149,7 +149,7 @@ func (l *link) quietly(key transport.Key, data []byte) bool {
 func (t *outgoing) offer() {
 	t.keep()
 	t.offered = true
-	t.link.post(kindOffer, offerFrame(t.n, t.key, t.size))
+	t.link.postAbout(t.size, kindOffer, offerFrame(t.n, t.key, t.size))
 	t.link.reach()
 }
 
@@ -245,7 +245,7 @@ func (t *outgoing) written(err error) {
 // end says that all bytes were sent.
 func (t *outgoing) end() {
 	t.final = true
-	t.link.post(kindWritten, numbers(nil, t.n))
+	t.link.postAbout(t.size, kindWritten, numbers(nil, t.n))
 }
 
 func (t *outgoing) fail(err error) {

@@ -61,7 +61,7 @@ func (t *incoming) place() bool {
 		s.Then(func() { l.withdraw(s, kindUnmap, l.rooms) })
 	}
 	t.room, t.granted = s, true
-	l.post(kindPlace, placeFrame(t.n, l.rooms[s], offset, e.At))
+	l.postAbout(t.size, kindPlace, placeFrame(t.n, l.rooms[s], offset, e.At))
 	return true
 }
 
