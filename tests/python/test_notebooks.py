@@ -14,7 +14,7 @@ from run_notebooks import NOTEBOOKS, run  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")  # of the packages that drive kernels
 
 # How many pictures each shows.
-PICTURES = {"first_steps": 4, "cluster": 5, "programs": 7, "mpmd": 4, "grpo": 2, "sharing": 1}
+PICTURES = {"first_steps": 4, "cluster": 3, "programs": 7, "mpmd": 4, "grpo": 2, "sharing": 1}
 
 # Phases in which clients keep all processors busy are shorter here than a reader's, whose picture they make.
 SHORTER = {"sharing": {"work(8)": "work(3)", "both(8, 8)": "both(3, 3)", "both(0, 8)": "both(0, 3)"}}
