@@ -1,14 +1,14 @@
 """How idle a pipeline is on this machine, whose stages sleep instead of computing: so each has a processor for itself.
 
-    python -m pathways up --workers 4 --devices 1 -- python tests/bench/sleeping.py [MICROBATCHES …]
+    python -m pathways up --workers 4 --devices 1 -- python tests/bench/sleeping.py --help
 
-A pipeline with a worker for each place, in each schedule, whose forwards and halves of backwards take 20 ms. Its last
-line is JSON: {microbatches: {schedule: {…}}}, of which "steady" is the idle part of a row of steps, "recorded" that of
-one, as a trace shows it, "longer" how much longer than 20 ms a worker sees a forward or half take, and "between" the
-time from the end of one to the begin of the next, both in seconds and medians. Where the schedule leaves no gap, these
-two are what is idle.
+A pipeline with a worker for each place, in each schedule. Its last line is JSON: {microbatches: {schedule: {…}}}, of
+which "steady" is the idle part of a row of steps, "recorded" that of one, as a trace shows it, "longer" how much longer
+than its sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the
+begin of the next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle.
 """
 
+import argparse
 import ctypes
 import itertools
 import json
@@ -28,31 +28,31 @@ import pathways  # noqa: E402
 import stages  # noqa: E402
 from pathways._schedule import NAMES  # noqa: E402
 
-SECONDS = 0.02  # of sleeps in tests/ffi_handlers.c
 LONGEST = 128  # microbatches in a row of steps, but for three steps at least
 
 
-def sleep(x):
-    return jax.ffi.ffi_call("sleeps", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+def sleeps(seconds):
+    """A stage whose forward and halves of backward take so long each."""
 
+    def sleep(x):
+        call = jax.ffi.ffi_call("sleeps", jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return call(x, nanoseconds=np.int64(seconds * 1e9))
 
-@jax.custom_vjp
-def stage(w, x):
-    return sleep(x * w)
+    @jax.custom_vjp
+    def stage(w, x):
+        return sleep(x * w)
 
+    def forward(w, x):
+        return stage(w, x), (w, x)
 
-def forward(w, x):
-    return stage(w, x), (w, x)
+    def backward(kept, gradient):
+        w, x = kept
+        onward = sleep(gradient * w)
+        # It reads onward, so that in a whole backward the two do not sleep at the same time.
+        return sleep(gradient * x + 1e-30 * onward).sum(0), onward
 
-
-def backward(kept, gradient):
-    w, x = kept
-    onward = sleep(gradient * w)
-    # It reads onward, so that in a whole backward the two do not sleep at the same time.
-    return sleep(gradient * x + 1e-30 * onward).sum(0), onward
-
-
-stage.defvjp(forward, backward)
+    stage.defvjp(forward, backward)
+    return stage
 
 
 @jax.jit
@@ -60,8 +60,9 @@ def update(w, gradient):
     return w - 0.01 * gradient
 
 
-def measure(name, devices, microbatches):
+def measure(name, devices, microbatches, seconds):
     places = stages.schedule(name, len(devices), microbatches).places
+    stage = sleeps(seconds)
     cut = [(stage, np.ones(4, "f"), devices[place]) for place in places]
     pipe = pathways.pipeline(cut, microbatches, name, loss=lambda y, targets: jnp.mean((y - targets) ** 2))
     x = np.ones((microbatches, 4), "f")
@@ -82,10 +83,10 @@ def measure(name, devices, microbatches):
     count = min(stages.STEPS, max(3, LONGEST // microbatches))
     one, several = steps(1), steps(count)
     period = (several - one) / (count - 1)
-    busy = 3 * SECONDS * microbatches * len(places) / len(devices)
+    busy = 3 * seconds * microbatches * len(places) / len(devices)
     with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
         steps(1)
-    longer, between = spare(timeline)
+    longer, between = spare(timeline, seconds)
     return {
         "steady": 1 - busy / period,
         "recorded": pipe.recorded(timeline).bubble,
@@ -95,27 +96,31 @@ def measure(name, devices, microbatches):
     }
 
 
-def spare(timeline):
+def spare(timeline, seconds):
     """What a forward or half of a backward takes beyond its sleep, and the time between two that follow each other on a
     device, in the median."""
     of_device = {}
     for span in timeline.spans:
-        if span.seconds > SECONDS / 2:
+        if span.seconds > seconds / 2:
             of_device.setdefault(span.device, []).append(span)
     longer, between = [], []
     for spans in of_device.values():
         spans.sort(key=lambda span: span.begin)
-        longer += [span.seconds % SECONDS for span in spans]  # a whole backward sleeps twice
+        longer += [span.seconds % seconds for span in spans]  # a whole backward sleeps twice
         between += [b.begin - a.begin - a.seconds for a, b in itertools.pairwise(spans)]
     return statistics.median(longer), statistics.median(between)
 
 
 def main():
-    sizes = [int(said) for said in sys.argv[1:]] or [16]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("microbatches", type=int, nargs="*", default=[16], help="of a step; all are measured (16)")
+    parser.add_argument("--milliseconds", type=int, default=20, help="of a forward, or half of a backward (20)")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(str(gate.build(pathlib.Path(folder))))
         jax.ffi.register_ffi_target("sleeps", jax.ffi.pycapsule(library.sleeps), platform="cpu")
-        print(json.dumps({m: {name: measure(name, jax.devices(), m) for name in NAMES} for m in sizes}))
+        seconds = args.milliseconds / 1e3
+        print(json.dumps({m: {n: measure(n, jax.devices(), m, seconds) for n in NAMES} for m in args.microbatches}))
 
 
 if __name__ == "__main__":

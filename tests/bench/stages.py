@@ -25,6 +25,7 @@ PAPERS = {(4, 16): 133.7, (8, 32): 132.7, (16, 64): 131.4}  # thousand tokens a 
 SPMD = 125.7
 SPLIT = ("zb-h2", "zbv")  # these leave no gap between steps
 STEPS = 8
+SLEEPS = (20, 100)  # milliseconds of a forward, or half of a backward, on this machine's clock
 SLOW = 1.5  # how long ops of the last place take where places are uneven, in ops of the others
 
 
@@ -75,13 +76,14 @@ def table2(quick):
             _, order, places, microbatches, _, way = name.split("/")
             at = found[places.partition("=")[2]][microbatches.partition("=")[2]]
             at[order][way] = got["steady"]
-    return {"simulated": found, "real": slept(MICROBATCHES[: 1 if quick else None])}
+    sizes = MICROBATCHES[: 1 if quick else None]
+    return {"simulated": found, "real": {ms: slept(sizes, ms) for ms in SLEEPS[: 1 if quick else None]}}
 
 
-def slept(sizes):
+def slept(sizes, ms):
     """What sleeping.py says of the smallest pipeline, on a cluster of a worker for each place."""
     up = [sys.executable, "-m", "pathways", "up", "--workers", str(PLACES[0]), "--devices", "1", "--"]
-    script = [sys.executable, pathlib.Path(__file__).with_name("sleeping.py"), *map(str, sizes)]
+    script = [sys.executable, pathlib.Path(__file__).with_name("sleeping.py"), *map(str, sizes), f"--milliseconds={ms}"]
     done = subprocess.run(
         [*up, *script], check=True, stdout=subprocess.PIPE, text=True, env=fresh.environment("pathways")
     )
@@ -122,33 +124,45 @@ def real(data):
     text = paragraph(
         f"The same on this machine's clock: {PLACES[0]} places, `pathways.pipeline` in a script, and stages that sleep"
         f" instead of computing, so that {os.cpu_count()} processors are enough; the client, the controller and the"
-        " workers are processes beside them. *One step* is as `pipe.recorded()` says, in brackets what is planned."
+        " workers are processes beside them. *ms* is what a forward, or half of a backward, takes. *One step* is as"
+        " `pipe.recorded()` says, in brackets what is planned."
     )
-    cells, over = [], {"a row of steps": [], "one step": []}
+    cells = [cells for ms, at in data.items() for cells in real_rows(ms, at)]
+    text += [table(["ms", "microbatches", "", *NAMES], cells), ""]
+    return [*text, *(line for ms, at in data.items() for line in real_verdicts(int(ms), at)), ""]
+
+
+def real_rows(ms, data):
     for m, at in data.items():
-        row = {name: planned(schedule(name, PLACES[0], int(m)), [1] * PLACES[0]) for name in NAMES}
+        row = {name: in_a_row(name, m) for name in NAMES}
         one = {name: at[name]["planned"] for name in NAMES}
-        for (said, points), key, plan in zip(over.items(), ("steady", "recorded"), (row, one), strict=True):
-            cells.append([m, said, *(f"{at[name][key]:.1%} ({plan[name]:.1%})" for name in NAMES)])
-            points += [at[name][key] - plan[name] for name in NAMES if said == "one step" or name not in SPLIT]
-    text += [table(["microbatches", "", *NAMES], cells), ""]
-    for said, points in over.items():
-        most = max(points)
-        said = f"{said}: at most {100 * most:.1f} points above its plan (target 2)"
-        text.append(verdict(said, most <= 0.02, "The next two lines say where they go."))
+        for said, key, plan in (("a row of steps", "steady", row), ("one step", "recorded", one)):
+            yield [ms, m, said, *(f"{at[name][key]:.1%} ({plan[name]:.1%})" for name in NAMES)]
+
+
+def in_a_row(name, microbatches):
+    return planned(schedule(name, PLACES[0], int(microbatches)), [1] * PLACES[0])
+
+
+def real_verdicts(ms, data):
+    whole = [name for name in NAMES if name not in SPLIT]
+    row = max(at[name]["steady"] - in_a_row(name, m) for m, at in data.items() for name in whole)
+    one = max(at[name]["recorded"] - at[name]["planned"] for at in data.values() for name in NAMES)
+    for said, most in (("a row of steps", row), ("one step", one)):
+        said = f"{ms} ms, {said}: at most {100 * most:.1f} points above its plan (target 2)"
+        yield verdict(said, most <= 0.02, "The lines of zb-h2 and zbv say where they go.")
     for name in SPLIT:
         of = [at[name] for m, at in data.items() if int(m) >= 2 * PLACES[0]]
         most = max(one["steady"] for one in of)
         longer, between = ([one[key] for one in of] for key in ("longer", "between"))
-        spent = [(a + b) / (0.02 + a + b) for a, b in zip(longer, between, strict=True)]
+        spent = [(a + b) / (ms / 1e3 + a + b) for a, b in zip(longer, between, strict=True)]
         why = (
             f"Of {listed(one['steady'] for one in of)} %, {listed(spent)} % are what every computation loses: in the"
-            f" median a worker sees it take up to {max(longer) * 1e3:.2f} ms longer than its 20, and begins the next"
+            f" median a worker sees it take up to {max(longer) * 1e3:.2f} ms longer than its {ms}, and begins the next"
             f" one of the device up to {max(between) * 1e3:.2f} ms later, sums of gradients before it included. The"
             " rest are longer delays now and then, and between steps."
         )
-        text.append(verdict(f"{name}, a row of steps: at most {most:.1%} idle (target 1 %)", most < 0.01, why))
-    return [*text, ""]
+        yield verdict(f"{ms} ms, {name}, a row of steps: at most {most:.1%} idle (target 1 %)", most < 0.01, why)
 
 
 def listed(parts):
