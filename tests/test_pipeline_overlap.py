@@ -72,3 +72,16 @@ def test_targets_move_to_the_last_stage_with_its_input(devices):
     nodes = [(node["name"], node["devices"]) for node in step.lower(pipe.params, x, x).graph["nodes"]]
     begins = nodes.index(("jit_stage0_forward", [devices[0].id]))
     assert begins < nodes.index(("copy", [devices[2].id]))
+
+
+def test_gradients_are_added_with_the_next_op_of_their_place(devices):
+    """A sum submitted earlier would wait for the backward before it, and keep back what moves from there meanwhile."""
+    stages = [(lambda w, x: jnp.tanh(x @ w), np.eye(8, dtype="f"), device) for device in devices[:2]]
+    pipe = pathways.pipeline(stages, 4, "1f1b", loss=lambda y, targets: jnp.mean((y - targets) ** 2))
+    step = pathways.program(lambda weights, x: pipe.value_and_grad(x, x, params=weights))
+    nodes = [(n["name"], n["devices"]) for n in step.lower(pipe.params, np.ones((4, 8), "f")).graph["nodes"]]
+    last = max(i for i, (name, _) in enumerate(nodes) if name.startswith("jit_stage"))
+    added = [i for i, (name, _) in enumerate(nodes[:last]) if name == "jit_add_gradients"]
+    assert len(added) == 2 * 3 - 2  # those of each place's last op come at the end
+    for i in added:
+        assert next(on for name, on in nodes[i:] if name.startswith("jit_stage")) == nodes[i][1]

@@ -167,12 +167,15 @@ class Pipeline:
         if self._auto and self.plan is None:
             self.measure(batch, targets, params)
         self._timeline = _timeline.recording or self._timeline
-        step = _Step(self._parts, self._given(params), self.shardings)
+        step = _Step(self._parts, self._given(params), self.shardings, self.schedule.places)
         step.arrives = {(0, m): x for m, x in enumerate(_cut(batch, self.microbatches, self.shardings[0]))}
         step.targets = _pieces(targets, self.microbatches)
         ops = {"forward": step.forward, "backward": step.backward, "input": step.input, "weight": step.weight}
         for _, stage, m, kind in self.schedule:
+            step.add(self.schedule.places[stage])
             ops[kind](stage, m)
+        for place in set(self.schedule.places):
+            step.add(place)
         if step.whole:
             self.schedule = self.schedule.with_whole(step.whole)
         return _sum_losses(step.losses), self._tied.gathered(step.sums)
@@ -281,8 +284,9 @@ def _no_loss() -> PathwaysError:
 class _Step:
     """What is under way in one step. Its methods do the ops of a schedule, of one stage and microbatch each."""
 
-    def __init__(self, parts: list[Part], params: Sequence[Any], shardings: Sequence[Sharding]):
+    def __init__(self, parts: list[Part], params: Sequence[Any], shardings: Sequence[Sharding], places: Sequence[int]):
         self._parts, self._params, self._shardings, self._last = parts, params, shardings, len(parts) - 1
+        self._places = places
         self._backs = [part.backward(p) for part, p in zip(parts, params, strict=True)]
         self.arrives: dict[tuple[int, int], Any] = {}  # (stage, microbatch) → the stage's input
         self.targets: list[Any] = []
@@ -292,6 +296,7 @@ class _Step:
         self._kept: dict[tuple[int, int], Any] = {}  # (input, residuals, shardings of the output)
         self._returns: dict[tuple[int, int], list[Any]] = {}  # gradients of the output
         self._later: dict[tuple[int, int], Any] = {}  # what weight needs
+        self._made: dict[int, tuple[int, Any]] = {}  # place → (stage, gradients that are not in sums yet)
         self._seed: list[Any] = []
 
     def forward(self, stage: int, m: int) -> None:
@@ -313,7 +318,7 @@ class _Step:
     def backward(self, stage: int, m: int) -> None:
         x, residuals, _ = self._kept.pop((stage, m))
         gradients, onward = self._backs[stage](self._params[stage], x, residuals, self._returns.pop((stage, m)))
-        self._add(stage, gradients)
+        self._made[self._places[stage]] = stage, gradients
         self._send(stage, m, onward)
 
     def input(self, stage: int, m: int) -> None:
@@ -332,11 +337,18 @@ class _Step:
     def weight(self, stage: int, m: int) -> None:
         if (stage, m) in self._later:
             halves, carried, kept = self._later.pop((stage, m))
-            self._add(stage, halves.weight(carried, kept))
+            self._made[self._places[stage]] = stage, halves.weight(carried, kept)
 
-    def _add(self, stage: int, gradients: Any) -> None:
-        before = self.sums[stage]
-        self.sums[stage] = gradients if before is None else add_gradients(before, gradients)
+    def add(self, place: int) -> None:
+        """Adds the gradients that a place has made last, before its next op.
+
+        Submitted with the op that makes them, the sum would wait for its end, and with it what moves from the place
+        meanwhile, such as targets: what is submitted comes in the order in which it begins.
+        """
+        if place in self._made:
+            stage, gradients = self._made.pop(place)
+            before = self.sums[stage]
+            self.sums[stage] = gradients if before is None else add_gradients(before, gradients)
 
     def _send(self, stage: int, m: int, onward: list[Any]) -> None:
         """Sends gradients to the devices on which their array was made, in that array's sharding."""
