@@ -34,8 +34,9 @@ var options = []option{
 	{"dir", "", "`directory` in which the clusters of this machine keep sockets and logs; default: " +
 		"$XDG_RUNTIME_DIR/pathways, else ~/.pathways"},
 	{"listen", "", "`addresses` to listen on, separated by commas; default: a unix socket in the cluster's directory"},
-	{"token-file", "", "`file` with the secret that all processes of a cluster share; default: on the controller's " +
-		"machine, the file that it keeps in the cluster's directory; PATHWAYS_TOKEN holds the secret itself"},
+	{"token-file", "", "`file` with the token to show: the cluster's own, or one of a role or of a tenant; default: on " +
+		"the controller's machine, the own one that it keeps in the cluster's directory; PATHWAYS_TOKEN holds a token " +
+		"itself"},
 	{"tls-cert", "", "PEM `file` with this process's certificate; required for all addresses except loopback and unix"},
 	{"tls-key", "", "PEM `file` with the certificate's key"},
 	{"tls-ca", "", "PEM `file` with the certificate authority that signed the other processes' certificates"},

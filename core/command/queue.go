@@ -48,15 +48,10 @@ func showQueue(w io.Writer, r *wire.Report, before string) {
 	if len(r.SliceWaits) == 0 {
 		return
 	}
-	names, head := map[uint32]string{}, ""
+	head, tenant := tenantsColumn(r)
+	names := map[uint32]string{}
 	for _, s := range r.Sessions {
-		names[s.Session] = ownerText(s)
-		if len(r.Tenants) > 0 {
-			names[s.Session] += "\t" + s.Tenant
-		}
-	}
-	if len(r.Tenants) > 0 {
-		head = "\tTENANT"
+		names[s.Session] = ownerText(s) + tenant(s)
 	}
 	fmt.Fprintf(w, "%sPLACE\tWAITS FOR A SLICE%s\tOF\tPRIORITY\tSINCE\tAT MOST\tDEVICES\n", before, head)
 	for i, q := range r.SliceWaits {

@@ -152,17 +152,23 @@ func (p *program) show(r *wire.Report, address string) error {
 
 // showSessions prints the sessions, if there are any.
 func showSessions(w io.Writer, r *wire.Report) {
-	head, tenant := "", func(*wire.Report_SessionReport) string { return "" }
-	if len(r.Tenants) > 0 {
-		head, tenant = "\tTENANT", func(s *wire.Report_SessionReport) string { return "\t" + s.Tenant }
-	}
+	head, tenant := tenantsColumn(r)
 	rows := section{w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY" +
 		"\tDEVICE TIME\tAGE" + head + "\n"}
 	for _, s := range r.Sessions {
 		rows.printf("%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
 			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
-			s.Programs, s.UnderWay, wire.Age(s.DeviceNs/1e6), wire.Age(s.AgeMs), tenant(s))
+			s.Programs, s.UnderWay, deviceTime(s.DeviceNs), wire.Age(s.AgeMs), tenant(s))
 	}
+}
+
+// tenantsColumn returns the head of a last column with sessions' tenants, and its cells. Both are empty where the
+// cluster has no file of tenants.
+func tenantsColumn(r *wire.Report) (head string, cell func(*wire.Report_SessionReport) string) {
+	if len(r.Tenants) == 0 {
+		return "", func(*wire.Report_SessionReport) string { return "" }
+	}
+	return "\tTENANT", func(s *wire.Report_SessionReport) string { return "\t" + s.Tenant }
 }
 
 // shownPrograms is how many programs the text shows: on most clusters, those that matter.
@@ -175,11 +181,19 @@ func showPrograms(w io.Writer, r *wire.Report) {
 	}
 	fmt.Fprintln(w, "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME")
 	for _, p := range r.Programs[:min(shownPrograms, len(r.Programs))] {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), wire.Age(p.DeviceNs/1e6))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%v\t%v\n", p.Name, p.Devices, p.Runs, short(p.UsualNs), deviceTime(p.DeviceNs))
 	}
 	if more := len(r.Programs) - shownPrograms + int(r.MorePrograms); more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
+}
+
+// deviceTime writes the time that many computations have taken together for people.
+func deviceTime(ns int64) time.Duration {
+	if ns < int64(time.Second) {
+		return short(ns)
+	}
+	return wire.Age(ns / 1e6)
 }
 
 // short writes the time of a computation for people, with three digits.

@@ -106,7 +106,7 @@ func TestShowPrograms(t *testing.T) {
 		{Name: "jit_add", Devices: 1, Runs: 1, UsualNs: 12_345, DeviceNs: 12_345},
 	}}, "\nPROGRAM\tDEVICES\tRUNS\tUSUALLY\tDEVICE TIME\n"+
 		"jit_step\t8\t12\t1.23s\t1m15s\n"+
-		"jit_add\t1\t1\t12.3µs\t0s\n")
+		"jit_add\t1\t1\t12.3µs\t12.3µs\n")
 	shows(t, showPrograms, &wire.Report{}, "")
 }
 

@@ -80,7 +80,7 @@ func showTenants(w io.Writer, r *wire.Report) {
 		fmt.Fprintf(w, "%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%v\n", name, t.Class, t.Weight, boundsOf(t),
 			part(t.Promised), part(t.Got), ofQuota(t.Sessions, t.MaxSessions), inSlices(t),
 			ofEach(t.Bytes, t.MostBytes, t.DeviceMemory, "device"),
-			ofEach(t.HostBytes, t.MostHostBytes, t.HostMemory, "worker"), wire.Age(t.DeviceNs/1e6))
+			ofEach(t.HostBytes, t.MostHostBytes, t.HostMemory, "worker"), deviceTime(t.DeviceNs))
 	}
 }
 
