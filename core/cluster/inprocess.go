@@ -277,9 +277,9 @@ func (l *Local) name(process uint64) string {
 // Memory returns the host memory of bytes in transit, by purpose.
 func (l *Local) Memory() shm.Stats { return l.pool.Stats() }
 
-// Answer returns what an operator is told, or a tenant, as Server.Answer does.
-func (l *Local) Answer(ask *wire.Ask, tenant bool) *wire.Report {
-	return l.server.Load().Answer(ask, tenant)
+// Answer returns what a viewer is told, as Server.Answer does.
+func (l *Local) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
+	return l.server.Load().Answer(ask, to)
 }
 
 // Timeline returns what some devices did, as Server.Timeline does.

@@ -138,8 +138,8 @@ func BenchmarkWatching(b *testing.B) {
 	site := watch.New(watch.Config{Source: l, Open: true})
 	defer site.Close()
 	looks := func() {
-		l.Answer(new(wire.Ask), false)  // what the history has made, each second
-		l.Answer(watch.Recent(), false) // top
+		l.Answer(new(wire.Ask), wire.Viewer{})  // what the history has made, each second
+		l.Answer(watch.Recent(), wire.Viewer{}) // top
 		for _, path := range []string{"/metrics", "/api/status", "/api/history", "/api/events", "/api/timeline"} {
 			w := httptest.NewRecorder()
 			site.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil))

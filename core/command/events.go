@@ -20,8 +20,8 @@ func (p *program) events() *cobra.Command {
 		Long: `Prints what happened in a cluster, oldest first, one line each, with the reason below where there is one. The
 controller remembers the newest 1,024 events. Lines that may need attention begin with an exclamation mark.
 
-A tenant's credential shows the same, without the reasons of what happened to sessions and of why workers were lost,
-which may name lines of code.`,
+A tenant's credential shows the same, without the reasons of what happened to others' sessions and of why workers were
+lost, which may name lines of code.`,
 		Example: `  pathways events --last 20
   pathways events --follow --json | jq 'select(.warn)'`,
 		Args: cobra.NoArgs,

@@ -16,16 +16,26 @@ type occurrence struct {
 	event *wire.Report_Event
 }
 
-// about says what an event is about: its kind, one of those of wire/events.go, and the session or worker if there is
-// one.
+// about says what an event is about: its kind, one of those of wire/events.go, and the session, worker or gang if there
+// is one.
 type about struct {
 	kind    string
 	session uint32
+	tenant  string // the session's
 	worker  uint64
+	gang    uint64
+	line    []byte // of the gang
 }
 
-func (s *session) about(kind string) about { return about{kind: kind, session: s.id} }
-func (w *worker) about(kind string) about  { return about{kind: kind, worker: w.process.Number} }
+func (s *session) about(kind string) about {
+	return about{kind: kind, session: s.id, tenant: s.tenant.terms.Name}
+}
+func (g *gang) about(kind string) about {
+	a := g.s.about(kind)
+	a.gang, a.line = g.number, g.line
+	return a
+}
+func (w *worker) about(kind string) about { return about{kind: kind, worker: w.process.Number} }
 
 // note records an event. Err, which may be nil, says why it happened.
 func (st *State) note(a about, text string, err error) { st.record(a, text, err, false) }
@@ -35,8 +45,8 @@ func (st *State) warn(a about, text string, err error) { st.record(a, text, err,
 
 func (st *State) record(a about, text string, err error, warn bool) {
 	st.happened++
-	e := &wire.Report_Event{Number: st.happened, Kind: a.kind, Warn: warn, Session: a.session, Worker: a.worker,
-		Text: text}
+	e := &wire.Report_Event{Number: st.happened, Kind: a.kind, Warn: warn, Session: a.session, Tenant: a.tenant,
+		Worker: a.worker, Gang: a.gang, Line: wire.Line(a.line), Text: text}
 	if err != nil {
 		err = wire.Of(err).Err() // shortens a long text
 		e.Reason = fmt.Sprintf("%v: %v", status.CodeOf(err), err)

@@ -19,7 +19,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
 	case *wire.Ask:
-		if c.tenant && m.Stop {
+		if c.viewer.IsTenant && m.Stop {
 			return status.New(status.PermissionDenied,
 				"a tenant cannot stop the cluster; name the cluster's own token by --token-file or PATHWAYS_TOKEN_FILE, or an "+
 					"operator's certificate by --tls-cert and --tls-key")
@@ -29,7 +29,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 		}
 		r := ev.report
 		if r == nil {
-			r = encodedReport(st.Answer(m), c.tenant)
+			r = encodedReport(st.Answer(m), c.viewer)
 		}
 		st.deliverLate([]uint64{c.number}, wire.KindReport, r)
 		if m.Stop {
@@ -45,7 +45,7 @@ func (st *State) fromAdmin(c *conn, ev *Event) error {
 // reload has the file of tenants read again for an operator, who is answered when that is done.
 func (st *State) reload(c *conn) error {
 	switch {
-	case c.tenant:
+	case c.viewer.IsTenant:
 		return status.New(status.PermissionDenied,
 			"a tenant cannot have the file of tenants read again; name the cluster's own token by --token-file or "+
 				"PATHWAYS_TOKEN_FILE, or an operator's certificate by --tls-cert and --tls-key")
@@ -56,11 +56,9 @@ func (st *State) reload(c *conn) error {
 	return nil
 }
 
-// encodedReport returns a report as an operator is sent it, or a tenant.
-func encodedReport(r *wire.Report, tenant bool) *Late {
-	if tenant {
-		r = WithoutLines(r)
-	}
+// encodedReport returns a report as a viewer is sent it.
+func encodedReport(r *wire.Report, to wire.Viewer) *Late {
+	r = For(to, r)
 	return LateMessage(r, proto.Size(r))
 }
 
@@ -367,19 +365,32 @@ func (f *workerFacts) said() *wire.Heartbeat {
 	return last
 }
 
-// WithoutLines returns a report without what is for operators: the lines of users' code, where something runs, waits or
-// failed. It shares the rest with the report, which does not change.
-func WithoutLines(r *wire.Report) *wire.Report {
+// For returns a report as a viewer is told it: a tenant without the lines of others' code, where something runs, waits
+// or failed. It shares the rest with the report, which does not change.
+func For(to wire.Viewer, r *wire.Report) *wire.Report {
+	if !to.IsTenant {
+		return r
+	}
+	own := map[uint32]bool{} // sessions
+	for _, s := range r.Sessions {
+		own[s.Session] = to.Tenant != "" && s.Tenant == to.Tenant
+	}
 	r = shallow(r)
 	r.Events = copies(r.Events, func(e *wire.Report_Event) {
 		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the
 		// files of their tokens.
-		if e.Session != 0 || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
-			e.Reason = ""
+		isOthers := e.Session != 0 && (to.Tenant == "" || e.Tenant != to.Tenant)
+		if isOthers || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
+			e.Reason, e.Line = "", ""
 		}
 	})
-	r.Islands = copies(r.Islands, func(is *wire.Report_Island) { is.Workers = copies(is.Workers, hideLines) })
+	r.Islands = copies(r.Islands, func(is *wire.Report_Island) {
+		is.Workers = copies(is.Workers, func(w *wire.Report_Worker) { hideLines(w, own) })
+	})
 	r.Sessions = copies(r.Sessions, func(s *wire.Report_SessionReport) {
+		if own[s.Session] {
+			return
+		}
 		if s.Held.GetLine() != "" {
 			s.Held = shallow(s.Held)
 			s.Held.Line = ""
@@ -389,9 +400,9 @@ func WithoutLines(r *wire.Report) *wire.Report {
 	return r
 }
 
-// hideLines takes them from what is told of a worker.
-func hideLines(w *wire.Report_Worker) {
-	if w.LastRefused.GetWhy() != "" {
+// hideLines takes those of other sessions from what is told of a worker.
+func hideLines(w *wire.Report_Worker, own map[uint32]bool) {
+	if w.LastRefused.GetWhy() != "" && !own[w.LastRefused.Session] {
 		w.LastRefused = shallow(w.LastRefused)
 		w.LastRefused.Why = ""
 	}
@@ -399,9 +410,17 @@ func hideLines(w *wire.Report_Worker) {
 		return // that is so of most
 	}
 	w.Last = shallow(w.Last)
-	w.Last.Waits = nil
-	w.Last.Standing = copies(w.Last.Standing, func(s *wire.Standing) { s.Line = "" })
-	w.Last.Running = copies(w.Last.Running, func(c *wire.Running) { c.Line = "" })
+	w.Last.Waits = nil // they do not say whose they are
+	w.Last.Standing = copies(w.Last.Standing, func(s *wire.Standing) {
+		if !own[s.Session] {
+			s.Line = ""
+		}
+	})
+	w.Last.Running = copies(w.Last.Running, func(c *wire.Running) {
+		if !own[c.Session] {
+			c.Line = ""
+		}
+	})
 }
 
 // shallow returns a message with the same fields, which it shares with the other.

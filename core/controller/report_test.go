@@ -60,6 +60,35 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 	}
 }
 
+// A tenant with a name sees the lines of its own sessions, an operator those of all, and a tenant without one none.
+func TestATenantSeesTheLinesOfItsOwnSessions(t *testing.T) {
+	r := &wire.Report{}
+	w := &wire.Report_Worker{Last: &wire.Heartbeat{Waits: []string{"line of bob"}},
+		LastRefused: &wire.Report_Refusal{Session: 1, Why: "line of ada"}}
+	for i, name := range []string{"ada", "bob", ""} {
+		line, session := "line of "+name, uint32(i+1)
+		r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: session, Tenant: name,
+			Held: &wire.Report_Held{Line: line}, Unanswered: []*wire.Report_Unanswered{{Line: line}}})
+		r.Events = append(r.Events, &wire.Report_Event{Session: session, Tenant: name, Reason: line, Line: line})
+		w.Last.Running = append(w.Last.Running, &wire.Running{Session: session, Line: line})
+		w.Last.Standing = append(w.Last.Standing, &wire.Standing{Session: session, Line: line})
+	}
+	r.Islands = []*wire.Report_Island{{Workers: []*wire.Report_Worker{w}}}
+	for _, c := range []struct {
+		to       wire.Viewer
+		ada, bob int
+	}{{wire.Viewer{}, 7, 7}, {wire.Viewer{IsTenant: true, Tenant: "ada"}, 7, 0},
+		{wire.Viewer{IsTenant: true, Tenant: "bob"}, 0, 6}, {wire.Viewer{IsTenant: true}, 0, 0}} {
+		text := string(wire.AppendJSON(nil, For(c.to, r)))
+		if ada, bob := strings.Count(text, "line of ada"), strings.Count(text, "line of bob"); ada != c.ada || bob != c.bob {
+			t.Errorf("%+v sees %d lines of ada's and %d of bob's; expected %d and %d, in %s", c.to, ada, bob, c.ada, c.bob, text)
+		}
+		if c.to.IsTenant && strings.Contains(text, "line of \"") {
+			t.Errorf("%+v sees lines of a session of no tenant", c.to)
+		}
+	}
+}
+
 // What processes call themselves may be shown on terminals as it is.
 func TestNamesAreCleanWhereverTheyAreShown(t *testing.T) {
 	const bad = "a\x1b[2Jb\nc\u202e"

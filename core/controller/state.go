@@ -125,7 +125,7 @@ type Event struct {
 	Payload []byte // Step does not keep it, see Arrived
 	kept    bool   // Payload does not change any more
 	Peer    string // of Join: where it comes from, for people
-	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of users' code
+	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of others' code
 	Of      string // of Join: the name of the tenant that its credential is of; "" names none
 	Lease   int64  // of Join: nanoseconds for which Conn may be Cut before it is Lost; 0: it is never Cut
 	Table   *tenant.Table
@@ -275,7 +275,7 @@ type State struct {
 // conn is a connection that was let in.
 type conn struct {
 	number uint64
-	tenant bool // as Event.Tenant
+	viewer wire.Viewer // of an operator's command, or a tenant's
 	w      *worker
 	s      *session
 	cuts   cuts
@@ -418,7 +418,7 @@ func (st *State) join(ev *Event) {
 			st.stopsWaiting(describe(h.Name, ev.Peer))
 		}
 	case wire.Role_ROLE_ADMIN:
-		st.conns[ev.Conn] = &conn{number: ev.Conn, tenant: ev.Tenant}
+		st.conns[ev.Conn] = &conn{number: ev.Conn, viewer: wire.Viewer{IsTenant: ev.Tenant, Tenant: ev.Of}}
 		st.out = append(st.out,
 			Action{Kind: Welcome, To: []uint64{ev.Conn}, Message: &wire.Welcome{Cluster: st.config.Cluster}})
 	default:

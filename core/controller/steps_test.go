@@ -380,5 +380,6 @@ func (b *bed) asks(m *wire.Ask) {
 	for more := true; more; {
 		b.around(func() { more = a.Look() })
 	}
-	b.step(Event{Kind: Message, Conn: operator, Wire: wire.KindAsk, Message: m, report: encodedReport(a.Report(), false)})
+	b.step(Event{Kind: Message, Conn: operator, Wire: wire.KindAsk, Message: m,
+		report: encodedReport(a.Report(), wire.Viewer{})})
 }

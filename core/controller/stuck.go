@@ -278,8 +278,7 @@ func (st *State) abortStuck(g *gang) {
 	err := status.New(status.DeadlineExceeded,
 		"%s stood still for %v and was aborted (--stuck-after): none of its devices computed, and no byte came that they "+
 			"waited for\n%s", g.name(), time.Duration(st.config.StuckAfter), strings.Join(st.chain(g), "\n"))
-	st.warn(about{kind: wire.EventStuck, session: g.s.id}, "aborted "+g.name()+" of "+g.s.owner()+", which stood still",
-		err)
+	st.warn(g.about(wire.EventStuck), "aborted "+g.name()+" of "+g.s.owner()+", which stood still", err)
 	st.fail(g, err)
 }
 

@@ -402,8 +402,9 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 			if g := st.gangs[f.GetNumber()]; g != nil {
 				if f.GetNoMemory() && g.err == nil && g.waits.has(w.slot) {
 					w.refuses(g, err, st.now)
-					st.warn(about{kind: wire.EventFault, session: g.s.id, worker: w.process.Number},
-						workerNamed(w.name)+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
+					a := g.about(wire.EventFault)
+					a.worker = w.process.Number
+					st.warn(a, workerNamed(w.name)+" had no memory for "+g.name()+" of "+g.s.owner()+", which was admitted", err)
 				}
 				st.through(g, w, f.GetBusy(), err)
 			} else {

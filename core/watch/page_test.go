@@ -21,8 +21,8 @@ type everything struct{}
 
 const attack = `<img src=x onerror="document.title='taken over'">`
 
-func (everything) Answer(ask *wire.Ask, tenant bool) *wire.Report {
-	r := fixed{2}.Answer(ask, tenant)
+func (everything) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
+	r := fixed{2}.Answer(ask, to)
 	r.UptimeMs = time.Now().UnixMilli() // so that it is another report each time
 	r.Waits = "waits for " + attack
 	w := r.Islands[0].Workers[0]

@@ -7,9 +7,9 @@
 // # Who sees what
 //
 // A request with the token of an operator sees everything. One with a tenant's token, or without a token where that is
-// allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions, and no lines of code.
-// Where the cluster has a file of tenants, timelines show it the names of its own tenant's programs alone. Traces are
-// shown to operators, and to who shows a token of the tenant whose they are.
+// allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions. Lines of code and
+// traces are shown to operators, and to those who show a token of the tenant whose they are. Where the cluster has a
+// file of tenants, timelines show a tenant the names of its own programs alone.
 // /healthz and /readyz need no token, and tell nothing else.
 package watch
 
@@ -36,8 +36,8 @@ import (
 
 // Source answers questions about a cluster, as a controller does.
 type Source interface {
-	// Answer returns what an operator is told, or a tenant. Others may have the same report.
-	Answer(ask *wire.Ask, tenant bool) *wire.Report
+	// Answer returns what a viewer is told. Others may have the same report.
+	Answer(ask *wire.Ask, to wire.Viewer) *wire.Report
 	// Timeline returns what some devices did in the last seconds, as far as it is known, and begins to find out more: it
 	// knows something some heartbeats later.
 	Timeline(look *wire.Look) *wire.Timeline
@@ -66,10 +66,11 @@ type Site struct {
 	config  Config
 	mux     *http.ServeMux
 	history *History
-	// What was made of the newest report, by who may see it.
-	statuses, scrapes [operators + 1]text
-	done              chan struct{}
-	running           sync.WaitGroup
+	// What was made of the newest report, by who may see it: a scrape has no lines of code.
+	statuses [operators + 1]text
+	scrape   text
+	done     chan struct{}
+	running  sync.WaitGroup
 }
 
 // sampleEvery is the time between two points of the history.
@@ -121,7 +122,7 @@ func (s *Site) sample() {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s.history.Add(time.Now(), s.config.Source.Answer(Recent(), false))
+		s.history.Add(time.Now(), s.config.Source.Answer(Recent(), wire.Viewer{}))
 		select {
 		case <-s.done:
 			return
@@ -263,7 +264,8 @@ func isThisMachine(host string) bool {
 
 // answer asks the controller for what a request may see.
 func (s *Site) answer(r *http.Request, ask *wire.Ask) *wire.Report {
-	return s.config.Source.Answer(ask, viewing(r).role != operators)
+	v := viewing(r)
+	return s.config.Source.Answer(ask, wire.Viewer{IsTenant: v.role != operators, Tenant: v.tenant})
 }
 
 // viewing returns who a request comes from, once that is known.
@@ -272,13 +274,18 @@ func viewing(r *http.Request) viewer {
 	return v
 }
 
+// glance returns what a controller tells at once.
+func (s *Site) glance() *wire.Report {
+	return s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, wire.Viewer{})
+}
+
 func (s *Site) healthy(w http.ResponseWriter, r *http.Request) {
-	s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, true) // it has the lock, or waits for it as everybody does
+	s.glance() // it has the lock, or waits for it as everybody does
 	_, _ = w.Write([]byte("ok\n"))
 }
 
 func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
-	if s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, true).Devices == 0 {
+	if s.glance().Devices == 0 {
 		http.Error(w, "no worker has brought a device yet", http.StatusServiceUnavailable)
 		return
 	}
@@ -286,7 +293,12 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, s.statuses[viewing(r).role].of(s.answer(r, Recent()), func(b []byte, r *wire.Report) []byte {
+	report := s.answer(r, Recent())
+	if viewing(r).tenant != "" { // few look at a tenant's
+		writeJSON(w, wire.AppendJSON(nil, report))
+		return
+	}
+	writeJSON(w, s.statuses[viewing(r).role].of(report, func(b []byte, r *wire.Report) []byte {
 		return wire.AppendJSON(b, r)
 	}))
 }

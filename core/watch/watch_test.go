@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fixed is a cluster that does not change.
 type fixed struct{ devices int }
 
-func (f fixed) Answer(ask *wire.Ask, tenant bool) *wire.Report {
+func (f fixed) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	w := &wire.Report_Worker{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
 		MemoryInUse: []int64{5}, DeviceNs: []int64{1e9, 2e9},
 		Host: &wire.HostMemory{Blocks: 7}, Running: []*wire.Running{{Program: "jit_f"}}}}
@@ -40,7 +40,7 @@ func (f fixed) Answer(ask *wire.Ask, tenant bool) *wire.Report {
 	for range f.devices {
 		w.Devices = append(w.Devices, &wire.LocalDevice{Kind: "cpu", MemoryLimit: 100})
 	}
-	if !tenant {
+	if !to.IsTenant || to.Tenant == "ada" {
 		w.Last.Running[0].Line = "secret.py:3"
 	}
 	return &wire.Report{Cluster: "c", NewestEvent: 1, Devices: uint64(f.devices),
@@ -107,7 +107,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	}{
 		{"an operator", get, "example.org", "own", 200, true, [2]bool{true, true}},
 		{"a tenant", get, "example.org", "team", 200, false, [2]bool{}},
-		{"a tenant with a name", get, "example.org", "ada's", 200, false, [2]bool{true, false}},
+		{"a tenant with a name", get, "example.org", "ada's", 200, true, [2]bool{true, false}},
 		{"a wrong token", get, "localhost:80", "other", 401, false, [2]bool{}},
 		{"no token, on this machine", get, "localhost:80", "", 200, false, [2]bool{}},
 		{"no token, by this machine's address", get, "[::1]:80", "", 200, false, [2]bool{}},
@@ -230,7 +230,7 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 
 // The metrics follow Prometheus' conventions, and say what the report says.
 func TestMetricsSayWhatTheReportSays(t *testing.T) {
-	r := fixed{2}.Answer(new(wire.Ask), true)
+	r := fixed{2}.Answer(new(wire.Ask), wire.Viewer{IsTenant: true})
 	r.Sessions[0].Name = "node\\:\"1\"\n"
 	c := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
 		parser := expfmt.NewTextParser(model.UTF8Validation)

@@ -24,6 +24,12 @@ func Numbers(all []uint32) string {
 	return strings.Join(parts, ", ")
 }
 
+// Viewer is who a report is for. The zero Viewer is an operator, who is told everything.
+type Viewer struct {
+	IsTenant bool   // it is told no lines of others' code
+	Tenant   string // the tenant that it is, whose own lines it is told; "" has no name
+}
+
 func Age(ms int64) time.Duration {
 	d := time.Duration(ms) * time.Millisecond
 	if d > time.Minute {

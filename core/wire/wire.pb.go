@@ -10181,6 +10181,9 @@ type Report_Event struct {
 	Worker        uint64                 `protobuf:"varint,6,opt,name=worker,proto3" json:"worker,omitempty"`   // Process.number; 0 is none
 	Text          string                 `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
 	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // code and message of an error; empty where there is none
+	Tenant        string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"` // whose session it is about; "" is none
+	Gang          uint64                 `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`   // that it is about; 0 is none
+	Line          string                 `protobuf:"bytes,11,opt,name=line,proto3" json:"line,omitempty"`    // of the user's code that asked for the gang, for operators and the tenant; "" is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10267,6 +10270,27 @@ func (x *Report_Event) GetText() string {
 func (x *Report_Event) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Report_Event) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Report_Event) GetGang() uint64 {
+	if x != nil {
+		return x.Gang
+	}
+	return 0
+}
+
+func (x *Report_Event) GetLine() string {
+	if x != nil {
+		return x.Line
 	}
 	return ""
 }
@@ -11138,7 +11162,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xa9%\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xe9%\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11316,7 +11340,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aleft_ms\x18\t \x01(\x03R\x06leftMs\x12\x14\n" +
 	"\x05lacks\x18\n" +
 	" \x01(\rR\x05lacks\x126\n" +
-	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xbc\x01\n" +
+	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xfc\x01\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x12\n" +
@@ -11325,7 +11349,11 @@ const file_wire_proto_rawDesc = "" +
 	"\asession\x18\x05 \x01(\rR\asession\x12\x16\n" +
 	"\x06worker\x18\x06 \x01(\x04R\x06worker\x12\x12\n" +
 	"\x04text\x18\a \x01(\tR\x04text\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\x1a^\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x16\n" +
+	"\x06tenant\x18\t \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04gang\x18\n" +
+	" \x01(\x04R\x04gang\x12\x12\n" +
+	"\x04line\x18\v \x01(\tR\x04line\x1a^\n" +
 	"\n" +
 	"Supervisor\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12>\n" +

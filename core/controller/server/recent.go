@@ -16,40 +16,35 @@ type recent struct {
 	mu      sync.Mutex // locked while a report is made, which callers that come meanwhile share
 	at      time.Time  // when it was begun
 	report  *wire.Report
-	tenants *wire.Report // what a tenant is told of it; nil until one asks
+	tenants map[wire.Viewer]*wire.Report // what tenants are told of it that have asked
 }
 
 // Report says who is in the cluster, and what they have.
-func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), false) }
+func (s *Server) Report() *wire.Report { return s.Answer(new(wire.Ask), wire.Viewer{}) }
 
-// Answer answers a question as an operator gets it, or a tenant. It never stops the cluster. The caller does not change
-// the report.
-func (s *Server) Answer(ask *wire.Ask, tenant bool) *wire.Report {
+// Answer answers a question as a viewer gets it. It never stops the cluster. The caller does not change the report.
+func (s *Server) Answer(ask *wire.Ask, to wire.Viewer) *wire.Report {
 	if ask.MaxAgeMs > 0 && ask.Events == 0 && !ask.OnlyEvents {
-		return s.recently(time.Duration(ask.MaxAgeMs)*time.Millisecond, tenant)
+		return s.recently(time.Duration(ask.MaxAgeMs)*time.Millisecond, to)
 	}
-	r := s.look(ask)
-	if tenant {
-		r = controller.WithoutLines(r)
-	}
-	return r
+	return controller.For(to, s.look(ask))
 }
 
 // recently returns a report that is at most so old.
-func (s *Server) recently(age time.Duration, tenant bool) *wire.Report {
+func (s *Server) recently(age time.Duration, to wire.Viewer) *wire.Report {
 	k := &s.recent
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now := time.Now(); k.report == nil || now.Sub(k.at) >= age {
-		k.at, k.report, k.tenants = now, s.look(new(wire.Ask)), nil
+		k.at, k.report, k.tenants = now, s.look(new(wire.Ask)), map[wire.Viewer]*wire.Report{}
 	}
-	if !tenant {
+	if !to.IsTenant {
 		return k.report
 	}
-	if k.tenants == nil {
-		k.tenants = controller.WithoutLines(k.report)
+	if k.tenants[to] == nil {
+		k.tenants[to] = controller.For(to, k.report)
 	}
-	return k.tenants
+	return k.tenants[to]
 }
 
 // look makes a report.

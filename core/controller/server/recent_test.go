@@ -15,20 +15,21 @@ func TestReportsAreShared(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := statustest.Value(New(Config{})).OK(t)
 		defer s.Close()
-		recent := func(tenant bool) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, tenant) }
-		first, theirs := recent(false), recent(true)
+		recent := func(to wire.Viewer) *wire.Report { return s.Answer(&wire.Ask{MaxAgeMs: 1000}, to) }
+		operator, tenant := wire.Viewer{}, wire.Viewer{IsTenant: true}
+		first, theirs := recent(operator), recent(tenant)
 		if first == theirs {
 			t.Error("a tenant is told what an operator is")
 		}
 		time.Sleep(time.Second - 1)
-		if recent(false) != first || recent(true) != theirs {
+		if recent(operator) != first || recent(tenant) != theirs {
 			t.Error("a report of less than a second was made anew")
 		}
 		if own := s.Report(); own == first {
 			t.Error("who wants to know how it is now is told how it was")
 		}
 		time.Sleep(time.Nanosecond)
-		if recent(true) == theirs || recent(false) == first {
+		if recent(tenant) == theirs || recent(operator) == first {
 			t.Error("a report of a second was told once more")
 		}
 	})

@@ -353,7 +353,8 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	if m, ok := ev.Message.(*wire.Ask); ok {
 		if c.in.Hello.Role == wire.Role_ROLE_ADMIN && !m.ApplyTenants {
-			ev.Answer(s.Answer(m, c.in.Pass == transport.Tenant))
+			to := wire.Viewer{IsTenant: c.in.Pass == transport.Tenant, Tenant: c.in.Tenant}
+			ev.Answer(s.Answer(m, to))
 		}
 		return ev
 	}
@@ -527,6 +528,12 @@ func (s *Server) say(e *wire.Report_Event, err error) {
 	}
 	if e.Worker != 0 {
 		attrs = append(attrs, slog.Uint64("worker", e.Worker))
+	}
+	if e.Gang != 0 {
+		attrs = append(attrs, slog.Uint64("gang", e.Gang))
+	}
+	if e.Line != "" {
+		attrs = append(attrs, slog.String("line", e.Line))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("reason", err))
