@@ -27,11 +27,11 @@ func (p *program) top() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "watch a cluster in the terminal: who uses the devices, what runs and what waits",
-		Long: `Shows a cluster, live: how busy its devices are, sessions with the devices they keep busy and their memory, and
-workers. "Busy" counts device time when a computation ends.
+		Long: `Shows a cluster, live: how busy its devices are, sessions with the devices they keep busy and their memory, workers,
+and what waits for memory or slices, and for whom. "Busy" counts device time when a computation ends.
 
 keys: Tab switches between sessions and workers, Up and Down select, Enter shows what runs and waits there, with lines of
-code, Esc goes back, s sorts by another column, p pauses, q quits.`,
+code, and how busy each device of a worker is, Esc goes back, s sorts by another column, p pauses, q quits.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isTerminal(p.out) {
@@ -73,6 +73,7 @@ type top struct {
 	ask           func() (*wire.Report, error)
 	history       *watch.History
 	past          watch.Past
+	uses          uses
 	report        *wire.Report // nil before the first
 	err           error        // of the last question
 	width, height int
@@ -94,7 +95,7 @@ type answered struct {
 type due struct{}
 
 func newTop(ask func() (*wire.Report, error)) *top {
-	return &top{ask: ask, history: watch.NewHistory(), width: 80, height: 24}
+	return &top{ask: ask, history: watch.NewHistory(), uses: uses{}, width: 80, height: 24}
 }
 
 // Init implements tea.Model.
@@ -113,6 +114,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case answered:
 		if m.err = msg.err; msg.err == nil && !m.paused {
 			m.history.Add(msg.at, msg.report)
+			m.uses.add(msg.report)
 			m.past, m.report = m.history.Past(), msg.report
 		}
 		return m, tea.Tick(followEvery, func(time.Time) tea.Msg { return due{} })
@@ -173,7 +175,7 @@ type row struct {
 	session *wire.Report_SessionReport
 	worker  *wire.Report_Worker
 	island  string
-	use     []float64 // of a session, over time: devices kept busy
+	use     []float64 // over time: devices that are busy, or that a session keeps busy
 }
 
 func (r row) busy() float64 {
@@ -193,12 +195,15 @@ func (r row) number() uint64 {
 
 const sparks = 20 // points of a session's history in its row
 
+var busyColumn = column{"BUSY", row.busy,
+	func(r row) string { return fmt.Sprintf("%5.2f %s", r.busy(), spark(r.use, sparks)) }}
+
 var sessionColumns = []column{
-	{"BUSY", row.busy, func(r row) string { return fmt.Sprintf("%5.2f %s", r.busy(), spark(r.use, sparks)) }},
+	busyColumn,
 	{"MEMORY", func(r row) float64 { return float64(sum(r.session.Bytes)) },
 		func(r row) string { return size(sum(r.session.Bytes)) }},
 	{"DEVICE TIME", func(r row) float64 { return float64(r.session.DeviceNs) },
-		func(r row) string { return wire.Age(r.session.DeviceNs / 1e6).String() }},
+		func(r row) string { return deviceTime(r.session.DeviceNs).String() }},
 	{"UNDER WAY", func(r row) float64 { return float64(r.session.UnderWay) },
 		func(r row) string { return fmt.Sprint(r.session.UnderWay) }},
 	{"HELD", func(r row) float64 { return float64(r.session.Held.GetOperations()) },
@@ -212,6 +217,7 @@ var sessionColumns = []column{
 }
 
 var workerColumns = []column{
+	busyColumn,
 	{"GANGS", func(r row) float64 { return float64(r.worker.Gangs) },
 		func(r row) string { return fmt.Sprint(r.worker.Gangs) }},
 	{"MEMORY", func(r row) float64 { return float64(sum(r.worker.Last.GetMemoryInUse())) },
@@ -272,7 +278,7 @@ func (m *top) rows() []row {
 	}
 	if m.workers {
 		for is, w := range m.report.EachWorker() {
-			all = append(all, row{worker: w, island: is.Name})
+			all = append(all, row{worker: w, island: is.Name, use: m.uses.all(w)})
 		}
 	} else {
 		use := map[uint32][]float64{}
@@ -323,7 +329,7 @@ func (m *top) text() string {
 		if !m.workers {
 			lines = append(lines, m.tenants()...)
 		}
-		lines = append(lines, m.list(rows, at)...)
+		lines = append(append(lines, m.list(rows, at)...), m.waits()...)
 	}
 	keys := faint.Render("Tab sessions or workers   Enter details   s sort   p pause   q quit")
 	if m.open {
@@ -398,6 +404,25 @@ func (m *top) list(rows []row, at int) []string {
 	return lines
 }
 
+// waits is what waits for memory, and for slices, and for whom.
+func (m *top) waits() []string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	showHeld(w, m.report)
+	showQueue(w, m.report, "\n")
+	w.Flush()
+	return cleanLines(b.String())
+}
+
+// cleanLines cuts a text into lines that a terminal may be sent.
+func cleanLines(text string) []string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = wire.Clean(lines[i])
+	}
+	return lines
+}
+
 // details is what a session or a worker does: the parts of `pathways status` that are about it, and of `pathways why`.
 func (m *top) details(of row) []string {
 	var b strings.Builder
@@ -411,6 +436,12 @@ func (m *top) details(of row) []string {
 	} else {
 		fmt.Fprintf(w, "worker %s of island %s: %s\n", of.worker.Process.GetName(), of.island,
 			status.Count(len(of.worker.Devices), "device"))
+		rows := section{w, "\nDEVICE\tBUSY\n"}
+		for d := range of.worker.Devices {
+			if busy := m.uses.of(of.worker.Process.GetNumber(), d); len(busy) > 0 {
+				rows.printf("%d\t%3.0f %% %s\n", d, 100*busy[len(busy)-1], spark(busy, sparks))
+			}
+		}
 		about = &wire.Report{Islands: []*wire.Report_Island{{Name: of.island, Workers: []*wire.Report_Worker{of.worker}}}}
 		showMemory(w, about)
 	}
@@ -421,11 +452,7 @@ func (m *top) details(of row) []string {
 	showApart(w, about)
 	showWaits(w, about)
 	w.Flush()
-	lines := strings.Split(b.String(), "\n")
-	for i := range lines {
-		lines[i] = wire.Clean(lines[i])
-	}
-	return lines
+	return cleanLines(b.String())
 }
 
 // ofSession returns what a report says of one session.

@@ -17,8 +17,9 @@ func topReport(seconds int64) *wire.Report {
 	return &wire.Report{Cluster: "c0ffee", UptimeMs: seconds * 1000, Gangs: uint64(100 * seconds),
 		Islands: []*wire.Report_Island{{Name: "default", Workers: []*wire.Report_Worker{
 			{Process: &wire.Process{Number: 1, Name: "w0"}, Devices: []*wire.LocalDevice{{}, {}}, Gangs: 1,
-				Last: &wire.Heartbeat{MemoryInUse: []int64{1 << 20, 0}, Running: []*wire.Running{
-					{Devices: []uint32{0}, Session: 1, Program: "jit_step", Line: "train.py:7", SinceMs: 3000}}}},
+				Last: &wire.Heartbeat{MemoryInUse: []int64{1 << 20, 0}, DeviceNs: []int64{seconds * 1e9 / 4, 0},
+					Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "jit_step", Line: "train.py:7",
+						SinceMs: 3000}}}},
 			{Process: &wire.Process{Number: 2, Name: "w1"}, Devices: []*wire.LocalDevice{{}, {}}, Gangs: 2},
 		}}},
 		Tenants: []*wire.Report_Tenant{{Name: "research", Weight: 3, AtMost: 1, Promised: 0.75, Got: 0.7, Sessions: 1,
@@ -28,7 +29,9 @@ func topReport(seconds int64) *wire.Report {
 			{Session: 1, Tenant: "research", Name: "ann\x1b[2J", User: "ann", Host: "h", Bytes: []int64{5 << 20}},
 			{Session: 2, Name: "bob", User: "bob", Host: "h", DeviceNs: seconds * 2e9, Slices: []*wire.Report_Slice{
 				{Slice: 4, Devices: []*wire.Span{{Worker: 2, Count: 2}}}}},
-		}}
+		},
+		SliceWaits: []*wire.Report_SliceWait{{Session: 2, Devices: 4, Exclusive: true, LeftMs: -1,
+			Holders: []*wire.Report_Holder{{Session: 1, Devices: 2, How: wire.HasUse}}}}}
 }
 
 // What is shown follows from the answers of the cluster and the keys alone.
@@ -73,7 +76,8 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	look(20, nil)
 	shows("at first", "cluster c0ffee, up 20s", "4 devices of 2 workers", "2 sessions", "1.0 MiB", "busy  50 %",
 		"100 gangs a second", "students  low     1       0-50 %  25 %      80 %  1 of 4", "research  normal  3       -",
-		"BUSY▾", "TENANT", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h", "research")
+		"BUSY▾", "TENANT", " 2.00 ", "█", "2 bob", "1 ann·[2J", "ann on h", "research",
+		"WAITS FOR A SLICE", "session 2, bob", "4 devices, exclusive", "2 are in use by session 1")
 	if strings.Contains(m.text(), "\x1b[2J") {
 		t.Error("a session's name reaches the terminal as a command")
 	}
@@ -85,9 +89,10 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	press(escape, down, enter)
 	shows("the other session", "session 2, bob", "w1/0-1")
 	press(tab)
-	shows("workers", "GANGS▾", "w1", "w0", "default")
-	press(down, enter)
-	shows("a worker", "worker w0 of island default: 2 devices", "MEMORY OF DEVICES", "jit_step")
+	shows("workers", "BUSY▾", " 0.25 ", "w0", "default", " 0.00 ", "w1")
+	press(enter)
+	shows("a worker", "worker w0 of island default: 2 devices", "DEVICE", "0 ", " 25 %", "1 ", "  0 %",
+		"MEMORY OF DEVICES", "jit_step")
 	press(key('s'))
 	shows("a worker that is no longer the first", "worker w0 of")
 	press(escape, key('p'))
