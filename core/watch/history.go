@@ -32,6 +32,7 @@ type sample struct {
 // SessionPast is the history of a session: how many devices it kept busy, such as 1.5.
 type SessionPast struct {
 	Session uint32    `json:"session"`
+	Tenant  string    `json:"tenant"` // "" is none
 	Client  string    `json:"client"`
 	User    string    `json:"user"`
 	Host    string    `json:"host"`
@@ -63,7 +64,8 @@ func (h *History) Add(now time.Time, r *wire.Report) {
 		before[one.Session] = one.DeviceNs
 	}
 	for _, one := range r.Sessions {
-		h.names[one.Session] = SessionPast{Session: one.Session, Client: one.Name, User: one.User, Host: one.Host}
+		h.names[one.Session] = SessionPast{Session: one.Session, Tenant: one.Tenant, Client: one.Name, User: one.User,
+			Host: one.Host}
 		if busy := one.DeviceNs - before[one.Session]; busy > 0 {
 			s.use[one.Session] = float64(busy) / 1e9 / passed
 		}

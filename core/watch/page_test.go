@@ -88,6 +88,8 @@ const tried = `setTimeout(() => {
   for (let i = 0; i < 3; i++)
     remember({ tenants: [], sessions: Array.from({ length: 1000 }, (_, k) => ({ session: 1000 * (i + 1) + k, tenant: "students" })) });
   const bars = [...lanes.values()].reduce((n, lane) => n + lane.bars.length, 0);
+  const past = { sessions: [7, 8].map(session => ({ session, tenant: "students", client: "gone", use: [session, 1] })) };
+  document.body.append("the plot has " + JSON.stringify(withEndedTogether(past, { sessions: [] })));
   document.body.append([...said, ...painted, "it keeps " + known.size + " sessions and " + bars + " bars"].join(". "));
 }, 2000);`
 
@@ -147,6 +149,7 @@ func TestPageInABrowser(t *testing.T) {
 		"device 1 says a program of another tenant; session 4, other of students; 2000.0 ms on w0/1",
 		`the trace is {"traceEvents":[1]}`, "step.json (2.0 KiB, compressed)",
 		"it keeps 1024 sessions and 2 bars",
+		`the plot has [{"label":"sessions that have ended of students","colour":"#f4c8b3","own":[15,2]}]`,
 		"lane 0 is 42 120 214 255 for 0.4", "lane 1 is 224 101 43 255 for 0.2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not show %q", want)

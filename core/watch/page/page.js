@@ -10,21 +10,28 @@ const mostKnown = 1024;   // sessions of the last ten minutes, or so: those that
 function colour(session) {
   if (!hues.size) return colours[session % colours.length];
   const s = known.get(session);
-  if (!s || !hues.has(s.tenant)) return "#888888";  // it ended before this page came
-  const base = colours[hues.get(s.tenant) % colours.length], lighter = s.shade % 4 * 0.16;
+  return s ? ofTenant(s.tenant, s.shade % 4 * 0.16) : grey;
+}
+
+const grey = "#888888";
+
+// ofTenant returns a tenant's colour, lighter by a part; grey where there is no such tenant.
+function ofTenant(name, lighter) {
+  if (!hues.has(name)) return grey;
+  const base = colours[hues.get(name) % colours.length];
   return "#" + [1, 3, 5].map(i => parseInt(base.slice(i, i + 2), 16))
     .map(v => Math.round(v + (255 - v) * lighter).toString(16).padStart(2, "0")).join("");
 }
 
-// remember notes whose the sessions of a report are. Each keeps its colour: a session of a tenant that of its place among
-// the tenant's.
-function remember(report) {
-  for (const t of report.tenants) if (!hues.has(t.name)) hues.set(t.name, hues.size);
-  for (const s of report.sessions) if (!known.has(s.session)) {
+// remember notes whose some sessions are. Each keeps its colour: a session of a tenant that of its place among the
+// tenant's.
+function remember({ tenants, sessions }) {
+  for (const t of tenants) if (!hues.has(t.name)) hues.set(t.name, hues.size);
+  for (const s of sessions) if (!known.has(s.session)) {
     const shade = [...known.values()].filter(other => other.tenant === s.tenant).length;
     known.set(s.session, { name: s.name, tenant: s.tenant, shade });
   }
-  const there = new Set(report.sessions.map(s => s.session));
+  const there = new Set(sessions.map(s => s.session));
   for (const id of known.keys()) {
     if (known.size <= mostKnown) break;
     if (!there.has(id)) known.delete(id);
@@ -207,14 +214,31 @@ addEventListener("resize", () => {
   for (const [id, { chart }] of Object.entries(plots)) chart.setSize({ width: byId(id).clientWidth, height: 200 });
 });
 
-function showPlots(past) {
+// withEndedTogether returns series of sessions' use over time: one for each that is there, and one for those of a tenant
+// that have ended, of which there may be many.
+function withEndedTogether(past, report) {
+  const there = new Set(report.sessions.map(s => s.session)), ended = new Map(), live = [];
+  for (const s of past.sessions) {
+    if (there.has(s.session)) {
+      live.push({ label: `session ${s.session}, ${s.client}`, colour: colour(s.session), own: s.use });
+      continue;
+    }
+    const of = ended.get(s.tenant);
+    if (of) of.own = of.own.map((v, i) => v + s.use[i]);
+    else ended.set(s.tenant, { label: "sessions that have ended" + (s.tenant ? ` of ${s.tenant}` : ""),
+      colour: ofTenant(s.tenant, 0.64), own: s.use });
+  }
+  return [...ended.values(), ...live];
+}
+
+function showPlots(past, report) {
   // Stacked: each series is drawn up to the sum of itself and those below, the tallest first.
   let below = past.at.map(() => 0);
-  const stacked = past.sessions.map(s => {
-    below = below.map((v, i) => v + s.use[i]);
-    return { label: `session ${s.session}, ${s.client}`, colour: colour(s.session), values: below, own: s.use };
+  const stacked = withEndedTogether(past, report).map(s => {
+    below = below.map((v, i) => v + s.own[i]);
+    return { ...s, values: below };
   }).reverse();
-  const idle = { label: "no session", colour: "#888888", values: below, own: below };
+  const idle = { label: "no session", colour: grey, values: below, own: below };
   plot("use", past.at, stacked.length ? stacked : [idle], Math.max(0, ...past.devices));
   const gangs = past.gangs_per_second;
   plot("gangs", past.at, [{ label: "gangs a second", colour: colours[0], values: gangs, own: gangs }], 0);
@@ -238,12 +262,13 @@ async function look() {
       newest = events.newest_event;
       showEvents(events);
     }
-    remember(report);
+    remember({ tenants: report.tenants,
+      sessions: [...past.sessions.map(s => ({ ...s, name: s.client })), ...report.sessions] });
     showNow(report, past);
     await showTimeline(report);
     showTopology(report);
     showTables(report);
-    showPlots(past);
+    showPlots(past, report);
     showTraces(traces);
     state.textContent = "";
     state.className = "";
