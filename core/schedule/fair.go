@@ -28,7 +28,8 @@ import (
 // session among those of its tenant. So shares hold, too, for sessions that have a few gangs under way at a time and
 // wait for one to end before they ask for the next: what they all have under way may be less than a window, and a
 // device takes that as it comes. Two gangs and a small part of the window each has in any case, so that the device has
-// work while its next ones come.
+// work while its next ones come. The other may be away, too, for a window at most: one that waits for its last gang to
+// end before it asks for more would otherwise find the window full whenever it comes back.
 //
 // # Classes, and bounds
 //
@@ -204,7 +205,7 @@ func (f *Fair) isAlone(s *share, g *Gang) bool {
 	for _, i := range f.alone {
 		at, t := f.groups[i], &p.on[i]
 		if at.parties > 1 || at.parties == 1 && t.sessions == 0 || t.sessions > 1 || t.sessions == 1 && s.on[i].gangs == 0 ||
-			at.load+cost > f.window() || f.Gangs > 0 && at.gangs >= f.Gangs {
+			at.load+cost > f.window() || f.Gangs > 0 && at.gangs >= f.Gangs || at.misses(p, f.now-f.window()) {
 			return false
 		}
 	}
@@ -300,16 +301,20 @@ func (f *Fair) aheadOn(h *head) (group int) {
 	}
 	for _, i := range h.groups {
 		at, t, u := f.groups[i], &p.on[i], &h.s.on[i]
-		if at.parties == 1 && t.sessions == 1 { // there is no other
+		missed := at.misses(p, f.now-f.window())
+		if at.parties == 1 && t.sessions == 1 && !missed { // there is no other
 			continue
 		}
+		part := f.partOf(p, i)
+		if missed {
+			part = f.partBeside(p, i)
+		}
 		load, enough := float64(at.load+cost), small*float64(f.window())
-		if own := float64(t.cost + cost); t.gangs >= few && own > enough && own > f.partOf(p, i)*load &&
-			p.finish[i] > f.least(i) {
+		if own := float64(t.cost + cost); t.gangs >= few && own > enough && own > part*load && p.finish[i] > f.least(i) {
 			return i
 		}
 		own := float64(u.cost + cost)
-		if u.gangs >= few && own > enough && t.sessions > 1 && own > f.partOf(p, i)/float64(t.sessions)*load &&
+		if u.gangs >= few && own > enough && t.sessions > 1 && own > part/float64(t.sessions)*load &&
 			u.finish > f.leastAmong(p, i) {
 			return i
 		}
@@ -317,13 +322,14 @@ func (f *Fair) aheadOn(h *head) (group int) {
 	return -1
 }
 
-// least returns the least finish of the parties that have gangs placed in a group. Others may wait for other devices.
+// least returns the least finish of the parties that have gangs placed in a group, or are away. Others may wait for
+// other devices.
 func (f *Fair) least(group int) float64 {
 	at := f.groups[group]
 	if at.counted != f.pops {
 		at.counted, at.least = f.pops, math.Inf(1)
 		for _, p := range f.parties {
-			if p.on[group].gangs > 0 {
+			if p.on[group].gangs > 0 || f.isAway(p, group) {
 				at.least = min(at.least, p.finish[group])
 			}
 		}

@@ -44,6 +44,9 @@ type load struct {
 	cost    int64 // measured before
 	depth   int   // gangs that are submitted and have not ended, at most; 0: the next is submitted when one has its place
 	apart   bool  // without a collective: a gang's devices begin and end by themselves
+	// With batch, so many gangs are submitted at a time, and when all have ended, the next after trip.
+	batch, out int
+	trip       int64
 	// Gangs after which the session ends, and another one of the tenant's goes on; 0: it does not end.
 	lives   int
 	runs    int    // gangs of the session that is there
@@ -116,6 +119,17 @@ func (b *bench) feed(l *load) {
 		Collective: !l.apart}})
 }
 
+// feedBatch has a session ask for its next batch.
+func (b *bench) feedBatch(l *load) {
+	l.out = l.batch
+	for range l.batch {
+		b.feed(l)
+	}
+	for b.st.More() {
+		b.apply(Event{Kind: Resume})
+	}
+}
+
 // step applies an event, and what follows from it.
 func (b *bench) step(ev Event) {
 	b.apply(ev)
@@ -182,6 +196,10 @@ func (b *bench) until(end int64) {
 		}
 		j := heap.Pop(&b.ends).(*job)
 		b.now = j.end
+		if j.jobs == nil { // a trip
+			b.feedBatch(j.l)
+			continue
+		}
 		b.got[j.l.session] += j.length * int64(j.devices.Len())
 		b.log = append(b.log, stretch{j.l, j.end - j.length, j.end})
 		j.l.cost = (3*cmp.Or(j.l.cost, j.length) + j.length) / 4
@@ -199,6 +217,12 @@ func (b *bench) until(end int64) {
 		}
 		delete(b.jobs, j.id)
 		b.step(Event{Kind: Completed, ID: j.id, Time: j.length})
+		if j.l.batch > 0 {
+			if j.l.out--; j.l.out == 0 {
+				heap.Push(&b.ends, &job{l: j.l, end: b.now + j.l.trip})
+			}
+			continue
+		}
 		if j.l.depth > 0 {
 			b.feed(j.l)
 			for b.st.More() {
@@ -341,62 +365,6 @@ func TestFairSharesFollowClassesAndBounds(t *testing.T) {
 			}
 		}
 	})
-}
-
-// Tenants whose sessions have only a few gangs under way at a time get more by a greater weight, too, and one that is
-// alone beside an idle one has the devices for itself.
-func TestFairSharesOfSessionsThatWaitForResults(t *testing.T) {
-	for _, c := range []struct {
-		depth   int
-		weights []float64
-		least   []float64
-	}{
-		{8, []float64{3, 1}, []float64{0.7, 0.2}}, {4, []float64{3, 1}, []float64{0.65, 0.2}},
-		{8, []float64{2, 1, 1}, []float64{0.45, 0.2, 0.2}}, {8, []float64{1}, []float64{0.99}},
-	} {
-		b := newBench(t, &Fair{Gangs: 512}, 1)
-		for i, weight := range c.weights {
-			b.loads = append(b.loads, &load{session: uint32(i + 1),
-				tenant: &Tenant{ID: uint32(i + 1), Weight: weight}, devices: Devices(0), depth: c.depth,
-				length: func() int64 { return 4e6 }})
-		}
-		for range c.depth {
-			for _, l := range b.loads {
-				b.feed(l)
-			}
-		}
-		b.until(10 * second)
-		for i, l := range b.loads {
-			if got := float64(b.got[l.session]) / (10 * second); got < c.least[i] {
-				t.Errorf("%d gangs at a time, weights %v: session %d got %.1f %%, expected at least %.1f %%", c.depth, c.weights,
-					l.session, 100*got, 100*c.least[i])
-			}
-		}
-	}
-}
-
-// A class that comes first does not lose its time to a lower one while another of its tenants, who has few gangs under
-// way at a time, has had less: what keeps the greedy one back keeps back the lower class, too.
-func TestFairSharesOfClassesBesideASessionThatWaitsForResults(t *testing.T) {
-	for _, depth := range []int{1, 2, 4} {
-		b := newBench(t, &Fair{Gangs: 512}, 1)
-		for i, of := range []struct {
-			class, depth int
-			length       int64
-		}{{0, depth, 1e6}, {0, 0, 1e6}, {-1, 0, 16e6}} {
-			id := uint32(i + 1)
-			b.loads = append(b.loads, &load{session: id, tenant: &Tenant{ID: id, Weight: 1, Class: of.class},
-				devices: Devices(0), depth: of.depth, length: func() int64 { return of.length }})
-			for range max(1, of.depth) {
-				b.feed(b.loads[i])
-			}
-		}
-		b.until(10 * second)
-		if low := float64(b.got[3]) / (10 * second); low < Floor-0.01 || low > 2*Floor {
-			t.Errorf("beside %d gangs at a time the lower class got %.1f %%, expected about %.0f %%", depth, 100*low,
-				100*Floor)
-		}
-	}
 }
 
 // Whatever devices sessions use, and however many gangs they have under way, none waits without end.

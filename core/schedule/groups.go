@@ -33,9 +33,25 @@ type group struct {
 	parties int
 	weights float64
 	set     uint64
-	divided *division // nil, or that of a set
-	least   float64   // the least finish of these parties
-	counted uint64    // the call of Pop for which that is right
+	away    [2]absence // the last two of these that have none any more, the last one first
+	divided *division  // nil, or that of a set
+	least   float64    // the least finish of these parties
+	counted uint64     // the call of Pop for which that is right
+}
+
+// absence is a party that has no gangs any more, since a time.
+type absence struct {
+	p     *party
+	since int64
+}
+
+// misses reports whether a party other than p has had gangs there since a time, and may have none now.
+func (at *group) misses(p *party, since int64) bool {
+	last := at.away[0]
+	if last.p == p {
+		last = at.away[1]
+	}
+	return last.p != nil && last.since > since
 }
 
 // enter records that a party has gangs now.

@@ -32,6 +32,7 @@ type turns struct {
 	// sessions waited then.
 	virtual, mean float64
 	by            *division // that its weight was of last, nil where it was the one of its terms
+	left          int64     // since when its sessions have no gangs there, where they have had some
 	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
@@ -137,7 +138,12 @@ func (f *Fair) set(s *share, group, gangs int, waits bool) {
 		}
 	case was && !is:
 		if t.sessions--; t.sessions == 0 {
-			f.groups[group].exit(p)
+			at := f.groups[group]
+			at.exit(p)
+			if t.left = f.now; at.away[0].p != p {
+				at.away[1] = at.away[0]
+			}
+			at.away[0] = absence{p, f.now}
 		}
 	}
 }
@@ -279,6 +285,24 @@ func (f *Fair) partOf(p *party, group int) float64 {
 		return p.terms.Weight / f.groups[group].weights
 	}
 	return f.divisionOf(group).parts[p.slot]
+}
+
+// isAway reports whether a party has no gangs in a group, and had some a window ago or less.
+func (f *Fair) isAway(p *party, group int) bool {
+	t := &p.on[group]
+	return t.sessions == 0 && t.left > 0 && t.left > f.now-f.window()
+}
+
+// partBeside is partOf among those, too, that are away.
+func (f *Fair) partBeside(p *party, group int) float64 {
+	at := f.groups[group]
+	weights := at.weights
+	for _, o := range f.parties {
+		if f.isAway(o, group) {
+			weights += o.terms.Weight
+		}
+	}
+	return f.partOf(p, group) * at.weights / weights
 }
 
 // forget begins again if nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
