@@ -30,8 +30,8 @@ var rooms = []room{
 	// Ground: values, formats and their readers. None of them acts.
 	{"core/status", []string{"*"}},
 	{"core/shape", []string{"*"}},
-	{"core/shape/strided", []string{"transport", "transport/match", "transport/inproc", "transport/bulk",
-		"transport/transporttest", "core/worker"}},
+	{"core/shape/strided", []string{"transport", "transport/uncached", "transport/match", "transport/inproc",
+		"transport/bulk", "transport/transporttest", "core/worker"}},
 	{"core/xla/protowalk", []string{"core/xla/aot", "core/xla/compileoptions", "core/xla/hlo", "core/xla/spmd",
 		"device/pjrt", "capi/cluster"}},
 	{"core/xla/compileoptions", []string{"core/xla/spmd", "core/controller", "device/pjrt", "device/sim", "core/worker",
@@ -74,6 +74,7 @@ var rooms = []room{
 		"core/arrowio", "capi/cluster"}},
 	{"transport/shm", []string{"transport/inproc", "transport/bulk", "transport/arrowmem", "core/cluster",
 		"core/sharded"}},
+	{"transport/uncached", []string{"transport/bulk", "transport/collective"}},
 	{"transport/match", []string{"transport/inproc", "transport/bulk", "transport/collective"}},
 	{"transport/resume", []string{"transport/link", "transport/bulk"}},
 	{"transport/link", []string{"core/controller/server", "core/client", "core/cluster"}},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/transport/uncached"
 )
 
 const (
@@ -17,8 +18,6 @@ const (
 	// longResult is from how many bytes on a result is written past the caches: it would push out of them what has yet to
 	// be read.
 	longResult = 4 << 20
-	// streamBytes is the shortest copy past the caches: each ends with a wait for its stores.
-	streamBytes = 4 << 10
 )
 
 // run does a round's steps.
@@ -29,7 +28,7 @@ func (m *meeting) run(r *round) error {
 		case copies:
 			to, put := m.memory(s.to), plainly
 			if len(to) >= longResult {
-				put = stream
+				put = uncached.Copy
 			}
 			move(to, s.to.reg, m.memory(s.from[0]), s.from[0].reg, put)
 		case zeros:

@@ -1,16 +1,11 @@
 package collective
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/cpu"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
-
-//go:noescape
-func streamAVX(dst, src *byte, n int)
 
 //go:noescape
 func addI8AVX(acc, in *byte, n int)
@@ -99,29 +94,7 @@ func minF64AVX(acc, in *byte, n int)
 //go:noescape
 func maxF64AVX(acc, in *byte, n int)
 
-const (
-	line  = 32        // to which the target of stores past the caches is aligned
-	burst = 256 << 10 // bytes without a point at which Go can stop the goroutine
-)
-
 var hasVectors = cpu.X86.HasAVX2
-
-// stream is copy past the caches, for what is not read soon.
-func stream(dst, src []byte) {
-	if !hasVectors || len(dst) < streamBytes {
-		copy(dst, src)
-		return
-	}
-	head := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst))) % line)
-	copy(dst[:head], src)
-	dst, src = dst[head:], src[head:]
-	for len(dst) >= stride {
-		n := min(len(dst), burst) / stride * stride
-		streamAVX(unsafe.SliceData(dst), unsafe.SliceData(src), n)
-		dst, src = dst[n:], src[n:]
-	}
-	copy(dst, src)
-}
 
 // vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil where there is none.
 func vectorsOf(t shape.DType, r spmd.Reduction) func(acc, in *byte, n int) {

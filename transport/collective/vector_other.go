@@ -7,8 +7,5 @@ import (
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
-// stream is copy: only amd64 has one past the caches here.
-func stream(dst, src []byte) { copy(dst, src) }
-
 // vectorsOf returns nil: only amd64 has folds by vectors here.
 func vectorsOf(shape.DType, spmd.Reduction) func(acc, in *byte, n int) { return nil }

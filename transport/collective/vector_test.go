@@ -12,25 +12,6 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
-// stream, which bypasses the caches, copies the same bytes as copy, from and to any address, and writes no others.
-func TestStreamCopiesLikeCopy(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 3*streamBytes).Draw(t, "bytes")
-		from, to := rapid.IntRange(0, 200).Draw(t, "from"), rapid.IntRange(0, 200).Draw(t, "to")
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		src, got := make([]byte, 200+n), make([]byte, 400+n)
-		for i := range src {
-			src[i] = byte(rng.Uint32())
-		}
-		want := bytes.Clone(got)
-		copy(want[to:to+n], src[from:from+n])
-		stream(got[to:to+n], src[from:from+n])
-		if !bytes.Equal(got, want) {
-			t.Fatal("the bytes differ")
-		}
-	})
-}
-
 // Folds by vector instructions have the bits of plain ones, for any inputs, NaN, infinite and denormal floats included.
 func TestVectorsHaveTheBitsOfPlainFolds(t *testing.T) {
 	for _, dtype := range dtypes {
