@@ -161,7 +161,9 @@ type Exchange interface {
 // Mover is an Exchange that moves regions of arrays from where they lie to where they are to lie.
 type Mover interface {
 	Exchange
-	// PushPart is PushBytes of a region of an array, which stays as it is until done is called.
+	// PushPart is PushBytes of a region of an array, which stays as it is until done is called. Regions of an array under
+	// one space and ID may be copied together, once all the peers that are to get them expect them. So no peer may wait
+	// for its region before another expects its own.
 	PushPart(peer uint64, key Key, part Part, done func(error))
 	// ExpectPart is Expect of a block that goes into a region of an array of this process. Arrived is called when no
 	// process writes to it any more. With an error, a peer that Room has shown the memory to may still write: the

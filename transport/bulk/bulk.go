@@ -77,7 +77,7 @@ const (
 	streams    = 4                  // TCP connections of a link for long blocks, that this side makes
 	chunk      = 512 << 10          // bytes of a piece on a stream
 	maxStreams = 64                 // of a link
-	longCopy   = 256 << 10          // from here on a copy has a goroutine of its own
+	longCopy   = 256 << 10          // from here on another goroutine copies a block
 )
 
 // Config is what an Exchange needs to know. Zero fields take the defaults.
@@ -131,6 +131,7 @@ type Exchange struct {
 	rooms  *shm.Arena // memory that several peers write to
 	shelf  shelf      // memory that several peers read
 	calls  match.Calls
+	copies copies // to peers on this host
 	log    *slog.Logger
 	lent   atomic.Int64 // bytes of peers' memory that are read here
 
@@ -174,6 +175,7 @@ func New(config Config) (*Exchange, error) {
 	x.arena = x.pool.Arena("blocks", false, nil)
 	x.rooms = x.pool.Arena("arrays from several", true, nil)
 	x.shelf.arena = x.pool.Arena("short blocks", true, nil)
+	x.copies.awaits = map[source]*pass{}
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	for _, l := range config.Listeners {
 		x.running.Go(func() {
@@ -200,12 +202,13 @@ func (x *Exchange) Push(peer uint64, key transport.Key, size int64, fill func(ds
 
 // PushBytes implements transport.Exchange.
 func (x *Exchange) PushBytes(peer uint64, key transport.Key, data []byte, done func(error)) {
-	x.PushPart(peer, key, transport.Part{Data: data, At: strided.Dense(int64(len(data)))}, done)
+	size := int64(len(data))
+	x.push(&outgoing{to: peer, key: key, size: size, data: data, from: strided.Dense(size), done: done})
 }
 
 // PushPart implements transport.Exchange.
 func (x *Exchange) PushPart(peer uint64, key transport.Key, part transport.Part, done func(error)) {
-	x.push(&outgoing{to: peer, key: key, size: part.At.Bytes(), data: part.Data, from: part.At, done: done})
+	x.push(&outgoing{to: peer, key: key, size: part.At.Bytes(), data: part.Data, from: part.At, part: true, done: done})
 }
 
 func (x *Exchange) push(t *outgoing) {

@@ -43,6 +43,7 @@ type outgoing struct {
 	data []byte         // of PushBytes and PushPart
 	from strided.Layout // of the block in data
 	fill func(dst []byte, written func(error))
+	part bool        // PushPart's
 	done func(error) // nil once it was called
 	kept bool        // data is a copy
 	lend bool        // data is to be shown
@@ -67,6 +68,7 @@ type outgoing struct {
 	lies   strided.Layout // of the block in bytes
 	given  int64          // bytes that stripes have begun
 	pieces int            // that they have not ended
+	pass   *pass          // that awaits it; while writing is set, it is the copies'
 }
 
 // keep copies bytes that the caller does not keep.
@@ -149,6 +151,9 @@ func (l *link) quietly(key transport.Key, data []byte) bool {
 func (t *outgoing) offer() {
 	t.keep()
 	t.offered = true
+	if t.part && t.isCopied() && t.err == nil {
+		t.link.x.await(t)
+	}
 	t.link.postAbout(t.size, kindOffer, offerFrame(t.n, t.key, t.size))
 	t.link.reach()
 }
@@ -168,26 +173,27 @@ func (t *outgoing) fillHere() {
 			return
 		}
 		t.block = b // writing is set, so no other goroutine looks
-		t.write(b.Data, strided.Dense(t.size))
+		t.write(b.Data, strided.Dense(t.size), false)
 	})
 }
 
-// write has the bytes put into memory, where at says. It is called without the lock.
-func (t *outgoing) write(dst []byte, at strided.Layout) {
+// isCopied reports whether the copies have the block, once there is memory for it.
+func (t *outgoing) isCopied() bool { return t.link.shared && t.fill == nil && t.size >= longCopy }
+
+// write has the bytes put into memory, where at says. Placed says that this is an array's. It is called without the
+// lock.
+func (t *outgoing) write(dst []byte, at strided.Layout, placed bool) {
 	x := t.peer.x
 	switch {
 	case t.fill != nil && at.IsDense():
 		t.callFill(dst[at.Offset:at.Offset+at.Run], t.written)
 	case t.fill != nil:
 		t.fillApart(dst, at)
-	case t.size < longCopy:
+	case t.isCopied():
+		x.copy(t, dst, at, placed)
+	default:
 		moveStrided(dst, at, t.data, t.from)
 		t.written(nil)
-	default:
-		x.running.Go(func() { // run waits for it: there is one at least
-			moveStrided(dst, at, t.data, t.from)
-			t.written(nil)
-		})
 	}
 }
 
@@ -268,6 +274,9 @@ func (t *outgoing) settle() {
 		t.settleLent()
 		return
 	}
+	if t.pass != nil && (t.err != nil || t.taken) {
+		t.link.x.leave(t)
+	}
 	if t.err != nil && !t.final {
 		if t.eager {
 			t.eager = false
@@ -328,7 +337,7 @@ func (l *link) onGrant(n uint64, segment uint32, offset int64, at strided.Layout
 	case t.final: // it failed meanwhile
 	case l.shared:
 		t.writing = true
-		return func() { t.write(dst, at) }, nil
+		return func() { t.write(dst, at, segment >= roomNumber) }, nil
 	case t.fill != nil:
 		t.writing = true
 		return t.fillHere, nil
