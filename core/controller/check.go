@@ -71,6 +71,8 @@ type audit struct {
 	untold   map[*session]int  // of them, those that the client may still wait for
 	views    map[int]int       // sessions that have devices of a slot
 	users    map[*compiled]int // programs of sessions
+	// forgotten is the bytes of those that are gone and stay on disk.
+	forgotten int64
 }
 
 func (a *audit) say(format string, args ...any) {
@@ -181,6 +183,10 @@ func (a *audit) session(s *session) {
 	}
 	for _, p := range s.programs {
 		a.users[p.of]++
+	}
+	for _, u := range s.unkept {
+		a.users[u.of]++
+		a.forgotten += u.of.bytes
 	}
 	for program, c := range s.compiling {
 		if a.st.compiled[c.key] != c || c.ready {
@@ -489,6 +495,9 @@ func (a *audit) compiles() {
 	}
 	if made != len(a.st.made) || kept != a.st.kept {
 		a.say("%d programs of %d bytes are kept, %d of %d by their counts", made, kept, len(a.st.made), a.st.kept)
+	}
+	if a.forgotten != a.st.forgotten {
+		a.say("programs of %d bytes are forgotten and stay, %d by their count", a.forgotten, a.st.forgotten)
 	}
 }
 

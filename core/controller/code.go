@@ -107,7 +107,6 @@ func (c *compiled) loads(p *program, workers set) {
 
 // letProgram releases a session's program, which no graph of it has any more.
 func (st *State) letProgram(p *program) {
-	st.letKeptProgram(p.place.s, p.id)
 	if c := p.of; c.loadedOn != nil {
 		p.loaded.each(func(slot int) {
 			if c.loadedOn[slot]--; c.loadedOn[slot] == 0 {
@@ -118,7 +117,7 @@ func (st *State) letProgram(p *program) {
 			st.unloadUnused(r)
 		}
 	}
-	st.let(p.of)
+	st.letKeptProgram(p)
 }
 
 // unloadUnused takes code out of the ledger if nothing uses it any more.

@@ -445,7 +445,8 @@ func (r *rebuilding) goOn(s *session) {
 		if one.s != s || one.gang != nil || r.st.sessions[s.id] != s {
 			continue
 		}
-		if one.op != 0 {
+		// What has no number of its own, such as a Forget, is behind all that the client has sent.
+		if s.last = last; one.op != 0 {
 			s.last = one.op - 1
 		}
 		if m, ok := one.ev.Message.(*wire.Compile); ok && s.programs[m.Program] != nil {

@@ -96,51 +96,6 @@ func (st *State) keepProgram(s *session, p *program) {
 	}
 }
 
-// unkept is a program that is gone, and the last operation that may be a run of it.
-type unkept struct{ program, op uint64 }
-
-// maxUnkept bounds the programs of a session that are gone and stay on disk while no gang is under way: more than a
-// client forgets between two times that it tells what it has heard the end of, unless it runs hardly any of them.
-const maxUnkept = 1024
-
-// letKeptProgram removes the fact of a program, in time: until the client has heard the end of its runs it sends them
-// again to the next start, which needs the program to know what they make.
-func (st *State) letKeptProgram(s *session, program uint64) {
-	if !st.config.Keeps {
-		return
-	}
-	s.unkept = append(s.unkept, unkept{program, s.last})
-	if s.out == 0 && len(s.unkept) > maxUnkept {
-		st.letUnkept(s)
-	}
-}
-
-// letSettled removes the facts of programs that are gone and of whose runs a client has heard the end.
-func (st *State) letSettled(s *session, m *wire.Settled) {
-	if len(s.unkept) == 0 {
-		return
-	}
-	first := m.Next
-	for _, op := range m.Pending {
-		first = min(first, op)
-	}
-	s.unkept = slices.DeleteFunc(s.unkept, func(u unkept) bool {
-		if u.op >= first {
-			return false
-		}
-		st.keep(tablePrograms, programKey(s.id, u.program), nil)
-		return true
-	})
-}
-
-// letUnkept removes the facts that letKeptProgram left.
-func (st *State) letUnkept(s *session) {
-	for _, u := range s.unkept {
-		st.keep(tablePrograms, programKey(s.id, u.program), nil)
-	}
-	s.unkept = nil
-}
-
 // keepCompiled keeps the result of a compilation.
 func (st *State) keepCompiled(c *compiled) {
 	if st.config.Keeps {

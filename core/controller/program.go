@@ -60,6 +60,7 @@ type waiter struct {
 type program struct {
 	id       uint64
 	op       uint64 // of the client's Compile, by which it is asked for the text
+	after    uint64 // the operation before all that may run it
 	of       *compiled
 	place    *place
 	portable bool
@@ -325,7 +326,7 @@ func (p *program) describe() *wire.ProgramInfo {
 
 // newProgram makes a session's program.
 func (st *State) newProgram(c *compiled, w waiter) *program {
-	p := &program{id: w.program, op: w.op, of: c, place: w.place, portable: w.portable}
+	p := &program{id: w.program, op: w.op, after: w.s.last, of: c, place: w.place, portable: w.portable}
 	for i, bytes := range c.outputs {
 		if !st.isCounted(p.place, c.info.Outputs[i].GetMemory()) {
 			bytes = 0

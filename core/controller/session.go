@@ -351,7 +351,9 @@ func (st *State) drop(s *session, why error) {
 		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	st.letUnkept(s)
+	for len(s.unkept) > 0 {
+		st.letUnkept(s, 0)
+	}
 	st.leaveBindings(s)
 	if !s.isThrough() { // computations that still run have its memory
 		st.ledger.Leave(ledger.Owner(s.id))

@@ -57,6 +57,9 @@ type Limits struct {
 	Compiles int   // of a session, at one time; 64
 	Program  int   // bytes of a program's text; 2 GiB, as many as XLA reads
 	Store    int64 // bytes of compiled programs, here and in workers, kept when no session has them; 1 GiB
+	// Forgotten bounds, as Store does, what is kept beyond it for a next start of the controller: what programs were
+	// compiled to that their sessions have forgotten, and whose runs may be sent again; 1 GiB
+	Forgotten int64
 }
 
 func (l Limits) filled() Limits {
@@ -71,6 +74,7 @@ func (l Limits) filled() Limits {
 	l.Compiles = cmp.Or(l.Compiles, 64)
 	l.Program = cmp.Or(l.Program, math.MaxInt32)
 	l.Store = cmp.Or(l.Store, 1<<30)
+	l.Forgotten = cmp.Or(l.Forgotten, 1<<30)
 	return l
 }
 
@@ -219,6 +223,7 @@ type State struct {
 	made      []*compiled          // those of compiled that are ready
 	kept      int64                // bytes of these
 	keptAway  int64                // of these bytes, those that are with workers
+	forgotten int64                // bytes of what sessions' unkept programs were compiled to, for each of them
 
 	looked   int64  // until when what devices do is looked at; 0: it is not
 	told     uint64 // of what workers have told of it, see keepDoing

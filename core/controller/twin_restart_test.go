@@ -282,7 +282,7 @@ func (w *twin) nothingIsKept() {
 		}
 		for key := range worker.arrays {
 			c := w.clientOf(uint32(key[0]))
-			if c != nil && !slices.Contains(c.live, key[1]) && w.config.Starts < 2 { // behind a start some stay, rarely
+			if c != nil && !slices.Contains(c.live, key[1]) {
 				w.t.Fatalf("process %d keeps array %d of session %d, which was freed", worker.process, key[1], key[0])
 			}
 		}
