@@ -103,13 +103,23 @@ func (w *twin) step(ev Event) {
 			w.t.Fatalf("%d runs have been given to an island, the window is %d", n, w.st.limits.Window)
 		}
 	}
-	on := map[int]int{} // runs by device, whose window it is where shares count; one that has failed may have left it
-	for _, g := range w.st.gangs {
-		for i := 0; !w.config.FirstCome && g.island != nil && g.err == nil && i < len(g.place.numbers); i++ {
-			d := g.place.numbers[i]
-			if on[d]++; on[d] > w.st.limits.Window && w.config.Starts < 2 { // gangs of earlier starts are beside the schedule
-				w.t.Fatalf("%d runs have been given to a device, the window is %d", on[d], w.st.limits.Window)
+	on := map[[2]int]int{} // runs by island and device, whose window it is where shares count
+	for _, all := range []map[uint64]*gang{w.st.gangs, w.st.leaving} {
+		for _, g := range all {
+			if w.config.FirstCome || g.island == nil {
+				continue
 			}
+			for _, row := range g.place.rows {
+				if in := g.place.in; g.waits.has(in.slots[row]) { // else it has ended there, and may have left the device
+					on[[2]int{g.island.index, in.view.Device(int(row)).Number}]++
+				}
+			}
+		}
+	}
+	for at, n := range on {
+		if n > w.st.limits.Window {
+			w.t.Fatalf("%d runs have been given to device %d of island %d, the window is %d", n, at[1], at[0],
+				w.st.limits.Window)
 		}
 	}
 	if there := len(w.st.gangs) + len(w.st.leaving); running > there {
