@@ -370,3 +370,47 @@ func TestOperationsOfASessionWaitForThoseOfTheirDevicesAlone(tt *testing.T) {
 		}
 	})
 }
+
+// A fetch that is asked for before a run donates its array comes before that run, also where both wait. One that is
+// asked for behind a run which still waits for its place reads what is there, and does so before the run takes it.
+func TestFetchesComeBeforeRunsThatDonateTheirArrays(t *testing.T) {
+	for name, first := range map[string]wire.Kind{"fetch, run": wire.KindFetch, "run, fetch": wire.KindRun} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, Config{}, 1, 1)
+			b.program(1)
+			b.install(2, 1, false)
+			b.st.sessions[1].programs[2].of.info.Donated = []uint32{0}
+			b.install(3, 1, false)
+			reads := uint64(1) // what is there
+			for range 2 {      // of a program whose time is not known, so that the second waits for its place
+				b.runs(3)
+			}
+			if first == wire.KindFetch {
+				reads = b.next() - 1 // what the second makes
+			}
+			ask := func(kind wire.Kind) []Action {
+				op := b.next()
+				if kind == wire.KindFetch {
+					return b.say(b.client, kind, &wire.Fetch{Op: op, Object: reads})
+				}
+				return b.say(b.client, kind, &wire.Run{Op: op, Program: 2, FirstOutput: op, Inputs: []uint64{reads}})
+			}
+			second := wire.KindFetch + wire.KindRun - first
+			got := append(b.kindsDispatched(ask(first)), b.kindsDispatched(ask(second))...)
+			for len(b.st.gangs) > 0 {
+				done := mustMarshal(t, &wire.Completed{Ok: slices.Sorted(maps.Keys(b.st.gangs))})
+				got = append(got, b.kindsDispatched(b.check(b.frame(b.workers[0], wire.KindCompleted, done)))...)
+			}
+			want := []wire.Kind{wire.KindFetch, wire.KindRun, wire.KindRun}
+			if first == wire.KindFetch {
+				want = []wire.Kind{wire.KindRun, wire.KindFetch, wire.KindRun}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("dispatched are %v, want %v", got, want)
+			}
+			if ends := b.told(); slices.ContainsFunc(ends, func(op int) bool { return op < 0 }) {
+				t.Errorf("ended are %v, want none that failed", ends)
+			}
+		})
+	}
+}
