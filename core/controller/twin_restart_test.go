@@ -319,7 +319,7 @@ func (c *twinClient) rejoin(w *twin) *wire.Rejoin {
 		add(wire.KindGraph, c.graphs[id])
 	}
 	for _, op := range pending {
-		if p, ok := c.messages[op].m.(*wire.Play); ok && !sent[p.Graph] && c.everyGraph[p.Graph] != nil {
+		if p, ok := c.messages[c.firstOf(op)].m.(*wire.Play); ok && !sent[p.Graph] && c.everyGraph[p.Graph] != nil {
 			sent[p.Graph] = true
 			add(wire.KindGraph, c.everyGraph[p.Graph])
 		}
