@@ -39,6 +39,9 @@ import (
 // no device with later ones that were (line.go), and so it may come behind them; one whose messages were lost comes
 // before those that do.
 //
+// A worker that lacks a gang and has had a later one was never sent it: it came in the place of a worker that was lost
+// with its part. So the gang has failed.
+//
 // # What is not made again
 //
 // How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
@@ -195,7 +198,7 @@ type reminder struct {
 func (r *rebuilding) worker(w *worker) {
 	st := r.st
 	for _, m := range r.of[w.to[0]] {
-		st.gang = max(st.gang, m.Last)
+		st.gang, w.newest = max(st.gang, m.Last), max(w.newest, m.Last)
 		for _, number := range m.Artifacts {
 			if c := st.artifacts[number]; c == nil {
 				st.send(w.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{number}})
@@ -492,6 +495,13 @@ func (st *State) readmit(g *gang, k *known) {
 	lack.copyOf(g.to)
 	g.to.each(func(slot int) { all = append(all, st.workers[slot].to[0]) })
 	lack.without(k.has)
+	var late set // came in the place of those that were lost with their parts
+	lack.each(func(slot int) {
+		if st.workers[slot].newest > k.number {
+			late.add(slot)
+		}
+	})
+	lack.without(late)
 	st.enter(g, g.to, all)
 	if to := st.connsOf(lack); len(to) > 0 {
 		st.tell(s, lack)
@@ -518,8 +528,13 @@ func (st *State) readmit(g *gang, k *known) {
 		}
 	}
 	for _, slot := range g.to.all() {
-		if w := st.workers[slot]; st.gangs[number] == g && w.gone != nil {
+		switch w := st.workers[slot]; {
+		case st.gangs[number] != g:
+		case w.gone != nil:
 			st.losePart(g, w)
+		case late.has(slot):
+			st.through(g, w, 0, g.located(status.New(status.Unavailable,
+				"a worker was lost that had a part of it; worker %s has taken its place since", w.name)))
 		}
 	}
 }
