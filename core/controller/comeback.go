@@ -393,7 +393,8 @@ func (r *rebuilding) addUnderWay(one *reminder, first uint64, n int) {
 	}
 }
 
-// endOrphans ends what workers have of operations whose end their clients have heard: these failed elsewhere.
+// endOrphans ends what workers have of operations whose end their clients have heard: these failed elsewhere. Such a
+// part may end well all the same, and what it makes then is known to its worker alone: it has to hear of all frees.
 func (r *rebuilding) endOrphans() {
 	why := wire.Of(status.New(status.Aborted, "the operation has failed elsewhere"))
 	for _, name := range slices.SortedFunc(maps.Keys(r.known), compareNames) {
@@ -403,6 +404,9 @@ func (r *rebuilding) endOrphans() {
 		}
 		if to := r.st.connsOf(k.has); len(to) > 0 {
 			r.st.send(to, wire.KindAbort, &wire.Abort{Gang: k.number, Status: why})
+			if s := r.st.sessions[name.session]; s != nil {
+				s.orphans.union(k.has)
+			}
 		}
 	}
 }

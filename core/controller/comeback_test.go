@@ -299,6 +299,18 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	}
 }
 
+// A worker may make an array all the same of whose operation the client has heard that it failed elsewhere: it hears
+// that the array is freed.
+func TestWhatFailedElsewhereIsFreedBehindAStart(t *testing.T) {
+	b := newBedThatKeeps(t)
+	b.startAgain([2][]*wire.HeldGang{{{Gang: 70, Op: 2}}, {}}, &wire.Rejoin{Last: 2})
+	b.done(0, 70)
+	got := b.work(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{2}}))
+	if len(got[0]) != 1 || len(got[1]) > 0 {
+		t.Errorf("workers are sent %v, want one free to the first", got)
+	}
+}
+
 // A worker that lacks a run, and what is assembled of its arguments, is sent both in their order, whatever became of
 // the members on a worker that has begun the run.
 func TestRunsOfAssembledArraysGoOnWhenTheControllerStartsAgain(t *testing.T) {

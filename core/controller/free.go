@@ -11,11 +11,19 @@ func (st *State) free(s *session, m *wire.Free) {
 	var workers set
 	kept := m.Objects[:0]
 	for _, id := range m.Objects {
-		if o, was := st.remove(s, id); was && !o.absent {
+		switch o, was := st.remove(s, id); {
+		case was && !o.absent:
 			kept = append(kept, id)
 			workers.union(o.place.workers)
+		case !was && len(s.orphans) > 0:
+			kept = append(kept, id)
 		}
 	}
+	s.orphans.each(func(slot int) {
+		if s.told.has(slot) { // another one may have its place
+			workers.add(slot)
+		}
+	})
 	st.letGo(s, kept, workers)
 	st.freeRows(s, m.Rows)
 }

@@ -52,6 +52,7 @@ type session struct {
 	// For a controller that starts again.
 	restored  bool     // it began before the controller started again
 	forgotten string   // then: where arrays may have gone that no worker has
+	orphans   set      // then: slots of workers that had parts of operations which had failed, see endOrphans
 	unkept    []unkept // programs that are gone, and stay on disk
 
 	// Its operations, from their arrival on. The queue holds those that were received and not performed.
