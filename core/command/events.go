@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -125,8 +126,13 @@ func (p *program) showEvent(e *wire.Report_Event, asJSON bool) error {
 		mark = "!"
 	}
 	_, err := fmt.Fprintf(p.out, "%s %s %-8s %s\n", mark, at.Format("2006-01-02 15:04:05"), e.Kind, wire.Clean(e.Text))
-	if err == nil && e.Reason != "" {
-		_, err = fmt.Fprintf(p.out, "%33s%s\n", "", wire.Clean(e.Reason))
+	if e.Reason == "" {
+		return err
+	}
+	for line := range strings.SplitSeq(e.Reason, "\n") { // such as what a computation that stood still waited for
+		if err == nil {
+			_, err = fmt.Fprintf(p.out, "%33s%s\n", "", wire.Clean(line))
+		}
 	}
 	return err
 }
