@@ -101,8 +101,7 @@ func momentLine(m client.Moment) string {
 	devices := status.Count(len(m.Devices), "device")
 	switch m.Kind {
 	case client.MomentLost:
-		return fmt.Sprintf("worker %s is lost, and what was on its %s; they can be used again when another worker takes its "+
-			"place", m.Worker, devices)
+		return fmt.Sprintf("worker %s is lost, and what was on its %s; another worker may take its place", m.Worker, devices)
 	case client.MomentCame:
 		return fmt.Sprintf("worker %s comes for %s", m.Worker, devices)
 	case client.MomentRebound:

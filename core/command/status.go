@@ -353,7 +353,7 @@ type broken interface {
 
 // link prints a row about a connection. Without says what is special where it is not there now.
 func (s *section) link(whose string, l broken, without string) {
-	state := fmt.Sprintf("connected, after %v without", time.Duration(l.GetBackMs())*time.Millisecond)
+	state := fmt.Sprintf("connected, after %v without", time.Duration(max(1, l.GetBackMs()))*time.Millisecond)
 	if l.GetCutMs() > 0 {
 		state = fmt.Sprintf("none for %v%s", wire.Age(l.GetCutMs()), without)
 	}

@@ -168,12 +168,15 @@ func TestShowLinks(t *testing.T) {
 			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000,
 				Why: "connection reset"}},
 			{Process: &wire.Process{Name: "w1"}, Link: &wire.Report_Link{LeaseMs: 10_000}},
-			{Process: &wire.Process{Name: "w2"}}}}},
+			{Process: &wire.Process{Name: "w2"}},
+			{Process: &wire.Process{Name: "w3"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, LastMs: 3000,
+				Why: "reset"}}}}},
 		Sessions: []*wire.Report_SessionReport{{Session: 3, Name: "train", User: "ada", Link: &wire.Report_Link{
 			LeaseMs: 10_000, Cuts: 2, LastMs: 60_000, BackMs: 12, Why: "end of file"}}},
 	}
 	want := "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n" +
 		"w0\tnone for 3s, at most 10s\t1 time\t3s ago\tconnection reset\n" +
+		"w3\tconnected, after 1ms without\t1 time\t3s ago\treset\n" +
 		"session 3, train of ada\tconnected, after 12ms without\t2 times\t1m0s ago\tend of file\n"
 	shows(t, showLinks, r, want)
 	shows(t, showLinks, &wire.Report{}, "")

@@ -80,7 +80,7 @@ func (st *State) mended(c *conn) {
 	if c.w != nil {
 		c.w.heard = st.now
 	}
-	took := time.Duration(st.now - c.cuts.since).Round(time.Millisecond)
+	took := max(time.Millisecond, time.Duration(st.now-c.cuts.since).Round(time.Millisecond))
 	who, what := c.named(wire.EventMended)
 	st.note(what, fmt.Sprintf("%s has a connection again, after %v", who, took), nil)
 }
