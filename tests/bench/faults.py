@@ -1,8 +1,9 @@
 """How long a script waits after a fault: from the fault to the next right result, on a cluster of real processes.
 
-    python tests/bench/faults.py                      every fault nine times: some fifteen minutes
+    python tests/bench/faults.py                      every fault nine times, and the repeated ones: twenty minutes
     python tests/bench/faults.py --rounds 3
     python tests/bench/faults.py --only controller    those whose names hold this
+    python tests/bench/faults.py --only every         all connections cut each second, and the controller killed each 20
 
 A script runs tiny steps on two workers with two devices each, and waits for each (tests/cluster/counting.py). Its
 arrays count the steps, and each result is compared with the script's own count; a step that is lost or done twice ends
@@ -11,22 +12,26 @@ begins a new session, and makes its arrays again.
 
 One fault at a time is caused from outside, by a signal or by shutting a socket down. A time ends when the first result
 is there of a step that was called after the fault. Faults that only cut a connection share a cluster; others have a new
-one each time, since a supervisor waits longer and longer for what dies again and again. It writes out/faults.json.
+one each time, since a supervisor waits longer and longer for what dies again and again. The repeated ones happen to one
+plain cluster and two scripts, of which nothing may fail. It writes out/faults.json.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -34,7 +39,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
 from counting import Counting, Ended, hear  # noqa: E402
-from cuts import cut  # noqa: E402
+from cuts import between, cut  # noqa: E402
 from page import table  # noqa: E402
 from processes import COMMAND, Cluster, command, until  # noqa: E402
 
@@ -210,6 +215,39 @@ def measured(fault: Fault, rounds: int) -> list[dict]:
     return got
 
 
+def cut_all(cluster, scripts: list[Counting]) -> None:
+    """Cuts each connection between two processes of a cluster and its scripts."""
+    pids = [pid for name, pid in cluster.listed().items() if name != "supervisor"] + [script.pid for script in scripts]
+    for one, other in itertools.combinations(pids, 2):
+        for end in between(one, other):
+            with end, suppress(OSError):  # it may have ended meanwhile
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def kill_controller(cluster, scripts: list[Counting]) -> None:
+    os.kill(cluster.listed()["controller"], signal.SIGKILL)
+
+
+REPEATED = {  # what causes it, how many seconds after the last time, for how long
+    "every connection is cut, each second for a minute": (cut_all, 1, 60),
+    "controller killed every 20 s for 5 minutes": (kill_controller, 20, 300),
+}
+
+
+def repeated(cause: Callable, pause: float, whole: float) -> list[dict]:
+    """Causes a fault again and again, and returns what two scripts say of each time."""
+    got, end = [], time.monotonic() + whole
+    with up()() as cluster, Counting(cluster.start) as one, Counting(cluster.start) as other:
+        while (begun := time.monotonic()) < end:
+            cause(cluster, [one, other])
+            got += [script.after(begun) for script in (one, other)]
+            if got[-1]["errors"] or got[-2]["errors"]:
+                raise Ended(f"the scripts failed: {got[-2:]}")
+            time.sleep(max(0, begun + pause - time.monotonic()))
+    print(f"{len(got) // 2} times, {sum(one['steps'] for one in got)} steps", flush=True)
+    return got
+
+
 def of_clients(rounds: int) -> list[dict]:
     """Kills scripts that have all devices while another one waits for them."""
     got = []
@@ -256,6 +294,7 @@ def main():
     found = {}
     calls = {fault.name: lambda fault=fault: measured(fault, said.rounds) for fault in FAULTS}
     calls[CLIENT_KILLED] = lambda: of_clients(said.rounds)
+    calls |= {name: lambda of=of: repeated(*of) for name, of in REPEATED.items()}
     for name, call in calls.items():
         if said.only in name:
             found[name] = got = call()
@@ -266,7 +305,7 @@ def main():
     for name, got in found.items():
         times = [one["seconds"] for one in got]
         rows.append([name, seen(got), seconds(statistics.median(times)), seconds(max(times))])
-    print("\n" + table(["fault", "the script sees", "median", f"worst of {said.rounds}"], rows))
+    print("\n" + table(["fault", "the script sees", "median", "worst"], rows))
     usual = [one["usual"] for got in found.values() for one in got if "usual" in one]
     if usual:
         print(f"\nA step without a fault takes {statistics.median(usual) * 1e3:.2f} ms.")

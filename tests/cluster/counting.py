@@ -48,7 +48,8 @@ def answer():
         first = next(ended for called, ended in steps if called >= fault and ended >= since)
         usual = sorted(ended - called for called, ended in steps)[len(steps) // 2]
         time.sleep(0.2)  # what is heard may be heard later
-        print(json.dumps(dict(seconds=first - since, usual=usual, errors=errors, heard=heard)), flush=True)
+        done = dict(seconds=first - since, usual=usual, steps=len(steps), errors=errors, heard=heard)
+        print(json.dumps(done), flush=True)
         errors.clear(), heard.clear(), steps.clear()
     over.set()
 
@@ -119,8 +120,8 @@ class Counting:
         """Waits for the first right result of a step that was called after a fault, and that came after `since`.
 
         Both are times of time.monotonic(), and now if they are not given. Returns the seconds that passed since then
-        ("seconds"), those that a step took in the middle before ("usual"), the codes of what failed since the last
-        answer ("errors"), and the kinds of its events, with their workers ("heard").
+        ("seconds"), those that a step took in the middle before ("usual"), and since the last answer the right results
+        ("steps"), the codes of what failed ("errors"), and the kinds of its events, with their workers ("heard").
         """
         fault = time.monotonic() if fault is None else fault
         print(json.dumps([fault, fault if since is None else since]), file=self.process.stdin, flush=True)
