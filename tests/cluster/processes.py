@@ -158,3 +158,10 @@ class Cluster:
     def alive(self, name: str) -> bool:
         """Whether a process is there and has not ended."""
         return self.state(name) not in "ZX"
+
+
+def kill_controller(cluster: Cluster) -> None:
+    """Kills the controller, and waits until another one answers."""
+    was = cluster.listed()["controller"]
+    os.kill(was, signal.SIGKILL)
+    until("the controller to be started again", lambda: cluster.listed()["controller"] not in (0, was))

@@ -1,10 +1,8 @@
 """A cluster survives its controller: a script goes on when the controller is killed and starts again."""
 
-import os
-import signal
 import time
 
-from processes import Cluster, command, until
+from processes import Cluster, command, kill_controller, until
 from test_faults import lines
 
 # A training loop over both workers: each step reads what the one before has made, donates it, and counts itself, so a
@@ -63,13 +61,6 @@ jax.effects_barrier()
 assert called == list(range(20, count + 1, 20)), (count, called)
 print(count, flush=True)
 """
-
-
-def kill_controller(cluster: Cluster) -> None:
-    """Kills the controller, and waits until another one answers."""
-    was = cluster.listed()["controller"]
-    os.kill(was, signal.SIGKILL)
-    until("the controller to be started again", lambda: cluster.listed()["controller"] not in (0, was))
 
 
 def test_script_goes_on_while_its_controller_is_killed():

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from processes import Cluster, command, tokens_of, until
+from processes import Cluster, command, kill_controller, tokens_of, until
 
 # Always has more queued than a device is given ahead, which is 50 ms.
 BUSY = """
@@ -42,6 +42,52 @@ host-memory = "1MiB"
 """
 
 
+def share(cluster: Cluster, least: float, most: float) -> None:
+    """Waits until research gets so many times as much device time as students."""
+
+    def used() -> dict[str, int]:
+        return {t["name"]: t["device_ns"] for t in cluster.report()["tenants"]}
+
+    def ratio() -> float:
+        before = used()
+        until("two seconds are used", lambda: sum(used().values()) > sum(before.values()) + 2e9)
+        after = used()
+        return (after["research"] - before["research"]) / max(1, after["students"] - before["students"])
+
+    # On a busy machine a client may come too late to have more queued, and then lets the other one by.
+    ratios: list[float] = []
+    while not ratios or not least < ratios[-1] < most:
+        assert len(ratios) < 5, ratios
+        ratios.append(ratio())
+
+
+def test_shares_and_quotas_outlive_the_controller_and_change_while_scripts_run(tmp_path):
+    tokens = tokens_of(tmp_path, "research", "students")
+    file = tmp_path / "tenants.toml"
+    file.write_text(FILE)
+    file.chmod(0o644)
+
+    with Cluster(1, 1, "--tenants", str(file), restart=True) as cluster:
+        clients = [cluster.start(BUSY, PATHWAYS_TOKEN_FILE=str(path)) for path in tokens.values()]
+        try:
+            for client in clients:
+                assert client.stdout.readline() == "runs\n", client.stderr.read()
+            kill_controller(cluster)
+            status = "status", "--dir", str(cluster.dir)
+            until("it to answer", lambda: command(*status, check=False).returncode == 0)
+            until("both to be back", lambda: len(cluster.report()["sessions"]) == 2)
+            share(cluster, 2, 4.5)
+            refused = cluster.run(ONCE, check=False, PATHWAYS_WAIT="0", PATHWAYS_TOKEN_FILE=str(tokens["students"]))
+            assert "tenant students has 1 session, which is its quota" in refused.stderr
+            file.write_text(FILE.replace("weight = 3", "weight = 0.5"))
+            command("tenants", "apply", "--dir", str(cluster.dir))
+            share(cluster, 0.3, 0.8)
+        finally:
+            for client in clients:
+                client.kill()
+                client.communicate()
+
+
 def test_tenants_share_devices_by_their_weights(tmp_path):
     tokens = tokens_of(tmp_path, "research", "students")
     file = tmp_path / "tenants.toml"
@@ -63,20 +109,7 @@ def test_tenants_share_devices_by_their_weights(tmp_path):
             for client in clients.values():
                 assert client.stdout.readline() == "runs\n", client.stderr.read()
 
-            def used() -> dict[str, int]:
-                return {name: tenants()[name]["device_ns"] for name in tokens}
-
-            def ratio() -> float:
-                before = used()
-                until("two seconds are used", lambda: sum(used().values()) > sum(before.values()) + 2e9)
-                after = used()
-                return (after["research"] - before["research"]) / (after["students"] - before["students"])
-
-            # On a busy machine a client may come too late to have more queued, and then lets the other one by.
-            ratios: list[float] = []
-            while not ratios or not 2 < ratios[-1] < 4.5:
-                assert len(ratios) < 5, ratios
-                ratios.append(ratio())
+            share(cluster, 2, 4.5)
             assert {name: (t["sessions"], t["promised"]) for name, t in tenants().items()} == {
                 "research": (1, 0.75),
                 "students": (1, 0.25),
