@@ -176,7 +176,7 @@ func (w *twin) submits(c *twinClient) {
 	case "forget":
 		id, _ := pick(w, c.programs, "program")
 		delete(c.programs, id)
-		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 77}})
+		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 1e6}})
 	case "graph":
 		c.graph++
 		m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
@@ -235,7 +235,7 @@ func (w *twin) submits(c *twinClient) {
 	case "forget graph":
 		id, _ := pick(w, c.graphs, "graph")
 		delete(c.graphs, id)
-		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 77}})
+		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 1e6}})
 	case "settled":
 		w.say(c.conn, wire.KindSettled, &wire.Settled{Next: c.op + 1, Pending: c.pending()})
 	case "abort":
