@@ -3,6 +3,7 @@ package resume
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -122,5 +123,28 @@ func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 	var r Received
 	if r.Add(1, false) || !r.Add(1, true) {
 		t.Error("a frame with a file is acknowledged at once, a short one is not")
+	}
+}
+
+// The buffer of a sender that keeps so much at all times is not much longer, and that of an idle one is short.
+func TestMemoryOfABusyAndOfAnIdleSender(t *testing.T) {
+	const keeps, rounds = 768 << 10, 5_000
+	for _, size := range []int{20, 200, 2000} {
+		var s Sent
+		payload, most := make([]byte, size), 0
+		for range rounds {
+			for s.Bytes() < keeps {
+				s.Add(wire.KindRun, payload)
+			}
+			most = max(most, cap(s.frames))
+			statustest.Check(t, s.Ack(s.Acked()+1+rand.Uint64N(ackFrames)))
+		}
+		if most > keeps*9/4 {
+			t.Errorf("of %d bytes that are not acknowledged, in frames of %d, the buffer has %d", keeps, size, most)
+		}
+		statustest.Check(t, s.Ack(s.Count()))
+		if n := cap(s.frames); n > 4*ackBytes {
+			t.Errorf("nothing is kept, in a buffer of %d bytes", n)
+		}
 	}
 }
