@@ -21,6 +21,7 @@ table of docs/guides/reshard.md at the end.
 import argparse
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -237,8 +238,12 @@ def measure(way, workers, mib, arrays, rounds):
         name: {"seconds": [], "memcpy": [], "stream": [], "processor": 0, "faults": 0}
         for name in ("device_put", "reshard")
     }
-    with cluster_of(way, workers) as cluster, Side(MEMCPY, size, os.cpu_count()) as memcpy, Stream(size) as stream:
-        client = cluster.start(CLIENT)
+    with (
+        cluster_of(way, workers) as cluster,
+        Side(MEMCPY, size, os.cpu_count()) as memcpy,
+        Stream(size) as stream,
+        cluster.start(CLIENT) as client,  # which ends with its input
+    ):
         pids = [*cluster.processes.values(), client.pid]
         ask(client, json.dumps({"rows": rows}))
         references = {"memcpy": memcpy, "stream": stream}
@@ -264,8 +269,6 @@ def measure(way, workers, mib, arrays, rounds):
                 call["seconds"].append(took[name])
                 for reference in references:
                     call[reference].append(took[reference])
-        client.stdin.close()
-        client.wait()
     return [row(way, workers, mib, arrays, name, call, rounds) for name, call in calls.items()]
 
 
@@ -318,6 +321,8 @@ def main():
     options.add_argument("--rounds", type=int, default=0)
     options.add_argument("--quick", action="store_true")
     asked = options.parse_args()
+    # so that the clusters end, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sizes = asked.sizes or ("256" if asked.quick else "256,1024")
     rounds = asked.rounds or (5 if asked.quick else 11)
     rows = []
