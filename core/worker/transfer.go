@@ -28,7 +28,8 @@ import (
 // Why a transfer ends. A leg waits for its pieces and its sends. Pieces from other processes come, or the exchange says
 // that they will not, because their sender is lost or the gang has failed. Those from a device of this process come
 // because that device's own part begins, or is refused, which fails them. Sends wait only for the driver, and for
-// receivers that are before them in the same order, or lost.
+// receivers that are before them in the same order, or lost: a region may wait for those of other regions of its array,
+// in the same transfer. Each of them expects all its pieces at once.
 
 // transfer is the work of Transfer.
 type transfer struct {
