@@ -128,7 +128,7 @@ func TestFileIsSentAgainWithItsFrame(t *testing.T) {
 
 // The buffer of a sender that keeps so much at all times is not much longer, and that of an idle one is short.
 func TestMemoryOfABusyAndOfAnIdleSender(t *testing.T) {
-	const keeps, rounds = 768 << 10, 5_000
+	const keeps, rounds = 768 << 10, 1_000
 	for _, size := range []int{20, 200, 2000} {
 		var s Sent
 		payload, most := make([]byte, size), 0
