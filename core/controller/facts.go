@@ -243,7 +243,14 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
-	st.keepNumbers() // restoreWorker has kept those of the workers
+	// These were kept while they were not whole, and must not be the last on disk if this start ends at once.
+	st.out = slices.DeleteFunc(st.out, func(a Action) bool {
+		return a.Kind == Keep && a.Fact != nil && (a.Table == tableNumbers || a.Table == tableSessions)
+	})
+	st.keepNumbers()
+	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
+		st.keepSession(st.sessions[id])
+	}
 	st.restorePrograms(k)
 	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
 	st.out, st.events, st.happened = nil, nil, 0 // who is restored joined earlier: that is no news

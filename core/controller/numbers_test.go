@@ -55,15 +55,17 @@ func TestNumbersAreNotGivenAgainAfterTwoStarts(t *testing.T) {
 	if len(refused) > 0 {
 		t.Fatalf("these cannot come back: %v", refused)
 	}
-	got := kept.Numbers
+	got := []*wire.KeptLink{kept.Numbers}
 	for _, a := range actions {
 		if m, ok := a.Fact.(*wire.KeptLink); ok {
-			got = m
+			got = append(got, m)
 		}
 	}
-	if got.Process != want.Process || got.Session != want.Session {
-		t.Errorf("process %d and session %d are kept as the last ones, want %d and %d", got.Process, got.Session,
-			want.Process, want.Session)
+	for _, m := range got { // any of them may be the last that gets to the disk
+		if m.Process != want.Process || m.Session != want.Session {
+			t.Errorf("process %d and session %d are kept as the last ones, want %d and %d", m.Process, m.Session, want.Process,
+				want.Session)
+		}
 	}
 }
 

@@ -263,13 +263,13 @@ func (st *State) share(c *compiled) {
 	c.ready = true
 	waiting := c.waiting
 	c.waiting = nil
-	c.users++ // until all have it
+	c.users++          // until all have it
+	st.keepCompiled(c) // before their clients hear of it
 	for _, w := range waiting {
 		delete(w.s.compiling, w.program)
 		st.install(c, w)
 	}
 	st.enlist(c)
-	st.keepCompiled(c)
 	st.let(c)
 }
 

@@ -1,0 +1,52 @@
+package controller
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/wire"
+)
+
+// A client hears that its program is compiled once all is on disk that the next start of the controller needs of it.
+func TestCompiledProgramsAreKeptBeforeTheirClientsHear(t *testing.T) {
+	b := newBed(t, Config{Keeps: true}, 1, 1)
+	kept := map[string]bool{}
+	heard := false
+	for _, a := range b.check(b.install(1, 1, false)) {
+		switch {
+		case a.Kind == Keep:
+			kept[a.Table] = a.Fact != nil
+		case a.Kind == Send && a.Wire == wire.KindCompiled:
+			heard = true
+			if !a.AfterKept || !kept[tablePrograms] || !kept[tableCompiled] {
+				t.Errorf("the client hears of it when facts of %v are kept; after them: %t", kept, a.AfterKept)
+			}
+		}
+	}
+	if !heard {
+		t.Error("the client does not hear of it")
+	}
+}
+
+// A start keeps the offer of a session as it was kept before: its client may have taken it when that start ends, too.
+func TestOffersStayOnDiskWhenTheControllerStartsAgain(t *testing.T) {
+	b := newBed(t, Config{Keeps: true}, 2, 1)
+	hello := b.st.conns[b.workers[1]].w.hello
+	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: errLeft})
+	b.conns++
+	b.check(b.step(Event{Kind: Join, Conn: b.conns, Message: hello}))
+	kept := b.facts()
+	if len(kept.Sessions[1].Offered) == 0 {
+		t.Fatal("the session is offered nothing")
+	}
+	refused, actions := New(Config{Keeps: true, Starts: 2}).Restore(kept)
+	if len(refused) > 0 {
+		t.Fatalf("these cannot come back: %v", refused)
+	}
+	for _, a := range actions {
+		if m, ok := a.Fact.(*wire.KeptSession); ok && !proto.Equal(m, kept.Sessions[1]) {
+			t.Errorf("the start keeps %v, want %v", m, kept.Sessions[1])
+		}
+	}
+}
