@@ -4,8 +4,10 @@ package controller
 // and clients (core/client) do. What was on its way is lost, in both directions.
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -37,6 +39,14 @@ type twinMessage struct {
 	m    proto.Message
 }
 
+// syncs writes facts to the disk, the oldest first.
+func (w *twin) syncs(n int) {
+	for _, a := range w.behind[:n] {
+		w.keep(a)
+	}
+	w.behind = w.behind[n:]
+}
+
 // keep writes a fact to the disk.
 func (w *twin) keep(a Action) {
 	if w.disk[a.Table] == nil {
@@ -47,7 +57,7 @@ func (w *twin) keep(a Action) {
 	}
 }
 
-// facts reads the disk, and what the shell keeps of links.
+// facts reads the disk.
 func (w *twin) facts() *Kept {
 	kept, err := ReadKept(func(table string, each func(key string, value []byte) error) error {
 		for _, key := range slices.Sorted(maps.Keys(w.disk[table])) {
@@ -58,21 +68,38 @@ func (w *twin) facts() *Kept {
 		return nil
 	})
 	statustest.OK(w.t, err)
-	kept.Links = nil
-	for _, number := range slices.Sorted(maps.Keys(w.st.conns)) {
-		c := w.st.conns[number]
-		l := KeptLink{Conn: number, Lease: w.lease(), KeptLink: &wire.KeptLink{Hello: w.hellos[number]}}
-		if c.w != nil {
-			l.Process = c.w.process.Number
-			if p := c.w.process; p.Board != 0 {
-				l.Board = &wire.Board{Number: p.Board, Slot: p.Slot}
-			}
-		} else {
-			l.Process, l.Session = c.s.process.Number, c.s.id
-		}
-		kept.Links = append(kept.Links, l)
+	for i := range kept.Links {
+		l := &kept.Links[i]
+		l.Conn, l.Lease = l.Id, w.lease()
 	}
 	return kept
+}
+
+// link is the fact of a connection, which the shell keeps before it passes on the Welcome.
+func (w *twin) link(number uint64) Action {
+	c := w.st.conns[number]
+	l := &wire.KeptLink{Id: number, Hello: w.hellos[number]}
+	if c.w != nil {
+		l.Process = c.w.process.Number
+		if p := c.w.process; p.Board != 0 {
+			l.Board = &wire.Board{Number: p.Board, Slot: p.Slot}
+		}
+	} else {
+		l.Process, l.Session = c.s.process.Number, c.s.id
+	}
+	return Action{Table: TableLinks, Key: fmt.Sprintf("%020d", number), Fact: l}
+}
+
+// letLinks removes the facts of connections that are no more, as the shell does behind the Step that ended them.
+func (w *twin) letLinks() {
+	for _, key := range slices.Sorted(maps.Keys(w.disk[TableLinks])) {
+		number, _ := strconv.ParseUint(key, 10, 64)
+		if w.st.conns[number] == nil && !slices.ContainsFunc(w.behind, func(a Action) bool {
+			return a.Table == TableLinks && a.Key == key
+		}) {
+			w.behind = append(w.behind, Action{Table: TableLinks, Key: key})
+		}
+	}
 }
 
 // lease is that of connections.
@@ -106,13 +133,17 @@ func (w *twin) restarts() {
 			w.step(Event{Kind: Flush})
 		}
 	}
+	w.syncs(rapid.IntRange(0, len(w.behind)).Draw(t, "facts that reach the disk"))
+	w.behind = nil
 	kept := w.facts()
 	w.config.Starts = max(2, w.config.Starts+1)
 	w.st = New(w.config)
 	w.deaf, w.mute = map[uint64]bool{}, map[uint64]bool{}
 	refused, actions := w.st.Restore(kept)
-	if len(refused) > 0 {
-		t.Fatalf("these cannot come back: %v", refused)
+	for number, err := range refused {
+		if w.workers[number] != nil || w.clients[number] != nil {
+			t.Fatalf("connection %d cannot come back: %v", number, err)
+		}
 	}
 	for _, a := range actions {
 		w.see(a)
@@ -122,7 +153,12 @@ func (w *twin) restarts() {
 	}
 	w.forgetGangs()
 	conns := slices.Sorted(maps.Keys(w.st.conns))
+	var back []uint64
 	for _, number := range rapid.Permutation(conns).Draw(t, "in this order") {
+		if w.workers[number] == nil && w.clients[number] == nil { // its end was not on the disk
+			w.lose(number)
+			continue
+		}
 		switch rapid.IntRange(0, 9).Draw(t, "comes back") {
 		case 0:
 			delete(w.workers, number)
@@ -145,9 +181,15 @@ func (w *twin) restarts() {
 		}
 		w.forgetGangs()
 		w.say(number, wire.KindRejoin, m)
+		back = append(back, number)
 	}
 	if w.st.IsComingBack() {
 		t.Fatal("the controller waits although all have come back")
+	}
+	for _, number := range back {
+		if w.workers[number] == nil && w.clients[number] == nil {
+			t.Fatalf("connection %d, which has come back, is closed", number)
+		}
 	}
 }
 

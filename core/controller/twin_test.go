@@ -32,6 +32,7 @@ type twin struct {
 	// Of a controller that may start again, see twin_restart_test.go:
 	hellos map[uint64]*wire.Hello
 	disk   map[string]map[string][]byte
+	behind []Action        // facts that are on their way to the disk
 	deaf   map[uint64]bool // to whom nothing comes any more
 	mute   map[uint64]bool // of whom nothing comes any more
 }
@@ -95,6 +96,7 @@ func (w *twin) step(ev Event) {
 	for _, a := range w.st.Step(&ev, nil) {
 		w.see(a)
 	}
+	w.letLinks()
 	statustest.OKf(w.t, w.st.Check(), "after an event of kind %d", ev.Kind)
 	running := 0
 	for _, is := range w.st.islands {
@@ -141,6 +143,12 @@ func (w *twin) say(conn uint64, kind wire.Kind, m proto.Message) {
 
 // see checks an action and has the peers take it in.
 func (w *twin) see(a Action) {
+	if a.Kind == Welcome {
+		w.behind = append(w.behind, w.link(a.To[0]))
+	}
+	if a.Kind == Welcome || a.AfterKept {
+		w.syncs(len(w.behind))
+	}
 	switch a.Kind {
 	case Welcome:
 		if c := w.clients[a.To[0]]; c != nil {
@@ -160,7 +168,7 @@ func (w *twin) see(a Action) {
 		delete(w.clients, a.To[0])
 		return
 	case Keep:
-		w.keep(a)
+		w.behind = append(w.behind, a)
 		return
 	case Send:
 	default:
