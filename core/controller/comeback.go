@@ -40,7 +40,7 @@ import (
 // before those that do.
 //
 // A worker that lacks a gang and has had a later one was never sent it: it came in the place of a worker that was lost
-// with its part. So the gang has failed.
+// with its part, or the operation failed before it was sent. In either case it has failed.
 //
 // # What is not made again
 //
@@ -499,9 +499,9 @@ func (st *State) readmit(g *gang, k *known) {
 	lack.copyOf(g.to)
 	g.to.each(func(slot int) { all = append(all, st.workers[slot].to[0]) })
 	lack.without(k.has)
-	var late set // came in the place of those that were lost with their parts
+	var late set // have had later ones
 	lack.each(func(slot int) {
-		if st.workers[slot].newest > k.number {
+		if st.workers[slot].newest >= k.number {
 			late.add(slot)
 		}
 	})
@@ -538,7 +538,7 @@ func (st *State) readmit(g *gang, k *known) {
 			st.losePart(g, w)
 		case late.has(slot):
 			st.through(g, w, 0, g.located(status.New(status.Unavailable,
-				"a worker was lost that had a part of it; worker %s has taken its place since", w.name)))
+				"it failed before the controller started again: worker %s was sent later operations, and not this", w.name)))
 		}
 	}
 }
