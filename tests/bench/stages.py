@@ -25,7 +25,8 @@ PAPERS = {(4, 16): 133.7, (8, 32): 132.7, (16, 64): 131.4}  # thousand tokens a 
 SPMD = 125.7
 SPLIT = ("zb-h2", "zbv")  # these leave no gap between steps
 STEPS = 8
-SLEEPS = (20, 100)  # milliseconds of a forward, or half of a backward, on this machine's clock
+# What is run on this machine's clock: {milliseconds of a forward, or half of a backward: microbatches}.
+SLEEPS = {20: MICROBATCHES, 100: MICROBATCHES[:2]}
 SLOW = 1.5  # how long ops of the last place take where places are uneven, in ops of the others
 
 
@@ -76,8 +77,8 @@ def table2(quick):
             _, order, places, microbatches, _, way = name.split("/")
             at = found[places.partition("=")[2]][microbatches.partition("=")[2]]
             at[order][way] = got["steady"]
-    sizes = MICROBATCHES[: 1 if quick else None]
-    return {"simulated": found, "real": {ms: slept(sizes, ms) for ms in SLEEPS[: 1 if quick else None]}}
+    sleeps = {20: (16,)} if quick else SLEEPS
+    return {"simulated": found, "real": {ms: slept(sizes, ms) for ms, sizes in sleeps.items()}}
 
 
 def slept(sizes, ms):
