@@ -292,7 +292,8 @@ func (f *Fair) wake(then int64) {
 }
 
 // aheadOn returns the group on whose devices a head waits for gangs of its own tenant or session to end, or -1: this
-// one is ahead of another there, and has its part of what is placed.
+// one is ahead of another there, and has its part of what is placed. It waits for none that may wait for later gangs,
+// as for the head itself.
 func (f *Fair) aheadOn(h *head) (group int) {
 	const few, small = 2, 1. / 16 // gangs, and part of the window, that it has in any case
 	cost, p := f.cost(h.gang), h.of
@@ -310,11 +311,12 @@ func (f *Fair) aheadOn(h *head) (group int) {
 			part = f.partBeside(p, i)
 		}
 		load, enough := float64(at.load+cost), small*float64(f.window())
-		if own := float64(t.cost + cost); t.gangs >= few && own > enough && own > part*load && p.finish[i] > f.least(i) {
+		if own := float64(t.cost + cost); t.gangs-t.calls >= few && own > enough && own > part*load &&
+			p.finish[i] > f.least(i) {
 			return i
 		}
 		own := float64(u.cost + cost)
-		if u.gangs >= few && own > enough && t.sessions > 1 && own > part/float64(t.sessions)*load &&
+		if u.gangs-u.calls >= few && own > enough && t.sessions > 1 && own > part/float64(t.sessions)*load &&
 			u.finish > f.leastAmong(p, i) {
 			return i
 		}
@@ -417,6 +419,10 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 		at.gangs++
 		at.counts(g, 1)
 		p.charge(i, cost, f.weightOf(p, i))
+		if g.Calls {
+			t.calls++
+			u.calls++
+		}
 		u.cost += cost
 		u.finish += float64(cost)
 		f.set(s, i, u.gangs+1, u.waits)
@@ -492,6 +498,10 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at.longest = max(at.longest, time)
 	t, u := &p.on[group], &s.on[group]
 	p.correct(group, cost, time, f.weightOf(p, group))
+	if g.Calls {
+		t.calls--
+		u.calls--
+	}
 	u.cost -= cost
 	u.finish += float64(time - cost)
 	t.mean += float64(time) / float64(max(1, t.waiting))

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -60,4 +61,22 @@ func TestFairWaitsForNoGangThatMayWaitForLaterOnes(t *testing.T) {
 	s.submit(Gang{ID: 3, Session: 1, Devices: Devices(1, 2), Cost: 1e6})
 	s.step(Event{Kind: Resume, Now: 15e6})
 	s.expect(t, "when the other device is about to be free", 1, 2, 3)
+}
+
+// A tenant that is ahead of another, or of one that has just left, waits for gangs of its own to end, but for none that
+// may wait for later ones: nothing else might happen.
+func TestFairKeepsNoGangBackForThoseThatMayWaitForIt(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		s := &steps{s: New(Config{Policy: new(Fair)})}
+		s.submit(Gang{ID: 1, Session: 1, Devices: Devices(0), Calls: true})
+		s.submit(Gang{ID: 2, Session: 1, Devices: Devices(0), Calls: true})
+		s.submit(Gang{ID: 3, Session: 2, Devices: Devices(0), Calls: true})
+		s.submit(Gang{ID: 4, Session: 1, Devices: Devices(0), Cost: 10e6})
+		if left {
+			s.step(Event{Kind: Completed, ID: 3, Time: 1e6, Now: 1e6})
+		}
+		s.step(Event{Kind: Completed, ID: 4, Time: 10e6, Now: 11e6})
+		s.step(Event{Kind: Submit, Gang: Gang{ID: 5, Session: 1, Devices: Devices(0), Cost: 10e6}, Now: 12e6})
+		s.expect(t, fmt.Sprintf("when the other tenant has left (%t)", left), 1, 2, 3, 4, 5)
+	}
 }

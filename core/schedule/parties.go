@@ -25,7 +25,8 @@ type turns struct {
 	sessions int // those that have gangs there, first in their queues or placed
 	waiting  int // of these, those that have one that is not placed
 	gangs    int // placed and not ended
-	// Of these, their estimated cost, and what they were charged for that.
+	calls    int // of these, those that may wait for later ones
+	// Of the gangs, their estimated cost, and what they were charged for that.
 	cost    int64
 	charged float64
 	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
@@ -112,7 +113,8 @@ type share struct {
 type use struct {
 	finish float64 // the virtual time among its party's sessions at which its last gang there ends
 	gangs  int     // placed and not ended
-	cost   int64   // of these, estimated
+	calls  int     // of these, those that may wait for later ones
+	cost   int64   // of the gangs, estimated
 	waits  bool    // one of its heads is for them
 	known  bool    // it has had one before
 }
