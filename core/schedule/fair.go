@@ -327,16 +327,26 @@ func (f *Fair) aheadOn(h *head) (group int) {
 // least returns the least finish of the parties that have gangs placed in a group, or are away. Others may wait for
 // other devices.
 func (f *Fair) least(group int) float64 {
+	f.count(group)
+	return f.groups[group].least
+}
+
+// count finds what least and partBeside return, once for each call of Pop.
+func (f *Fair) count(group int) {
 	at := f.groups[group]
-	if at.counted != f.pops {
-		at.counted, at.least = f.pops, math.Inf(1)
-		for _, p := range f.parties {
-			if p.on[group].gangs > 0 || f.isAway(p, group) {
-				at.least = min(at.least, p.finish[group])
-			}
+	if at.counted == f.pops {
+		return
+	}
+	at.counted, at.least, at.missing = f.pops, math.Inf(1), 0
+	for _, p := range f.parties {
+		isAway := f.isAway(p, group)
+		if isAway {
+			at.missing += p.terms.Weight
+		}
+		if isAway || p.on[group].gangs > 0 {
+			at.least = min(at.least, p.finish[group])
 		}
 	}
-	return at.least
 }
 
 // leastAmong is least of a party's sessions.

@@ -35,8 +35,10 @@ type group struct {
 	set     uint64
 	away    [2]absence // the last two of these that have none any more, the last one first
 	divided *division  // nil, or that of a set
-	least   float64    // the least finish of these parties
-	counted uint64     // the call of Pop for which that is right
+	// What count found: the least finish of the parties that have gangs placed, or are away, the sum of the weights of
+	// those that are away, and the call of Pop for which these are right.
+	least, missing float64
+	counted        uint64
 }
 
 // absence is a party that has no gangs any more, since a time.

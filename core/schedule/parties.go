@@ -295,16 +295,12 @@ func (f *Fair) isAway(p *party, group int) bool {
 	return t.sessions == 0 && t.left > 0 && t.left > f.now-f.window()
 }
 
-// partBeside is partOf among those, too, that are away.
+// partBeside is partOf among those, too, that are away. These count by their weights alone, whatever their classes and
+// bounds are.
 func (f *Fair) partBeside(p *party, group int) float64 {
+	f.count(group)
 	at := f.groups[group]
-	weights := at.weights
-	for _, o := range f.parties {
-		if f.isAway(o, group) {
-			weights += o.terms.Weight
-		}
-	}
-	return f.partOf(p, group) * at.weights / weights
+	return f.partOf(p, group) * at.weights / (at.weights + at.missing)
 }
 
 // forget begins again if nothing waits and nothing runs; otherwise, from time to time, it drops sessions and parties
