@@ -238,16 +238,17 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
-	st.restoreBoards(k.Boards)
 	st.restoreSlices(k.Slices)
 	st.releaseUnused()
 	st.process = max(st.process, k.Numbers.GetProcess())
 	st.session = max(st.session, k.Numbers.GetSession())
 	// These were kept while they were not whole, and must not be the last on disk if this start ends at once.
 	st.out = slices.DeleteFunc(st.out, func(a Action) bool {
-		return a.Kind == Keep && a.Fact != nil && (a.Table == tableNumbers || a.Table == tableSessions)
+		return a.Kind == Keep && a.Fact != nil &&
+			(a.Table == tableNumbers || a.Table == tableSessions || a.Table == tableBoards)
 	})
 	st.keepNumbers()
+	st.restoreBoards(k.Boards)
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		st.keepSession(st.sessions[id])
 	}
