@@ -183,7 +183,9 @@ func (st *State) discard(c *compiled) {
 		st.idle = slices.DeleteFunc(st.idle, func(o *compiled) bool { return o == c })
 		st.letCompiled(c)
 		st.dropArtifact(c)
+		return
 	}
+	st.discarded[c.key]++
 }
 
 // artifactsWithout records that a worker and what it had are lost.

@@ -493,6 +493,15 @@ func (a *audit) compiles() {
 			}
 		}
 	}
+	discarded := map[string]int{}
+	for c := range a.users {
+		if a.st.compiled[c.key] != c {
+			discarded[c.key]++
+		}
+	}
+	if !maps.Equal(discarded, a.st.discarded) {
+		a.say("programs %v are discarded and used, %v by their counts", discarded, a.st.discarded)
+	}
 	if made != len(a.st.made) || kept != a.st.kept {
 		a.say("%d programs of %d bytes are kept, %d of %d by their counts", made, kept, len(a.st.made), a.st.kept)
 	}

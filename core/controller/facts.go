@@ -104,9 +104,10 @@ func (st *State) keepCompiled(c *compiled) {
 	}
 }
 
-// letCompiled removes that fact, unless another compilation has its key.
+// letCompiled removes that fact, unless another compilation has its key, or sessions have programs of one that had it:
+// the next start takes the newest for all of them.
 func (st *State) letCompiled(c *compiled) {
-	if st.compiled[c.key] == nil {
+	if st.compiled[c.key] == nil && st.discarded[c.key] == 0 {
 		st.keep(tableCompiled, c.key, nil)
 	}
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -26,6 +27,25 @@ func TestCompiledProgramsAreKeptBeforeTheirClientsHear(t *testing.T) {
 	}
 	if !heard {
 		t.Error("the client does not hear of it")
+	}
+}
+
+// What a program was compiled to stays on disk while any session has the program, also one that had it before no worker
+// had it any more and it was compiled anew for another session.
+func TestCompiledProgramsStayOnDiskForAllWhoHaveThem(t *testing.T) {
+	b := newBed(t, Config{Keeps: true, Limits: Limits{Store: 1}}, 1, 1)
+	b.loads(1, true)
+	number := b.st.sessions[1].programs[1].of.number
+	b.check(b.say(b.workers[0], wire.KindHave, &wire.Have{Artifact: number, No: true}))
+	first := b.client
+	b.client = b.joinClient()
+	b.loads(1, true)
+	if got := b.forget(1); !slices.Equal(got, []string{tablePrograms}) {
+		t.Errorf("when one of two sessions forgets it, facts of %q are removed, want that of its program", got)
+	}
+	b.client = first
+	if got := b.forget(1); !slices.Equal(got, ofOneProgram) {
+		t.Errorf("when both have, facts of %q are removed, want %q", got, ofOneProgram)
 	}
 }
 

@@ -425,6 +425,9 @@ func (st *State) let(c *compiled) {
 		return
 	}
 	if st.compiled[c.key] != c { // its workers were lost
+		if st.discarded[c.key]--; st.discarded[c.key] == 0 {
+			delete(st.discarded, c.key)
+		}
 		st.letCompiled(c)
 		st.dropArtifact(c)
 		return

@@ -224,6 +224,7 @@ type State struct {
 	kept      int64                // bytes of these
 	keptAway  int64                // of these bytes, those that are with workers
 	forgotten int64                // bytes of what sessions' unkept programs were compiled to, for each of them
+	discarded map[string]int       // by key, those that sessions have and no others may come to use, see discard
 
 	looked   int64  // until when what devices do is looked at; 0: it is not
 	told     uint64 // of what workers have told of it, see keepDoing
@@ -292,7 +293,7 @@ func New(c Config) *State {
 		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{},
 		gangs: map[uint64]*gang{}, leaving: map[uint64]*gang{},
 		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
-		artifacts: map[uint64]*compiled{}, ledger: ledger.New(), numbers: map[int][]int{},
+		artifacts: map[uint64]*compiled{}, discarded: map[string]int{}, ledger: ledger.New(), numbers: map[int][]int{},
 		tenants: map[string]*tenancy{}, asked: map[*placement.Request]*sliceWait{}}
 	if err := st.ledger.AddOwner(programs, "programs"); err != nil {
 		panic(err) // the ledger is empty
