@@ -352,8 +352,8 @@ func (st *State) drop(s *session, why error) {
 		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	for len(s.unkept) > 0 {
-		st.letUnkept(s, 0)
+	for _, u := range s.unkept {
+		st.letUnkept(s, u)
 	}
 	st.leaveBindings(s)
 	if !s.isThrough() { // computations that still run have its memory
@@ -363,7 +363,7 @@ func (st *State) drop(s *session, why error) {
 	}
 	st.stir()
 	s.waiting, s.play, s.queue, s.head, s.names = nil, nil, nil, 0, nil
-	s.objects, s.programs, s.graphs = nil, nil, nil
+	s.objects, s.programs, s.graphs, s.unkept = nil, nil, nil, nil
 }
 
 // gone tells workers that a session and its process are no more.

@@ -12,8 +12,9 @@ import (
 // the programs go whose runs these were.
 //
 // So compiled programs may take more than Limits.Store: by what forgotten ones were compiled to, up to
-// Limits.Forgotten. Above that, or with too many of them, those go first that were forgotten first. If the controller
-// then starts again before the client has heard the end of a run of one of these, that run fails.
+// Limits.Forgotten. Above that, or with too many of them, a session that forgets one more lets go of those that it
+// forgot first. If the controller then starts again before the client has heard the end of a run of one of these, that
+// run fails.
 
 // unkept is a program that is gone and stays on disk. Its runs are operations above after, up to last.
 type unkept struct {
@@ -30,20 +31,22 @@ const maxUnkept = 4096
 // the client has heard the end of its runs.
 func (st *State) letKeptProgram(p *program) {
 	s := p.place.s
-	st.forgotten += p.of.bytes
-	s.unkept = append(s.unkept, unkept{program: p.id, after: p.after, last: s.last, of: p.of})
-	if !st.config.Keeps || p.after == s.last {
-		st.letUnkept(s, len(s.unkept)-1)
+	u := unkept{program: p.id, after: p.after, last: s.last, of: p.of}
+	st.forgotten += u.of.bytes
+	if !st.config.Keeps || u.after == u.last {
+		st.letUnkept(s, u)
+		return
 	}
-	for len(s.unkept) > 0 && (len(s.unkept) > maxUnkept || st.forgotten > st.limits.Forgotten) {
-		st.letUnkept(s, 0)
+	s.unkept = append(s.unkept, u)
+	for len(s.unkept) > maxUnkept || len(s.unkept) > 0 && st.forgotten > st.limits.Forgotten {
+		first := s.unkept[0]
+		s.unkept = slices.Delete(s.unkept, 0, 1)
+		st.letUnkept(s, first)
 	}
 }
 
-// letUnkept removes what letKeptProgram left of a program.
-func (st *State) letUnkept(s *session, i int) {
-	u := s.unkept[i]
-	s.unkept = slices.Delete(s.unkept, i, i+1)
+// letUnkept removes what letKeptProgram left of a program. The caller takes it out of s.unkept.
+func (st *State) letUnkept(s *session, u unkept) {
 	st.forgotten -= u.of.bytes
 	st.keep(tablePrograms, programKey(s.id, u.program), nil) // before the fact that it names
 	st.let(u.of)
@@ -55,11 +58,12 @@ func (st *State) letSettled(s *session, m *wire.Settled) {
 		return
 	}
 	slices.Sort(m.Pending)
-	for i := len(s.unkept) - 1; i >= 0; i-- {
-		u := s.unkept[i]
-		k, _ := slices.BinarySearch(m.Pending, u.after+1)
-		if u.last < m.Next && (k == len(m.Pending) || m.Pending[k] > u.last) {
-			st.letUnkept(s, i)
+	s.unkept = slices.DeleteFunc(s.unkept, func(u unkept) bool {
+		i, _ := slices.BinarySearch(m.Pending, u.after+1)
+		settled := u.last < m.Next && (i == len(m.Pending) || m.Pending[i] > u.last)
+		if settled {
+			st.letUnkept(s, u)
 		}
-	}
+		return settled
+	})
 }
