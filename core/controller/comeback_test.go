@@ -228,6 +228,7 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 	has := &wire.HeldGang{Gang: 70, Op: 2}
 	ended := &wire.HeldGang{Gang: 70, Op: 2, Ended: true}
 	later := &wire.HeldGang{Gang: 80, Op: 1, Ended: true}
+	same := &wire.HeldGang{Gang: 70, Op: 1, Ended: true}
 	failed := &wire.HeldGang{Gang: 70, Op: 2, Ended: true, Failed: burnt}
 	for _, c := range []struct {
 		name    string
@@ -251,6 +252,8 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 		{name: "it has failed on the only one that has it", gangs: [2]*wire.HeldGang{nil, failed},
 			want: [2]string{"70 70 ends", ""}, before: -2, reports: [2]uint64{70, 0}},
 		{name: "one has it, and in the other's place another worker has come", gangs: [2]*wire.HeldGang{later, has},
+			want: [2]string{"", "70 ends"}, before: -2, reports: [2]uint64{0, 70}},
+		{name: "one has it, and the other was sent something else under its number", gangs: [2]*wire.HeldGang{same, has},
 			want: [2]string{"", "70 ends"}, before: -2, reports: [2]uint64{0, 70}},
 		{name: "its client has heard its end", gangs: [2]*wire.HeldGang{failed, has}, forgot: true,
 			want: [2]string{"", "70 ends"}},
