@@ -525,6 +525,12 @@ func (st *State) readmit(g *gang, k *known) {
 	}
 	g.message, g.payload, g.cut = nil, nil, nil
 	st.played(g)
+	st.endParts(g, k, late)
+}
+
+// endParts ends the parts of a gang of which nothing is to come any more: those that have ended, those whose workers
+// have gone, and those that their workers were never sent.
+func (st *State) endParts(g *gang, k *known, late set) {
 	number := g.number
 	for _, e := range k.ends {
 		if st.gangs[number] == g {
