@@ -319,7 +319,8 @@ func (r *rebuilding) frames(s *session, frames []byte) error {
 		if err != nil {
 			return err
 		}
-		one := &reminder{s: s, ev: Event{Kind: Message, Conn: s.conn, Wire: kind, Message: m, Payload: payload, kept: true}}
+		one := &reminder{s: s, ev: Event{Kind: Message, Conn: s.conn, Wire: kind, Message: m, Payload: payload, kept: true,
+			again: true}}
 		switch m := m.(type) {
 		case *wire.Run:
 			one.op = m.Op

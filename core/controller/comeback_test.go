@@ -79,7 +79,7 @@ func (b *bed) facts() *Kept {
 func (b *bed) startAgain(gangs [2][]*wire.HeldGang, client *wire.Rejoin) []Action {
 	b.t.Helper()
 	kept := b.facts()
-	b.st = New(Config{Keeps: true, Starts: 2})
+	b.st = New(Config{Keeps: true, Starts: 2, Limits: b.st.config.Limits})
 	if refused, _ := b.st.Restore(kept); len(refused) > 0 {
 		b.t.Fatalf("these cannot come back: %v", refused)
 	}
@@ -299,6 +299,19 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a client sends again was within its credit: nodes of a play behind it, which count as one, may be under way.
+func TestWhatIsSentAgainNeedsNoCredit(t *testing.T) {
+	b := newBedThatKeeps(t)
+	b.st.config.Limits.Credit = 1
+	has := []*wire.HeldGang{{Gang: 70, Op: 3}}
+	b.startAgain([2][]*wire.HeldGang{has, has}, &wire.Rejoin{Last: 3, Frames: frames(t, wire.KindRun,
+		&wire.Run{Op: 2, Program: 1, Inputs: []uint64{1}, FirstOutput: 2},
+		&wire.Run{Op: 3, Program: 1, Inputs: []uint64{1}, FirstOutput: 3})})
+	if b.st.sessions[1] == nil {
+		t.Error("the session has ended")
 	}
 }
 

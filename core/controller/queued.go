@@ -40,7 +40,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 	case op != s.last+1:
 		return status.New(status.InvalidArgument, "operation %d came after operation %d; they are numbered one by one", op,
 			s.last)
-	case s.underWay >= st.limits.Credit:
+	case s.underWay >= st.limits.Credit && !ev.again: // a play that came behind it may be under way by now
 		return status.New(status.ResourceExhausted,
 			"operation %d came while %d are under way, which is the session's credit", op, s.underWay)
 	}

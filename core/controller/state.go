@@ -128,6 +128,7 @@ type Event struct {
 	Message proto.Message
 	Payload []byte // Step does not keep it, see Arrived
 	kept    bool   // Payload does not change any more
+	again   bool   // the client has sent it to an earlier start of the controller, within its credit
 	Peer    string // of Join: where it comes from, for people
 	Tenant  bool   // of Join: it may look, but not stop, nor see the lines of others' code
 	Of      string // of Join: the name of the tenant that its credential is of; "" names none
