@@ -20,7 +20,8 @@ import (
 // does where the peer is lost or cannot be reached. Each of these is also the end of the peer's part in the transfer,
 // without which the transfer does not end. Devices come to transfers in one order, so what a peer does before it places
 // a region waits for no transfer that comes later; and not for memory that awaited regions keep, for a room is had at
-// once or not at all. A block that was granted other memory, of which there may be too little, waits for no other.
+// once or not at all. A peer without a room may have to wait for other memory before it grants that: rooms leave three
+// quarters of the memory for it (shm.Pool.Keeps), and a block that was granted some waits for no other.
 
 // copies is the long blocks that are copied to peers on this host.
 type copies struct {
@@ -121,7 +122,7 @@ func (x *Exchange) copy(t *outgoing, dst []byte, at strided.Layout, placed bool)
 func (x *Exchange) start(p *pass) {
 	c := &x.copies
 	c.ready = append(c.ready, p)
-	if c.running < runtime.GOMAXPROCS(0) {
+	for n := p.pieces(); n > 0 && c.running < runtime.GOMAXPROCS(0); n-- {
 		c.running++
 		x.running.Go(x.copyAll) // a link's run waits for it
 	}

@@ -95,3 +95,18 @@ func waits(c *copies) bool {
 	}
 	return false
 }
+
+// A long block is copied in pieces, by as many goroutines as there are processors.
+func TestLongBlockIsCopiedByAllProcessors(t *testing.T) {
+	const processors = 3
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
+	x := new(Exchange)
+	x.copies.mu.Lock()
+	x.start(&pass{bytes: (processors + 1) * passPiece})
+	n := x.copies.running
+	x.copies.mu.Unlock()
+	x.running.Wait()
+	if n != processors {
+		t.Errorf("%d goroutines copy, want %d", n, processors)
+	}
+}
