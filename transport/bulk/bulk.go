@@ -42,8 +42,8 @@
 // # Locks
 //
 // A peer's mu guards the peer, its links and their blocks. Under it are those of
-// the table, the connections, the memory and the calls, which call no other code. Callbacks
-// are made by Exchange.calls alone.
+// the table, the connections, the copies, the memory and the calls, which call no other
+// code. Callbacks are made by Exchange.calls alone.
 package bulk
 
 import (

@@ -42,8 +42,8 @@ import (
 //
 // # Locks
 //
-// mu comes before the locks of the table, the connections and the memory, and is never held while a callback runs, a
-// connection is dialled or fillHere copies: callers collect what is to be filled and do it behind mu.
+// mu comes before the locks of the table, the connections, the copies and the memory, and is never held while a
+// callback runs, a connection is dialled or fillHere copies: callers collect what is to be filled and do it behind mu.
 
 // peer is another process.
 type peer struct {
