@@ -21,7 +21,8 @@ import (
 // without which the transfer does not end. Devices come to transfers in one order, so what a peer does before it places
 // a region waits for no transfer that comes later; and not for memory that awaited regions keep, for a room is had at
 // once or not at all. A peer without a room may have to wait for other memory before it grants that: rooms leave three
-// quarters of the memory for it (shm.Pool.Keeps), and a block that was granted some waits for no other.
+// quarters of the memory for it (shm.Pool.Keeps), longer blocks than half of it are not awaited, and a block that was
+// granted some waits for no other.
 
 // copies is the long blocks that are copied to peers on this host.
 type copies struct {

@@ -151,7 +151,7 @@ func (l *link) quietly(key transport.Key, data []byte) bool {
 func (t *outgoing) offer() {
 	t.keep()
 	t.offered = true
-	if t.part && t.isCopied() && t.err == nil {
+	if t.part && t.isCopied() && t.err == nil && t.size <= t.link.x.pool.Limit()/2 {
 		t.link.x.await(t)
 	}
 	t.link.postAbout(t.size, kindOffer, offerFrame(t.n, t.key, t.size))

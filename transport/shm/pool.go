@@ -191,6 +191,9 @@ func (p *Pool) Keeps(size int64) bool {
 	return p.used+size <= p.config.Limit/keepAtMost
 }
 
+// Limit returns how many bytes all segments may have.
+func (p *Pool) Limit() int64 { return p.config.Limit }
+
 // Find returns the shared segment that bytes lie in, and their offset; nil if they lie in
 // none. Their block must not be released meanwhile.
 func (p *Pool) Find(data []byte) (*Segment, int64) {
