@@ -125,8 +125,8 @@ def real(data):
     text = paragraph(
         f"The same on this machine's clock: {PLACES[0]} places, `pathways.pipeline` in a script, and stages that sleep"
         f" instead of computing, so that {os.cpu_count()} processors are enough; the client, the controller and the"
-        " workers are processes beside them. *ms* is what a forward, or half of a backward, takes. *One step* is as"
-        " `pipe.recorded()` says, in brackets what is planned."
+        " workers are processes beside them. *ms* is what a forward, or half of a backward, takes. A row has 8 steps of"
+        " 16 microbatches, 4 of 32 or 3 of 64. *One step* is as `pipe.recorded()` says, in brackets what is planned."
     )
     cells = [cells for ms, at in data.items() for cells in real_rows(ms, at)]
     text += [table(["ms", "microbatches", "", *NAMES], cells), ""]
