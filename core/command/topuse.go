@@ -1,10 +1,6 @@
 package command
 
-import (
-	"slices"
-
-	"github.com/openpathways/pathways/core/wire"
-)
+import "github.com/openpathways/pathways/core/wire"
 
 // uses is how busy devices were lately, as successive reports tell. Computations count when they have ended.
 type uses map[uint64][]useLook // by worker's number, oldest first
@@ -64,5 +60,5 @@ func (u uses) all(w *wire.Report_Worker) (busy []float64) {
 			busy[i] += one[i]
 		}
 	}
-	return slices.Clip(busy)
+	return busy
 }

@@ -373,14 +373,13 @@ func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	}
 	own := map[uint32]bool{} // sessions
 	for _, s := range r.Sessions {
-		own[s.Session] = to.Tenant != "" && s.Tenant == to.Tenant
+		own[s.Session] = to.Is(s.Tenant)
 	}
 	r = shallow(r)
 	r.Events = copies(r.Events, func(e *wire.Report_Event) {
 		// A worker that restarts names the computation that did not end, a file of tenants that cannot be used the
 		// files of their tokens.
-		isOthers := e.Session != 0 && (to.Tenant == "" || e.Tenant != to.Tenant)
-		if isOthers || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
+		if e.Session != 0 && !to.Is(e.Tenant) || e.Kind == wire.EventLost || e.Kind == wire.EventTenants {
 			e.Reason, e.Line = "", ""
 		}
 	})

@@ -54,8 +54,8 @@ func TestFairSharesOfSessionsThatComeBackSoon(t *testing.T) {
 		b.until(10 * second)
 		one, other := float64(b.got[1])/(10*second), float64(b.got[2])/(10*second)
 		if one < c.least || one+other < 0.98 {
-			t.Errorf("20 gangs of %d µs, and %d µs until the next: weights of 3 and 1 got %.1f and %.1f %%, expected at least "+
-				"%.0f and the rest", c.length/1000, c.trip/1000, 100*one, 100*other, 100*c.least)
+			t.Errorf("20 gangs of %d µs, and %d µs until the next: weights of 3 and 1 got %.1f and %.1f %%, expected at "+
+				"least %.0f and the rest", c.length/1000, c.trip/1000, 100*one, 100*other, 100*c.least)
 		}
 	}
 }

@@ -86,9 +86,11 @@ const tried = `setTimeout(() => {
   fetch(document.querySelector("#traces a").href).then(r => r.text()).then(t => document.body.append("the trace is " + t));
   // As the page of a cluster that had 3,000 sessions, of which a few are there.
   for (let i = 0; i < 3; i++)
-    remember({ tenants: [], sessions: Array.from({ length: 1000 }, (_, k) => ({ session: 1000 * (i + 1) + k, tenant: "students" })) });
+    remember({ tenants: [], sessions: Array.from({ length: 1000 }, (_, k) =>
+      ({ session: 1000 * (i + 1) + k, tenant: "students" })) });
   const bars = [...lanes.values()].reduce((n, lane) => n + lane.bars.length, 0);
-  const past = { sessions: [7, 8].map(session => ({ session, tenant: "students", client: "gone", use: [session, 1] })) };
+  const past = { sessions: [7, 8].map(session =>
+    ({ session, tenant: "students", client: "gone", use: [session, 1] })) };
   document.body.append("the plot has " + JSON.stringify(withEndedTogether(past, { sessions: [] })));
   document.body.append([...said, ...painted, "it keeps " + known.size + " sessions and " + bars + " bars"].join(". "));
 }, 2000);`

@@ -7,8 +7,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Encode appends an encoded message to b. It cannot fail, so whoever waits for the message gets it: protobuf refuses
-// text that is not UTF-8, and "?" replaces each invalid part of it, which never makes the message longer.
+// Encode appends an encoded message to b. It cannot fail, so a peer that waits for the message always receives one.
+// Protobuf rejects text that is not valid UTF-8; Encode replaces each invalid part by "?", which never makes the
+// message longer.
 func Encode(b []byte, m proto.Message) []byte { return encode(proto.MarshalOptions{}, b, m) }
 
 // EncodeSized is Encode of a message whose size the caller has just asked for by proto.Size.

@@ -30,6 +30,9 @@ type Viewer struct {
 	Tenant   string // the tenant that it is, whose own lines it is told; "" has no name
 }
 
+// Is reports whether a viewer is the tenant of that name.
+func (v Viewer) Is(tenant string) bool { return v.Tenant != "" && v.Tenant == tenant }
+
 func Age(ms int64) time.Duration {
 	d := time.Duration(ms) * time.Millisecond
 	if d > time.Minute {

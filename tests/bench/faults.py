@@ -224,13 +224,9 @@ def cut_all(cluster, scripts: list[Counting]) -> None:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-def kill_controller(cluster, scripts: list[Counting]) -> None:
-    os.kill(cluster.listed()["controller"], signal.SIGKILL)
-
-
 REPEATED = {  # what causes it, how many seconds after the last time, for how long
     "every connection is cut, each second for a minute": (cut_all, 1, 60),
-    "controller killed every 20 s for 5 minutes": (kill_controller, 20, 300),
+    "controller killed every 20 s for 5 minutes": (kill("controller"), 20, 300),
 }
 
 

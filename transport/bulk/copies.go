@@ -28,7 +28,7 @@ import (
 type copies struct {
 	mu      sync.Mutex // guards the rest, and the passes
 	awaits  map[source]*pass
-	ready   []*pass // with pieces that nobody has begun
+	ready   []*pass // those with pieces still to be copied
 	running int     // goroutines
 }
 

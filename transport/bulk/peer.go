@@ -43,7 +43,8 @@ import (
 // # Locks
 //
 // mu comes before the locks of the table, the connections, the copies and the memory, and is never held while a
-// callback runs, a connection is dialled or fillHere copies: callers collect what is to be filled and do it behind mu.
+// callback runs, a connection is dialled or fillHere copies: callers collect the blocks to fill, and fill them once
+// they have released mu.
 
 // peer is another process.
 type peer struct {

@@ -12,6 +12,8 @@ const (
 	fenced = 4 << 10
 	// atOnce bounds what Spread copies of one region before it looks at the others.
 	atOnce = 1 << 20
+	// whole is what pieces of a region begin at a multiple of.
+	whole = 4 << 10
 )
 
 // Copy copies as many bytes as dst has.
@@ -80,5 +82,5 @@ func cut(size, piece, pieces int64) int64 {
 	if piece == pieces {
 		return size
 	}
-	return size / pieces * piece &^ (fenced - 1)
+	return size / pieces * piece &^ (whole - 1)
 }

@@ -214,8 +214,8 @@ addEventListener("resize", () => {
   for (const [id, { chart }] of Object.entries(plots)) chart.setSize({ width: byId(id).clientWidth, height: 200 });
 });
 
-// withEndedTogether returns series of sessions' use over time: one for each that is there, and one for those of a tenant
-// that have ended, of which there may be many.
+// withEndedTogether returns series of sessions' use over time: one for each that is there, and one for those of a
+// tenant that have ended, of which there may be many.
 function withEndedTogether(past, report) {
   const there = new Set(report.sessions.map(s => s.session)), ended = new Map(), live = [];
   for (const s of past.sessions) {
