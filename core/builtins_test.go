@@ -141,7 +141,5 @@ type error[comparable any] int
 	}
 	slices.Sort(names)
 	want := []string{"any", "cap", "comparable", "copy", "error", "max", "min", "new", "real", "string", "true"}
-	if !slices.Equal(names, want) {
-		t.Errorf("found %q, want %q", names, want)
-	}
+	statustest.EqualSlices(t, names, want, "found")
 }

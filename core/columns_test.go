@@ -118,8 +118,6 @@ func TestTooLong(t *testing.T) {
 		{"a.md", "| " + long + " |\n```text\n" + long + "x\n```\n" + long + "x\n", "[5]"},
 		{measured, long + "x", "[]"},
 	} {
-		if got := fmt.Sprint(tooLong(c.name, []byte(c.text))); got != c.want {
-			t.Errorf("%s %.20q: got %s, want %s", c.name, c.text, got, c.want)
-		}
+		statustest.Equal(t, fmt.Sprint(tooLong(c.name, []byte(c.text))), c.want, "%s %.20q: got", c.name, c.text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/openpathways/pathways/capi/base"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func text(c *int8) string {
@@ -24,9 +25,7 @@ func TestGuardTurnsAPanicIntoAnError(t *testing.T) {
 		defer base.Guard(&code, &message)
 		panic("the row is empty")
 	}()
-	if got := status.Code(code); got != status.Internal {
-		t.Errorf("code %v, want %v", got, status.Internal)
-	}
+	statustest.Equal(t, status.Code(code), status.Internal, "code")
 	const want = "this is a bug of Open Pathways, please report it: the row is empty\n"
 	if got := text(message); len(got) < len(want) || got[:len(want)] != want {
 		t.Errorf("message %q, want it to begin with %q", got, want)
@@ -43,9 +42,7 @@ func TestFailKeepsCodeAndText(t *testing.T) {
 		{errors.New("an error of another library"), status.Unknown},
 	} {
 		var message *int8
-		if got := status.Code(base.Fail(c.err, &message)); got != c.code {
-			t.Errorf("%v: code %v, want %v", c.err, got, c.code)
-		}
+		statustest.Equal(t, status.Code(base.Fail(c.err, &message)), c.code, "%v: code", c.err)
 		switch {
 		case c.err == nil && message != nil:
 			t.Errorf("no error, but the text %q", text(message))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/capi/base"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestSessionNumbersAreNotUsedAgain(t *testing.T) {
@@ -19,21 +20,15 @@ func TestSessionNumbersAreNotUsedAgain(t *testing.T) {
 		t.Fatalf("numbers %d and %d, want 1 and 2", n, m)
 	}
 	before := all.Open()
-	if got := all.Remove(2); got != b {
-		t.Errorf("removing 2 returned %v, want %v", got, b)
-	}
+	statustest.Equal(t, all.Remove(2), b, "removing 2 returned")
 	if all.Remove(2) != nil || all.Get(2) != nil {
 		t.Error("session 2 is there after it was removed")
 	}
-	if n := all.Add(b); n != 3 {
-		t.Errorf("the next session has number %d, want 3", n)
-	}
+	statustest.Equal(t, all.Add(b), 3, "the next session has number")
 	if !slices.Equal(before, []*session{a, b}) || !slices.Equal(all.Open(), []*session{a, b}) {
 		t.Errorf("open: %v before, %v after", before, all.Open())
 	}
-	if got := all.Latest(func(s *session) bool { return s == a }); got != 1 {
-		t.Errorf("the latest that can be used is %d, want 1", got)
-	}
+	statustest.Equal(t, all.Latest(func(s *session) bool { return s == a }), 1, "the latest that can be used")
 	if !all.Any() {
 		t.Error("there was no session")
 	}

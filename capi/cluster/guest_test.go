@@ -59,11 +59,7 @@ func TestClientOfAClusterElsewhereHasASecondProcessorUntilItCloses(t *testing.T)
 			t.Fatal(err)
 		}
 	}
-	if got := runtime.GOMAXPROCS(0); got != usual+1 {
-		t.Errorf("%d processors with a client, want %d", got, usual+1)
-	}
+	statustest.Equal(t, runtime.GOMAXPROCS(0), usual+1, "processors with a client")
 	statustest.Check(t, c.Close())
-	if got := runtime.GOMAXPROCS(0); got != usual {
-		t.Errorf("%d processors behind the client's end, want %d", got, usual)
-	}
+	statustest.Equal(t, runtime.GOMAXPROCS(0), usual, "processors behind the client's end")
 }

@@ -2,9 +2,9 @@ package cluster
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -16,9 +16,7 @@ func TestUserIsToldWhatAnOperationWaitsFor(t *testing.T) {
 			"node1:99 of ada (5.0 GiB); it fails in 58 s if there is never enough": {Held: h, FailsInMs: 57600},
 		"jit_f goes on after 2 s": {Held: &wire.Report_Held{What: "jit_f", SinceMs: 2400}, GoesOn: true},
 	} {
-		if got := heldLine(m); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		statustest.Equal(t, heldLine(m), want, "got")
 	}
 }
 
@@ -33,13 +31,9 @@ func TestLinesAreSaidInTheirOrder(t *testing.T) {
 	for range want {
 		got = append(got, <-said)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("said %q, want %q", got, want)
-	}
+	statustest.EqualSlices(t, got, want, "said")
 	l.add("again")
-	if got := <-said; got != "again" {
-		t.Errorf("said %q, want again", got)
-	}
+	statustest.Equal(t, <-said, "again", "said")
 	// The first is on its way when the others come; of these the newest are kept.
 	for i := range maxLines + 10 {
 		l.add(fmt.Sprint(i))

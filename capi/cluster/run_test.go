@@ -87,9 +87,7 @@ func TestEntriesIntoGo(t *testing.T) {
 		release(r.Outputs...)
 	}
 	after := cluster.ReadStats()
-	if n := after.Executes - before.Executes; n != runs {
-		t.Errorf("%d runs were counted, want %d", n, runs)
-	}
+	statustest.Equal(t, after.Executes-before.Executes, runs, "runs that were counted")
 	if n := after.GoEntries - before.GoEntries; n > runs+runs/100 {
 		t.Errorf("%d entries into Go for %d runs on 8 devices", n, runs)
 	}

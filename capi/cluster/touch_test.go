@@ -62,14 +62,10 @@ func TestFetchThatFailsTouchesNothingAfterwards(t *testing.T) {
 	const size = 64 * touchLong // takes far longer to touch than to fail
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	statustest.OK(t, err)
-	if err := s.fetch(1, 0, memory, func(error) { t.Error("done is called, too") }); err != errFails {
-		t.Errorf("it returns %v", err)
-	}
+	statustest.Equal(t, s.fetch(1, 0, memory, func(error) { t.Error("done is called, too") }), errFails, "it returns")
 	was := resident(t, memory)
 	time.Sleep(10 * time.Millisecond)
-	if now := resident(t, memory); now != was {
-		t.Errorf("%d pages are there when it has failed, and %d after a while", was, now)
-	}
+	statustest.Equal(t, resident(t, memory), was, "pages that are there a while after it has failed")
 	statustest.OK(t, unix.Munmap(memory))
 }
 

@@ -42,13 +42,9 @@ func clean(t *testing.T) {
 	t.Cleanup(func() {
 		st := embedded.ReadStats()
 		for kind, n := range st.Live {
-			if n != before.Live[kind] {
-				t.Errorf("%d %s are alive, %d were before", n, kind, before.Live[kind])
-			}
+			statustest.Equal(t, n, before.Live[kind], "%s are alive", kind)
 		}
-		if st.Sessions != before.Sessions {
-			t.Errorf("%d sessions are open, %d were before", st.Sessions, before.Sessions)
-		}
+		statustest.Equal(t, st.Sessions, before.Sessions, "sessions are open")
 	})
 }
 

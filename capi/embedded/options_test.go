@@ -95,12 +95,8 @@ func TestOptionsOfAKind(t *testing.T) {
 	statustest.Fails(t, "the error", other.explain(refusal), status.InvalidArgument,
 		"no such option (options passed on to the plugin: cpu_device_cuont;")
 	lost := status.New(status.Unavailable, "no device")
-	if err := other.explain(lost); err != lost {
-		t.Errorf("not about options: %v", err)
-	}
-	if err := (clientOptions{}).explain(refusal); err != refusal {
-		t.Errorf("no options: %v", err)
-	}
+	statustest.Equal(t, other.explain(lost), lost, "not about options")
+	statustest.Equal(t, (clientOptions{}).explain(refusal), refusal, "no options")
 }
 
 // Every option is accepted by one side, or refused by name.

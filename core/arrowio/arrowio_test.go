@@ -124,9 +124,7 @@ func TestTensorsBecomeWhatALoopMakesOfThem(t *testing.T) {
 		}
 		a := statustest.Value(Put(r.Session, in, sharded.Layout{Devices: []int{3, 0}, Tiles: tiles})).OK(t)
 		defer a.Free()
-		if !slices.Equal(a.Dims(), meant) {
-			t.Fatalf("dimensions %v, expected %v", a.Dims(), meant)
-		}
+		statustest.MustEqualSlices(t, a.Dims(), meant, "dimensions")
 		out := statustest.Value(Read(context.Background(), a, r.mem)).OK(t)
 		defer out.Release()
 		if got := bytesOf(out); !bytes.Equal(got, want) {

@@ -99,9 +99,7 @@ func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 				if e, ok := out.(array.ExtensionArray); ok {
 					got = fmt.Sprint(e.Storage().(*array.FixedSizeList).ListValues().(*array.Float32).Value(6 + 3))
 				}
-				if got != want {
-					t.Errorf("%s, record %d, %s: %s, expected %s", name, i, batch[c].Name, got, want)
-				}
+				statustest.Equal(t, got, want, "%s, record %d, %s", name, i, batch[c].Name)
 				out.Release()
 				if err := batch[c].Array.Wait(t.Context()); err != nil { // nothing reads its data any more
 					t.Error(err)

@@ -115,9 +115,7 @@ func open(t testing.TB, workers int) *rig {
 			d.Close()
 		}
 		statustest.Check(t, r.mem.Close())
-		if n := r.taps.held.Load(); n != 0 {
-			t.Errorf("%d blocks were not given back", n)
-		}
+		statustest.Equal(t, r.taps.held.Load(), 0, "blocks that were not given back")
 		pool.Trim()
 		if s := pool.Stats(); s.Mapped != 0 {
 			t.Errorf("%+v", s)

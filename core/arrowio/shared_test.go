@@ -211,9 +211,7 @@ func TestSharingLeavesNothing(t *testing.T) {
 	if grown[stretches/2] > 50*stretch {
 		t.Errorf("the heap has grown by %d bytes in stretches of %d rounds", grown, stretch)
 	}
-	if pool != mapped {
-		t.Errorf("the pool has %d bytes after %d rounds, and had %d", pool, stretches*stretch, mapped)
-	}
+	statustest.Equal(t, pool, mapped, "bytes of the pool after %d rounds", stretches*stretch)
 	if n, _ := r.mem.Used(); n != 2 {
 		t.Errorf("%d buffers are in use, expected those of the two arrays", n)
 	}

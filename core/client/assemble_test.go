@@ -82,9 +82,7 @@ func TestArgumentsOfManyPiecesAreAssembledAtOnce(t *testing.T) {
 		synctest.Wait()
 		want := []string{fmt.Sprintf("assemble %d for program 1 of %d pieces", o, len(objects)),
 			fmt.Sprintf("run of [5 %d], 0 mixed", o), "run of [5 0], 1 mixed"}
-		if got := n.heard(); !slices.Equal(got, want) {
-			t.Errorf("the controller got %q, want %q", got, want)
-		}
+		statustest.EqualSlices(t, n.heard(), want, "the controller got")
 	})
 }
 
@@ -105,9 +103,7 @@ func TestArgumentsThatAreReadAgainAreAssembled(t *testing.T) {
 		want := []string{"run of [5 0], 1 mixed", fmt.Sprintf("assemble %d for program 1 of 2 pieces", o),
 			fmt.Sprintf("run of [5 %d], 0 mixed", o), fmt.Sprintf("run of [5 %d], 0 mixed", o), "run of [5 0], 1 mixed",
 			fmt.Sprintf("free [12 13 %d]", o), "run of [5 0], 1 mixed"}
-		if got := n.heard(); !slices.Equal(got, want) {
-			t.Errorf("the controller got %q, want %q", got, want)
-		}
+		statustest.EqualSlices(t, n.heard(), want, "the controller got")
 		a := &n.cluster.(*remote).assemblies
 		if len(a.by) != 1 || len(a.of) != 2 {
 			t.Errorf("%d arguments and %d members are remembered, want the last one", len(a.by), len(a.of))

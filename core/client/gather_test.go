@@ -158,9 +158,7 @@ func TestOpenPutIsSentFirst(t *testing.T) {
 				n.row(10, 0, with, 4)
 				statustest.OK(t, c.next(n))
 				n.wantSent(append([]string{"put 1 of object 10 to [0]"}, c.sent...)...)
-				if with.sent != 1 {
-					t.Errorf("the caller heard %d times that its put was sent", with.sent)
-				}
+				statustest.Equal(t, with.sent, 1, "how often the caller heard that its put was sent")
 			})
 		})
 	}
@@ -311,9 +309,7 @@ func TestSessionIsLostWithAnOpenPut(t *testing.T) {
 				Gather: new(rows)}), status.Unavailable)
 		}
 		n.cluster.Close()
-		if first.sent != 1 {
-			t.Errorf("the caller heard %d times that no row joins any more", first.sent)
-		}
+		statustest.Equal(t, first.sent, 1, "how often the caller heard that no row joins any more")
 	})
 }
 

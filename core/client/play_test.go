@@ -92,9 +92,7 @@ func TestPlayParts(t *testing.T) {
 	if !slices.Equal(got, want) || len(n.came(wire.KindGraph)) != 3 {
 		t.Errorf("%d graphs, and the plays %q; want 3, %q", len(n.came(wire.KindGraph)), got, want)
 	}
-	if freed := n.freed(); !slices.Equal(freed, []uint64{4196, 8292}) {
-		t.Errorf("freed %v", freed)
-	}
+	statustest.EqualSlices(t, n.freed(), []uint64{4196, 8292}, "freed")
 	n.says(wire.KindCompleted, &wire.Completed{Ok: []uint64{4097}})
 	if e := n.end(); e.Token != 20+4096 || e.Err != nil {
 		t.Errorf("operation 4097 ends as %v", e)

@@ -138,9 +138,8 @@ func TestSpansAreOnTheClientsClock(t *testing.T) {
 		{5 * time.Millisecond, clock{3e6, 2e6}},
 		{-time.Second, clock{-1_002e6, 2e6}},
 	} {
-		if got := measure(sent, came, sent.Add(c.theirs).UnixNano()); got != c.want {
-			t.Errorf("their clock said %v after the question: %+v, expected %+v", c.theirs, got, c.want)
-		}
+		statustest.Equal(t, measure(sent, came, sent.Add(c.theirs).UnixNano()), c.want,
+			"their clock said %v after the question", c.theirs)
 	}
 
 	r := &remote{platforms: []*wire.Platform{{Name: "sim"}}}

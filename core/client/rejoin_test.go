@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -92,9 +91,7 @@ func TestPutsAcrossARebindAndAStartOfTheController(t *testing.T) {
 			}
 		}
 		want := []string{"1 [0] UNAVAILABLE", "2 [1] OK", "3 [0 1] OK", "2 UNAVAILABLE"}
-		if !slices.Equal(got, want) {
-			t.Errorf("the controller is sent %q, want %q", got, want)
-		}
+		statustest.EqualSlices(t, got, want, "the controller is sent")
 	})
 }
 
@@ -133,18 +130,14 @@ func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
 			"run of [5 0], 1 mixed",
 			fmt.Sprintf("assemble %d for program 2 of 2 pieces", o+12), fmt.Sprintf("run of [5 %d], 0 mixed", o+12),
 			fmt.Sprint(wire.KindForget), fmt.Sprintf("free [%d %d]", moved, o+12)}
-		if !slices.Equal(got, want) {
-			t.Errorf("the controller is sent %q, want %q", got, want)
-		}
+		statustest.EqualSlices(t, got, want, "the controller is sent")
 		before := len(n.heard())
 		n.runReads(2, o, o+1)
 		n.runReads(2, o+2, o+3)
 		synctest.Wait()
 		want = []string{fmt.Sprintf("run of [5 %d], 0 mixed", o+10),
 			fmt.Sprintf("assemble %d for program 2 of 2 pieces", o+13), fmt.Sprintf("run of [5 %d], 0 mixed", o+13)}
-		if got := n.heard()[before:]; !slices.Equal(got, want) {
-			t.Errorf("then it got %q, want %q", got, want)
-		}
+		statustest.EqualSlices(t, n.heard()[before:], want, "then it got")
 	})
 }
 
@@ -175,8 +168,6 @@ func TestRejoinWithALongMessage(t *testing.T) {
 				statustest.OK(t, err)
 			}
 		}
-		if runs != 2 {
-			t.Errorf("it is told of %d runs, want 2", runs)
-		}
+		statustest.Equal(t, runs, 2, "runs that it is told of")
 	})
 }

@@ -386,9 +386,7 @@ func TestCompileSlowly(t *testing.T) {
 	}()
 	n.comes(wire.KindCompile, 1)
 	n.says(wire.KindCompiling, &wire.Compiling{Op: 1, Worker: "w", SinceMs: 2500})
-	if got := <-said; got != "w 2.5s" {
-		t.Errorf("it hears of %q, want worker w and 2.5s", got)
-	}
+	statustest.Equal(t, <-said, "w 2.5s", "it hears of")
 	cancel()
 	statustest.Fails(t, "a compile that was given up", <-done, status.Cancelled)
 	var m wire.Forget

@@ -111,9 +111,7 @@ func TestPairApart(t *testing.T) {
 		}
 		statustest.Checkf(t, thereAndBack(t, l, "worker-0", "worker-2"), "others go on")
 		time.Sleep(2 * apartFor)
-		if got := fmt.Sprint(apart()); got != "[worker-0 worker-1 worker-1 worker-0]" {
-			t.Errorf("status shows as apart: %v", got)
-		}
+		statustest.Equal(t, fmt.Sprint(apart()), "[worker-0 worker-1 worker-1 worker-0]", "status shows as apart")
 
 		l.Meet("worker-0", "worker-1")
 		statustest.Checkf(t, thereAndBack(t, l, "worker-0", "worker-1"), "they have met again")

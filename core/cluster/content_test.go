@@ -98,9 +98,7 @@ func countedCluster(t *testing.T, workers int, change func(*counted)) (*cluster.
 	}
 	t.Cleanup(func() {
 		for i, c := range all {
-			if n := c.open.Load(); n != 0 {
-				t.Errorf("worker %d keeps %d executables", i, n)
-			}
+			statustest.Equal(t, c.open.Load(), 0, "executables that worker %d keeps", i)
 		}
 		// A lost worker releases what it was sending on a goroutine of its exchange, which may have yet to begin.
 		for end := time.Now().Add(time.Minute); content.Used() != 0; time.Sleep(time.Millisecond) {
@@ -228,9 +226,7 @@ func TestWorkerIsLostWithWhatItCompiled(t *testing.T) {
 	}
 	again := statustest.Value(s.Compile(t.Context(), padded(1<<20, 1))).OK(t)
 	s.adds(again, 1)
-	if n := drivers[1].compiles.Load(); n != 1 {
-		t.Errorf("the other worker compiled %d times, want once", n)
-	}
+	statustest.Equal(t, drivers[1].compiles.Load(), 1, "how often the other worker compiled")
 }
 
 // A worker is lost with what it compiled while another is to load it. That one's runs go on: it has it already, or

@@ -31,13 +31,9 @@ func TestProcessOfThisMachineIsKnownToHaveEnded(t *testing.T) {
 	stop, ending := startDied(hello)
 	defer stop()
 	stdin.Close()
-	if err := <-ending; err != errKilled { // before it is waited for
-		t.Errorf("a process that has ended: %v", err)
-	}
+	statustest.Equal(t, <-ending, errKilled, "a process that has ended") // before it is waited for
 	statustest.Check(t, process.Wait())
-	if err := died(t.Context(), hello); err != errKilled {
-		t.Errorf("a process that is no more: %v", err)
-	}
+	statustest.Equal(t, died(t.Context(), hello), errKilled, "a process that is no more")
 }
 
 // A worker has died when all its addresses refuse, of those that lead to it.

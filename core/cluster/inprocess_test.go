@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -194,9 +193,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 			for _, d := range c.session.Devices() {
 				got = append(got, fmt.Sprintf("%d.%d", d.Worker, d.Local))
 			}
-			if got := strings.Join(got, " "); got != c.want {
-				t.Errorf("a session has devices %s, want %s", got, c.want)
-			}
+			statustest.Equal(t, strings.Join(got, " "), c.want, "a session has devices")
 			devices := clustertest.UpTo(len(got))
 			x := c.session.vector(devices, ramp)
 			token, y := c.session.Start(c.session.program(sumAll, devices...), x)
@@ -296,9 +293,8 @@ func TestPartRefused(t *testing.T) {
 		refused = append(refused, fmt.Sprint(w.Process.Name, w.Refused, last.GetWhat(), last.GetClient(),
 			strings.Contains(last.GetWhy(), "there is no room")))
 	}
-	if want := []string{"worker-00false", "worker-11sumclienttrue"}; !slices.Equal(refused, want) {
-		t.Errorf("the report says %q of refusals, want %q", refused, want)
-	}
+	statustest.EqualSlices(t, refused, []string{"worker-00false", "worker-11sumclienttrue"},
+		"what the report says of refusals")
 	s.Free([]uint64{x, y, z})
 	clustertest.Free(t, drivers)
 }

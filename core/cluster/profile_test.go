@@ -68,9 +68,7 @@ func TestProfileHasWhatItsSessionRan(t *testing.T) {
 		if k == 1 {
 			w = slices.Insert(slices.Clone(want), 4, "add_one")
 		}
-		if got := ran(p, int32(k)); !slices.Equal(got, w) {
-			t.Errorf("device %d ran %q, expected %q", k, got, w)
-		}
+		statustest.EqualSlices(t, ran(p, int32(k)), w, "device %d ran", k)
 	}
 	gangs := map[uint64]int{}
 	for _, span := range p.Spans {
@@ -100,9 +98,7 @@ func TestProfileWithoutALostWorker(t *testing.T) {
 	statustest.OK(t, s.Wait(token))
 	l.Lose(1)
 	p := stop(t.Context())
-	if got := ran(p, 0); !slices.Equal(got, []string{"add_one"}) {
-		t.Errorf("device 0 ran %q", got)
-	}
+	statustest.EqualSlices(t, ran(p, 0), []string{"add_one"}, "device 0 ran")
 	if len(p.Missing) != 1 || !strings.HasPrefix(p.Missing[0], "worker worker-1: ") {
 		t.Errorf("missing: %q", p.Missing)
 	}

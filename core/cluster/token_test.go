@@ -60,16 +60,10 @@ func TestKeepToken(t *testing.T) {
 		}
 	}
 	for path, mode := range map[string]os.FileMode{d.Path: os.ModeDir | 0o700, d.TokenPath(): 0o600} {
-		if info, err := os.Stat(path); err != nil || info.Mode() != mode {
-			t.Errorf("%s has mode %v, %v", path, info.Mode(), err)
-		}
+		statustest.Equal(t, statustest.Value(os.Stat(path)).OK(t).Mode(), mode, "%s has mode", path)
 	}
-	if files, err := os.ReadDir(d.Path); err != nil || len(files) != 1 {
-		t.Errorf("beside the token there are %v, %v", files, err)
-	}
-	if read, err := ReadToken(d.TokenPath()); err != nil || read != got[0] {
-		t.Errorf("%q was read, %v", read, err)
-	}
+	statustest.Equal(t, len(statustest.Value(os.ReadDir(d.Path)).OK(t)), 1, "files beside the token")
+	statustest.Equal(t, statustest.Value(ReadToken(d.TokenPath())).OK(t), got[0], "the token that was read")
 }
 
 // A token is never kept where another user could read it, or put another in its place.

@@ -232,9 +232,7 @@ func TestSizesAreReadWithUnits(t *testing.T) {
 		"": 0, "0": 0, "1234": 1234, "4GiB": 4 << 30, "1.5 MiB": 3 << 19, "500MB": 5e8, "7B": 7, "2KiB": 2048, "1TB": 1e12} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		flags.String("memory-limit", text, "")
-		if got, err := (settings{flags}).size("memory-limit"); err != nil || got != want {
-			t.Errorf("%q is %d bytes, %v, want %d", text, got, err, want)
-		}
+		statustest.Equal(t, statustest.Value((settings{flags}).size("memory-limit")).OK(t), want, "bytes of %q", text)
 	}
 	for _, text := range []string{"-1", "many", "4G4", "GiB", "NaN", "1e300", "Inf", "9223372036854775808", "--1KB"} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -324,9 +322,8 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 	}
 	for i, logs := range all {
 		b, err := os.ReadFile(filepath.Join(logs, "worker-0.log"))
-		if kept := i >= 3; kept != (err == nil && string(b) == "worker-0.log") {
-			t.Errorf("run %d of %d: %q, %v, kept: %v", i, len(all), b, err, kept)
-		}
+		statustest.Equal(t, err == nil && string(b) == "worker-0.log", i >= 3,
+			"run %d of %d: %q, %v, kept", i, len(all), b, err)
 	}
 	statustest.Checkf(t, statustest.Of(os.Stat(other)), "another cluster's logs")
 	if logs, err := (place{dir: filepath.Join(base, "none"), cluster: "none"}).keepLogs(begun); logs != "" || err != nil {
@@ -496,9 +493,7 @@ func TestUpRunsACommand(t *testing.T) {
 	file := filepath.Join(dir, "address")
 	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+
 		file+"; exit 7")
-	if code != 7 {
-		t.Errorf("exit code %d, want the command's 7\n%s", code, errs)
-	}
+	statustest.Equal(t, code, 7, "exit code, with\n%s\nthe command's", errs)
 	if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != at(dir).address() {
 		t.Errorf("the command saw %q, %v", b, err)
 	}

@@ -60,8 +60,6 @@ func TestTailIsOfOneLife(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.log")
 	statustest.OK(t, os.WriteFile(path, []byte("before\none\ntwo\n"), 0o600))
 	for first, want := range map[int64]string{0: "before\none\ntwo", 7: "one\ntwo", 11: "two", 15: "", 99: ""} {
-		if got := tail(path, first, 3); got != want {
-			t.Errorf("behind byte %d: %q, want %q", first, got, want)
-		}
+		statustest.Equal(t, tail(path, first, 3), want, "behind byte %d", first)
 	}
 }

@@ -119,9 +119,7 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 		if c.found != "" {
 			cancel()
 		}
-		if code := <-ended; code != ExitSuccess {
-			t.Errorf("%q: the controller's exit code is %d", c.listen, code)
-		}
+		statustest.Equal(t, <-ended, ExitSuccess, "%q: the controller's exit code", c.listen)
 		cancel()
 	}
 }

@@ -144,12 +144,9 @@ session 4, d: 1 operation under way
 	if got := chains(t, r, 0); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got := chains(t, r, 2); got != "session 2, notebook waits for nothing: no operation of it is under way\n" {
-		t.Errorf("of a session without work: %s", got)
-	}
+	statustest.Equal(t, chains(t, r, 2), "session 2, notebook waits for nothing: no operation of it is under way\n",
+		"of a session without work")
 	statustest.Fails(t, "of a session that is not there", statustest.Of((&reasons{chain.Chain{Report: r}}).all(7)),
 		status.NotFound)
-	if got := chains(t, new(wire.Report), 0); got != "no session waits for anything\n" {
-		t.Errorf("without sessions: %s", got)
-	}
+	statustest.Equal(t, chains(t, new(wire.Report), 0), "no session waits for anything\n", "without sessions")
 }

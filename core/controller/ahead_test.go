@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -34,9 +33,7 @@ func heldBed(t testing.TB, queue, arguments int) (b *bed, other uint64) {
 		b.say(b.client, wire.KindRun, &wire.Run{Op: op, Program: 1, FirstOutput: op, Inputs: inputs})
 		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{op}})
 	}
-	if len(b.st.held) != 1 {
-		t.Fatalf("%d gangs are held", len(b.st.held))
-	}
+	statustest.MustEqual(t, len(b.st.held), 1, "gangs are held")
 	return b, other
 }
 
@@ -130,9 +127,7 @@ func TestPutsGoPastARunThatWaitsForAPut(t *testing.T) {
 		}
 		expect := func(when string, want ...wire.Kind) {
 			t.Helper()
-			if !slices.Equal(got, want) {
-				t.Errorf("with room: %t, %s: kinds %v are dispatched, want %v", room, when, got, want)
-			}
+			statustest.EqualSlices(t, got, want, "with room: %t, %s: the kinds that are dispatched", room, when)
 			got = nil
 		}
 		put := func(op uint64) { // and a run that reads it
@@ -251,9 +246,8 @@ func TestPutsLeaveRoomForCode(t *testing.T) {
 			t.Errorf("with room: %t, a put went past the run: %t", room, passed)
 		}
 		got := b.kindsDispatched(b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{first}}))
-		if !slices.Equal(got, []wire.Kind{wire.KindRun}) {
-			t.Errorf("with room: %t, when the bytes are there, kinds %v are dispatched", room, got)
-		}
+		statustest.EqualSlices(t, got, []wire.Kind{wire.KindRun},
+			"with room: %t, when the bytes are there: the kinds that are dispatched", room)
 		statustest.Check(t, b.st.Check())
 	}
 }
@@ -270,9 +264,7 @@ func TestManyPutsPassInParts(t *testing.T) {
 	for op := uint64(4); op < 4+puts; op++ {
 		put(op)
 	}
-	if n := len(b.st.gangs); n != 1 {
-		t.Fatalf("%d operations are under way", n)
-	}
+	statustest.MustEqual(t, len(b.st.gangs), 1, "operations are under way")
 	b.st.Weigh(atOnce * weightOfOne)
 	passed := 0
 	actions := b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}})
@@ -291,9 +283,7 @@ func TestManyPutsPassInParts(t *testing.T) {
 		}
 		statustest.OK(t, b.st.Check())
 	}
-	if passed != puts {
-		t.Errorf("%d of %d puts went past the run", passed, puts)
-	}
+	statustest.Equal(t, passed, puts, "puts that went past the run")
 }
 
 // Puts go past a run that waits for a put when another session makes room for them, though the client asks for nothing
@@ -316,9 +306,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{2}})
 	put(b.client, 4, 1, 0)
 	put(b.client, 5, 1, 1)
-	if n := len(b.st.gangs); n != 1 {
-		t.Fatalf("%d operations are under way", n)
-	}
+	statustest.MustEqual(t, len(b.st.gangs), 1, "operations are under way")
 	var got []uint64
 	for _, a := range b.say(other, wire.KindFree, &wire.Free{Objects: []uint64{1}}) {
 		if a.Kind != Send || a.Wire != wire.KindDispatch {
@@ -331,9 +319,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 		statustest.OK(t, proto.Unmarshal(d.Operation, m))
 		got = append(got, m.Op)
 	}
-	if want := []uint64{4, 5}; !slices.Equal(got, want) {
-		t.Errorf("puts %v went past the run, want %v", got, want)
-	}
+	statustest.EqualSlices(t, got, []uint64{4, 5}, "puts that went past the run")
 	statustest.Check(t, b.st.Check())
 }
 

@@ -25,9 +25,7 @@ func TestAssemblesThatWait(t *testing.T) {
 				closed = closed || a.Kind == Close
 			}
 		}
-		if closed != ends {
-			t.Errorf("with 20 of %d pieces the session is closed: %t", pieces, closed)
-		}
+		statustest.Equal(t, closed, ends, "with 20 of %d pieces the session is closed", pieces)
 		statustest.Check(t, b.st.Check())
 	}
 }
@@ -41,9 +39,7 @@ func TestArraysAssembledOfTheSame(t *testing.T) {
 		b.say(b.client, wire.KindAssemble, &wire.Assemble{Object: id, Program: 1,
 			Pieces: []*wire.Piece{{Object: 1, Rows: 2}}})
 	}
-	if got := len(b.st.sessions[1].objects[1].in); got != n {
-		t.Fatalf("array 1 is a member of %d arrays, want %d", got, n)
-	}
+	statustest.MustEqual(t, len(b.st.sessions[1].objects[1].in), n, "arrays that array 1 is a member of")
 	for i := range uint64(n) {
 		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{10 + i*7%n}})
 		statustest.OK(t, b.st.Check())

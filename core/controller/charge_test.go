@@ -25,23 +25,15 @@ func TestDeviceTimeIsChargedToTheSessionAndAveragedByProgram(t *testing.T) {
 			&wire.Heartbeat{Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Gang: gang}}})
 		return b.st.Report().Islands[0].Workers[0].Last.Running[0].UsualMs
 	}
-	if got := usually(run(2)); got != 0 {
-		t.Errorf("a program that has not ended yet usually takes %d ms", got)
-	}
+	statustest.Equal(t, usually(run(2)), 0, "ms that a program usually takes that has not ended yet")
 	run(3, 2, 6)
-	if got := usually(run(4)); got != 4000 {
-		t.Errorf("after a run of 2 and 6 s on two devices it usually takes %d ms, want 4,000", got)
-	}
+	statustest.Equal(t, usually(run(4)), 4000, "ms that it usually takes after a run of 2 and 6 s on two devices")
 	run(5, 6, 18)
-	if got := usually(run(6)); got != 5000 {
-		t.Errorf("after another of 6 and 18 s it usually takes %d ms, want an eighth of the way from 4,000 to 12,000", got)
-	}
+	statustest.Equal(t, usually(run(6)), 5000, "ms that it usually takes after another of 6 and 18 s")
 	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: b.st.gang, Busy: 5e9}}})
 	// from a worker that measures nothing
 	b.say(b.workers[1], wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang}})
-	if got := b.st.Report().Sessions[0].DeviceNs; got != 37e9 {
-		t.Errorf("the session was charged %d ns, want 8 + 24 + 5 s", got)
-	}
+	statustest.Equal(t, b.st.Report().Sessions[0].DeviceNs, 37e9, "ns that the session was charged")
 	p := b.st.Report().Programs[0]
 	if p.Runs != 3 || p.DeviceNs != 37e9 || p.UsualNs != 5e9 || p.Devices != 2 {
 		t.Errorf("the program is reported as %v, want 3 runs of usually 5 s on each of 2 devices, 37 s in all", p)

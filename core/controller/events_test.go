@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -13,12 +14,8 @@ func TestEventsAfter(t *testing.T) {
 	st := New(Config{Cluster: "test"})
 	numbers := func(after uint64, n int) (all []uint64) {
 		for _, e := range st.Answer(&wire.Ask{After: after, Events: uint32(n), OnlyEvents: true}).Events {
-			if want := fmt.Sprint("event ", e.Number); e.Text != want {
-				t.Errorf("event %d says %q, want %q", e.Number, e.Text, want)
-			}
-			if want := int64(st.happened - e.Number); e.AgeMs != want {
-				t.Errorf("event %d is %d ms old, want %d", e.Number, e.AgeMs, want)
-			}
+			statustest.Equal(t, e.Text, fmt.Sprint("event ", e.Number), "event %d says", e.Number)
+			statustest.Equal(t, e.AgeMs, int64(st.happened-e.Number), "age in ms of event %d", e.Number)
 			all = append(all, e.Number)
 		}
 		return all

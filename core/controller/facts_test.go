@@ -1,11 +1,11 @@
 package controller
 
 import (
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -40,13 +40,10 @@ func TestCompiledProgramsStayOnDiskForAllWhoHaveThem(t *testing.T) {
 	first := b.client
 	b.client = b.joinClient()
 	b.loads(1, true)
-	if got := b.forget(1); !slices.Equal(got, []string{tablePrograms}) {
-		t.Errorf("when one of two sessions forgets it, facts of %q are removed, want that of its program", got)
-	}
+	statustest.EqualSlices(t, b.forget(1), []string{tablePrograms},
+		"when one of two sessions forgets it, facts are removed of")
 	b.client = first
-	if got := b.forget(1); !slices.Equal(got, ofOneProgram) {
-		t.Errorf("when both have, facts of %q are removed, want %q", got, ofOneProgram)
-	}
+	statustest.EqualSlices(t, b.forget(1), ofOneProgram, "when both have, facts are removed of")
 }
 
 // A start keeps the offer of a session as it was kept before: its client may have taken it when that start ends, too.

@@ -94,9 +94,7 @@ func FuzzFrames(f *testing.F) {
 					t.Fatalf("a gang of the session that has gone is left: %+v", g)
 				}
 			}
-			if len(b.st.sessions) != 1 {
-				t.Fatalf("%d sessions are left, want 1", len(b.st.sessions))
-			}
+			statustest.MustEqual(t, len(b.st.sessions), 1, "sessions are left")
 		}
 		// The other session goes on where a worker is.
 		b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: scalar, Devices: []uint32{0}})

@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -20,7 +21,5 @@ func TestWorkersLostBeforeAllHaveComeBackHaveNothing(t *testing.T) {
 	b.check(b.say(b.workers[0], wire.KindRejoin, &wire.Rejoin{Last: 70, Holdings: []*wire.Holding{{Session: 1,
 		Programs: []uint64{1}, Gangs: []*wire.HeldGang{{Gang: 70, Op: 2}},
 		Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}}}}))
-	if n := len(b.st.sessions[1].objects); n != 3 {
-		t.Errorf("the session has %d arrays, want 3", n)
-	}
+	statustest.Equal(t, len(b.st.sessions[1].objects), 3, "arrays of the session")
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -39,9 +38,7 @@ func TestWorkersAreIntroducedToThoseTheyNeed(t *testing.T) {
 	b := newBed(t, Config{}, 4, 1) // connections and processes 1 to 4, and the client 5
 	want := func(what string, actions []Action, lines ...string) {
 		t.Helper()
-		if got := peersIn(t, actions); !slices.Equal(got, lines) {
-			t.Errorf("%s: %q, want %q", what, got, lines)
-		}
+		statustest.EqualSlices(t, peersIn(t, actions), lines, "%s", what)
 	}
 	worker := func(name string) []Action {
 		b.conns++

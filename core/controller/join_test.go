@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -31,9 +30,7 @@ func TestWorkerThatOthersCannotReach(t *testing.T) {
 		err := st.tryJoin(uint64(i+1), "w0", "unix:/run/w0", bad)
 		statustest.Fails(t, fmt.Sprintf("at %s", bad), err, status.InvalidArgument, bad, "worker w0")
 	}
-	if n := len(st.Report().Islands); n != 0 {
-		t.Errorf("%d islands have workers that were refused", n)
-	}
+	statustest.Equal(t, len(st.Report().Islands), 0, "islands have workers that were refused")
 	for i, good := range []string{"tcp:10.0.0.2:8477", "tcp:[::1]:8477", "tcp:node2:8477", "unix:/run/w1"} {
 		statustest.Checkf(t, st.tryJoin(uint64(i+10), "w"+good, good), "at %s", good)
 	}
@@ -118,9 +115,7 @@ func TestWorkersOfOneName(t *testing.T) {
 	for conn := range uint64(3) {
 		statustest.OK(t, st.tryJoin(conn+1, "w0"))
 	}
-	if got := strings.Join(names(), " "); got != "w0 w0-2 w0-3" {
-		t.Errorf("they are called %s", got)
-	}
+	statustest.Equal(t, strings.Join(names(), " "), "w0 w0-2 w0-3", "their names")
 	st.Step(&Event{Kind: Lost, Conn: 1, Err: status.New(status.Unavailable, "it fell over")}, nil)
 	statustest.OK(t, st.tryJoin(4, "w0"))
 	if got := strings.Join(names(), " "); !strings.Contains(got+" ", "w0 ") {
@@ -164,9 +159,7 @@ func TestClientsLearnOfMemory(t *testing.T) {
 		}
 	}
 	want := [][3]int64{{whole, 400, 1}, {whole, 400, 1}, {300, 300, 1}, {700, 700, 0}, {900, 900, 1}, {0, 0, 0}}
-	if !slices.Equal(got, want) {
-		t.Errorf("limit, share and whether it is the machine's: %v, want %v", got, want)
-	}
+	statustest.EqualSlices(t, got, want, "limit, share and whether it is the machine's")
 }
 
 // A client that waits for devices asks again and again, and is logged once a wait, without a warning.
@@ -207,7 +200,5 @@ func TestClientThatWaitsIsLoggedOnce(t *testing.T) {
 	for i := range 2 * remembers {
 		ask(fmt.Sprint(i), 1)
 	}
-	if len(st.waiting) != remembers {
-		t.Errorf("it remembers %d clients that wait, expected %d", len(st.waiting), remembers)
-	}
+	statustest.Equal(t, len(st.waiting), remembers, "clients that wait and that it remembers")
 }

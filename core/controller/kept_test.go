@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -26,9 +27,8 @@ func TestTheNewestTracesAreKept(t *testing.T) {
 	for i := range tracesOfClient + 2 {
 		keep(1, fmt.Sprint(i), 1)
 	}
-	if got, want := fmt.Sprint(named()), "[other 2 3 4 5]"; got != want {
-		t.Errorf("after %d traces of a client %s are kept, want %s", tracesOfClient+2, got, want)
-	}
+	statustest.Equal(t, fmt.Sprint(named()), "[other 2 3 4 5]",
+		"traces of a client that are kept of %d", tracesOfClient+2)
 	for client := range uint64(maxTraces/maxTrace + 1) {
 		keep(100+client, fmt.Sprint("large ", client), maxTrace)
 	}

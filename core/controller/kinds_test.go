@@ -301,9 +301,7 @@ func TestMessagesThatFillAFrame(t *testing.T) {
 	for _, c := range allLong {
 		known[c.kind] = true
 		c.fill(t, "")
-		if got := c.fill(t, text); got != c.then {
-			t.Errorf("%s: it is %s, want %s", c.name, got, c.then)
-		}
+		statustest.Equal(t, c.fill(t, text), c.then, "%s: what it does", c.name)
 	}
 	for name, kind := range kinds(t) {
 		if !known[kind] {

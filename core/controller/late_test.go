@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device/sim"
 )
@@ -64,9 +65,7 @@ func TestTextThatIsNotUTF8IsSent(t *testing.T) {
 		b := newBed(t, Config{}, 1, 1)
 		b.st.out = nil
 		b.st.send([]uint64{b.client}, wire.KindCompiling, &wire.Compiling{Op: 1, Worker: strings.Repeat("\xff", size)})
-		if len(b.st.out) != 1 {
-			t.Fatalf("%d messages are sent", len(b.st.out))
-		}
+		statustest.MustEqual(t, len(b.st.out), 1, "messages are sent")
 		m := new(wire.Compiling)
 		if err := proto.Unmarshal(sent(b.st.out[0]), m); err != nil || m.Worker != "?" {
 			t.Errorf("%.20q arrives, %v", m.Worker, err)

@@ -405,9 +405,7 @@ func TestFetchesComeBeforeRunsThatDonateTheirArrays(t *testing.T) {
 			if first == wire.KindFetch {
 				want = []wire.Kind{wire.KindRun, wire.KindFetch, wire.KindRun}
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("dispatched are %v, want %v", got, want)
-			}
+			statustest.EqualSlices(t, got, want, "dispatched")
 			if ends := b.told(); slices.ContainsFunc(ends, func(op int) bool { return op < 0 }) {
 				t.Errorf("ended are %v, want none that failed", ends)
 			}

@@ -42,7 +42,5 @@ func TestHeldGangsAreLookedAtInParts(t *testing.T) {
 		b.step(Event{Kind: Continue})
 		statustest.OK(t, b.st.Check())
 	}
-	if n := len(b.st.held); n != 1+others-(1+arrays-large) {
-		t.Errorf("%d gangs are held", n)
-	}
+	statustest.Equal(t, len(b.st.held), 1+others-(1+arrays-large), "gangs are held")
 }

@@ -29,9 +29,7 @@ func TestOperationsWhoseMessagesWereLostKeepTheirPlace(t *testing.T) {
 		{[2][]*wire.HeldGang{nil, nil}, "[[1 2] [2]]"},
 	} {
 		b := newBedThatKeeps(t)
-		if got := fmt.Sprint(b.work(b.startAgain(c.gangs, client()))); got != c.want {
-			t.Errorf("the workers are sent %s, want %s", got, c.want)
-		}
+		statustest.Equal(t, fmt.Sprint(b.work(b.startAgain(c.gangs, client()))), c.want, "the workers are sent")
 	}
 }
 

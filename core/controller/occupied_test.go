@@ -84,9 +84,7 @@ func TestSessionsThatBeginGetNoDeviceThatIsKept(t *testing.T) {
 				got = status.CodeOf(a.Err)
 			}
 		}
-		if got != want {
-			t.Errorf("a session of one device begins with %v, want %v", got, want)
-		}
+		statustest.Equal(t, got, want, "a session of one device begins with")
 	}
 	sized(status.ResourceExhausted)
 	b.now += placement.LookAgain // the request lets others have devices

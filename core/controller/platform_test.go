@@ -46,14 +46,11 @@ func TestSessionHasDevicesOfItsPlatforms(t *testing.T) {
 			t.Fatalf("a session that asks for %v: %v, %v; want %d devices of %s", asks, m, err, devices, platform)
 		}
 		for _, d := range m.Devices {
-			if d.Kind != platform {
-				t.Errorf("a device is a %s, want %s", d.Kind, platform)
-			}
+			statustest.Equal(t, d.Kind, platform, "the platform of a device")
 		}
 		sessions := st.Report().Sessions
-		if got := sessions[len(sessions)-1].Platforms; !slices.Equal(got, []string{platform}) {
-			t.Errorf("the report says that the session's devices are of %v, want %s", got, platform)
-		}
+		statustest.EqualSlices(t, sessions[len(sessions)-1].Platforms, []string{platform},
+			"the report says that the session's devices are of")
 	}
 	for _, w := range [][3]string{{"host", "rack", "cpu"}, {"fast", "pod", "tpu"}} {
 		statustest.OK(t, worker(w[0], w[1], w[2]))

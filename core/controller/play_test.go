@@ -48,10 +48,8 @@ func TestPlayMessages(t *testing.T) {
 				if sizes[kind] == 0 {
 					sizes[kind] = len(a.Payload)
 				}
-				if len(a.Payload) != sizes[kind] {
-					t.Errorf("a message of kind %d has %d bytes for %d workers, and %d for 1", kind, len(a.Payload), workers,
-						sizes[kind])
-				}
+				statustest.Equal(t, len(a.Payload), sizes[kind],
+					"bytes of a message of kind %d for %d workers, and for 1", kind, workers)
 			}
 			for _, w := range b.workers {
 				if sent[w] != 1 || len(sent) != workers {
@@ -62,14 +60,11 @@ func TestPlayMessages(t *testing.T) {
 		count(wire.KindGraph, b.chain(nodes))
 		count(wire.KindPlayed, b.say(b.client, wire.KindPlay,
 			&wire.Play{Op: 2, Graph: 1, Nodes: nodes, First: 2, Inputs: []uint64{1}}))
-		if n := len(b.st.gangs); n != nodes {
-			t.Errorf("%d gangs are under way, want %d", n, nodes)
-		}
+		statustest.Equal(t, len(b.st.gangs), nodes, "gangs are under way")
 		count(wire.KindDispatch,
 			b.say(b.client, wire.KindRun, &wire.Run{Op: 2 + nodes, Program: 1, FirstOutput: 3, Inputs: []uint64{1}}))
-		if n := len(b.st.sessions[1].objects) - 1; n != 2 { // what the chain began with, and what it keeps
-			t.Errorf("the session has %d arrays, want 2", n)
-		}
+		// What the chain began with, and what it keeps.
+		statustest.Equal(t, len(b.st.sessions[1].objects)-1, 2, "arrays of the session")
 	}
 }
 
@@ -115,9 +110,7 @@ func TestInnerEnds(t *testing.T) {
 			}
 			told = append(told, len(ended)-n)
 		}
-		if !slices.Equal(told, c.told) {
-			t.Errorf("ends of nodes %v: the client was told of %v, want %v", c.reports, told, c.told)
-		}
+		statustest.EqualSlices(t, told, c.told, "ends of nodes %v: the client was told of", c.reports)
 		slices.Sort(ended)
 		for i := range ended {
 			if ended[i] != op+uint64(i) {
@@ -141,9 +134,7 @@ func TestNodesFailWithOneThatStoodStill(t *testing.T) {
 			Devices: []uint32{0}, At: "all-reduce 0", SinceMs: 1000 * second, StillMs: 1000 * second}}})
 		b.step(Event{Kind: Tick})
 	}
-	if ends := b.told(); !slices.Equal(ends, []int{-2, -3, -4}) {
-		t.Errorf("the client heard of %v, want the failures of nodes 2, 3 and 4", ends)
-	}
+	statustest.EqualSlices(t, b.told(), []int{-2, -3, -4}, "the client heard of")
 }
 
 // A play of 128 nodes through State, from the client's frame to its end, with one
@@ -253,9 +244,7 @@ func TestNodesOfAPlayTakeTurnsByShares(t *testing.T) {
 		b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{first + i}, Busy: []uint64{each}})
 	}
 	// The second was asked for before the first was measured.
-	if want := []int{1, 1, 2, 2, 2, 2, 2, 1}; !slices.Equal(ahead, want) {
-		t.Errorf("there were %v nodes under way, expected %v", ahead, want)
-	}
+	statustest.EqualSlices(t, ahead, []int{1, 1, 2, 2, 2, 2, 2, 1}, "nodes under way")
 	if got := b.st.Report().Sessions[0].DeviceNs; got != nodes*each {
 		t.Errorf("the session was charged %d ns, expected %d", got, int64(nodes*each))
 	}
@@ -291,7 +280,5 @@ func TestALongPlayLetsOthersComeInBetween(t *testing.T) {
 	}
 	want := fmt.Sprintf("node 0 of 1; node 1 of 1; kind %d of session 2; node 2 of 1; node 3 of 1; node 4 of 1; "+
 		"kind %d of session 1; ", wire.KindPut, wire.KindFree)
-	if all != want {
-		t.Errorf("workers are sent %q, want %q", all, want)
-	}
+	statustest.Equal(t, all, want, "workers are sent")
 }

@@ -74,13 +74,9 @@ func TestWorkersLearnWhereRowsOfAPutLie(t *testing.T) {
 		}
 		return n
 	}
-	if n := told(1); n != 3 {
-		t.Errorf("%d workers are told, want 3", n)
-	}
+	statustest.Equal(t, told(1), 3, "workers are told")
 	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: io.EOF})
-	if n := told(2); n != 2 {
-		t.Errorf("%d workers are told, want those that are left", n)
-	}
+	statustest.Equal(t, told(2), 2, "workers are told")
 }
 
 // A shard that is freed before its object is told to its own worker alone, once, and no longer counted.
@@ -99,19 +95,13 @@ func TestFreeOfShardsIsToldToTheirWorkers(t *testing.T) {
 	if again := b.free(free); len(again) != 0 {
 		t.Errorf("a shard that is freed twice is told again: %v", again)
 	}
-	if bytes := b.st.Report().Sessions[0].Bytes; !slices.Equal(bytes, []int64{40, 40, 0, 40}) {
-		t.Errorf("the devices have %v bytes", bytes)
-	}
+	statustest.EqualSlices(t, b.st.Report().Sessions[0].Bytes, []int64{40, 40, 0, 40}, "bytes of the devices")
 	rest := &wire.Free{Rows: []*wire.Rows{{Object: 7, Devices: []uint32{0, 1, 3}}}}
 	if got = b.free(rest); len(got) != 2 {
 		t.Errorf("the other shards are told to %d workers, want both", len(got))
 	}
 	statustest.Check(t, b.st.Check())
 	got = b.free(&wire.Free{Objects: []uint64{7}})
-	if len(got) != 2 {
-		t.Errorf("the end of the object is told to %d workers, want both", len(got))
-	}
-	if n := b.st.sessions[1].freeing; n != 0 {
-		t.Errorf("%d shards count as waiting to be freed", n)
-	}
+	statustest.Equal(t, len(got), 2, "workers that are told of the end of the object")
+	statustest.Equal(t, b.st.sessions[1].freeing, 0, "shards count as waiting to be freed")
 }

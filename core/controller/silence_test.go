@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -51,9 +50,7 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 		}
 	}
 	speak()
-	if got := closed(tick()); !slices.Equal(got, []uint64{b.workers[1]}) {
-		t.Fatalf("the controller closes %v, want %v, which is silent", got, b.workers[1])
-	}
+	statustest.MustEqualSlices(t, closed(tick()), []uint64{b.workers[1]}, "the controller closes")
 	var failed *wire.Failure
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
@@ -97,9 +94,7 @@ func TestReportSaysWhatWaitsForASilentWorker(t *testing.T) {
 			b.step(Event{Kind: Tick})
 		}
 		r := b.st.Report()
-		if r.StuckAfterMs != 60_000 {
-			t.Errorf("what stands still is aborted after %d ms, expected 60,000", r.StuckAfterMs)
-		}
+		statustest.Equal(t, r.StuckAfterMs, 60_000, "ms after which what stands still is aborted")
 		return r.Sessions[0], r.Islands[0].Workers[1]
 	}
 	if s, w := pass(2); s.Unanswered != nil || w.LostInMs/1000 != 27 {

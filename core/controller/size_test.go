@@ -71,9 +71,7 @@ func TestOperationThatFillsAFrame(t *testing.T) {
 				kept = append(kept, a)
 			}
 			if size == c.fits {
-				if dispatched != 1 {
-					t.Errorf("%s of %d bytes was dispatched %d times", name, size, dispatched)
-				}
+				statustest.Equal(t, dispatched, 1, "how often %s of %d bytes was dispatched", name, size)
 				continue
 			}
 			err, ended := b.ends(kept)[2]
@@ -117,9 +115,7 @@ func TestTransferWithoutRoomForIndices(t *testing.T) {
 			}
 			sent += len(a.To)
 		}
-		if sent != 2 {
-			t.Errorf("with %d bytes of room the transfer is sent %d times", room, sent)
-		}
+		statustest.Equal(t, sent, 2, "how often with %d bytes of room the transfer is sent", room)
 		m.Op, m.Object = m.Op+1, m.Object+1
 	}
 }
@@ -164,9 +160,7 @@ func TestManyFrees(t *testing.T) {
 		}
 		freed++
 	}
-	if freed != 3 {
-		t.Errorf("3 Mi objects were freed by %d messages, want 3", freed)
-	}
+	statustest.Equal(t, freed, 3, "messages that free 3 Mi objects")
 }
 
 // What was compiled is refused, with a sentence, where no message holds it.

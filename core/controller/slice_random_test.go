@@ -44,9 +44,7 @@ func TestRequestsForSlicesEndWhateverComes(t *testing.T) {
 			t.Fatalf("%d requests and sessions are left", n)
 		}
 		w.step(Event{Kind: Tenants, Table: tableOf(dummy{}, "[tenants.other]")})
-		if len(w.st.tenants) != 1 {
-			t.Fatalf("%d tenants are left", len(w.st.tenants))
-		}
+		statustest.MustEqual(t, len(w.st.tenants), 1, "tenants are left")
 	})
 }
 

@@ -34,9 +34,7 @@ func TestSessionsAreIndependent(t *testing.T) {
 			statustest.Of(s.AddProgram(Program{Name: "third", Devices: []int{2}})), status.InvalidArgument)
 	}
 	sessions[0].Close()
-	if n := sessions[1].Objects(); n != 1 {
-		t.Errorf("after the end of another session there are %d objects, want 1", n)
-	}
+	statustest.Equal(t, sessions[1].Objects(), 1, "objects after the end of another session")
 }
 
 // A session without a memory limit counts nothing, and says that it need not be asked. One with a limit has to be.

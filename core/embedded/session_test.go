@@ -73,9 +73,7 @@ func end(s *Session, turn executor.Turn) {
 // holds asserts the number of objects and the bytes in use on each device.
 func holds(t testing.TB, s *Session, what string, objects int, bytes ...int64) {
 	t.Helper()
-	if n := s.Objects(); n != objects {
-		t.Errorf("%s: %d objects, want %d", what, n, objects)
-	}
+	statustest.Equal(t, s.Objects(), objects, "%s: objects", what)
 	for d := range devices {
 		var want int64
 		if d < len(bytes) {
@@ -99,9 +97,7 @@ func TestProgramsThatAreNotThere(t *testing.T) {
 	for _, id := range []uint64{0, gone, 12345, 1 << 63} {
 		turn, err := s.Submit(Run{Program: id, Only: -1}, &Admitted{Objects: make([]uint64, 1)})
 		statustest.Fails(t, "Submit", err, status.NotFound, "program", "deleted")
-		if turn != (executor.Turn{}) {
-			t.Errorf("a refused run has turn %+v", turn)
-		}
+		statustest.Equal(t, turn, (executor.Turn{}), "a refused run has turn")
 	}
 	holds(t, s, "after runs that were refused", 0)
 }

@@ -40,9 +40,7 @@ func TestLocalSlices(t *testing.T) {
 	}
 	statustest.Fails(t, "4 devices of 3", statustest.Of2(granted(s, placement.Want{Devices: 4})), status.ResourceExhausted)
 	s.Release(first)
-	if devices, err := s.Remap(ctx, second); err != nil || fmt.Sprint(devices) != "[0 2]" {
-		t.Errorf("remapped to %v, %v", devices, err)
-	}
+	statustest.Equal(t, fmt.Sprint(statustest.Value(s.Remap(ctx, second)).OK(t)), "[0 2]", "remapped to")
 	statustest.Fails(t, "remapping what was released", statustest.Of(s.Remap(ctx, first)), status.NotFound)
 	s.Close()
 	statustest.Fails(t, "remapping after the session's end", statustest.Of(s.Remap(ctx, second)), status.Unavailable)
@@ -74,9 +72,7 @@ func TestLocalRequestsWait(t *testing.T) {
 			t.Errorf("after %v the request ended with %v", time.Since(begun), err)
 		}
 		l.Release(first)
-		if devices, err := long.Wait(ctx); err != nil || fmt.Sprint(devices) != "[0 1 2]" {
-			t.Errorf("granted %v, %v", devices, err)
-		}
+		statustest.Equal(t, fmt.Sprint(statustest.Value(long.Wait(ctx)).OK(t)), "[0 1 2]", "granted")
 		l.Release(behind.Number)
 		statustest.Fails(t, "a cancelled request", statustest.Of(behind.Wait(ctx)), status.Cancelled)
 		last := ask(1, grant.Forever)

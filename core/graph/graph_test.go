@@ -236,17 +236,13 @@ func TestObjectsAreFreedAfterTheirLastUse(t *testing.T) {
 				all = append(all, object)
 			}
 		}
-		if got := g.Intermediates(); !slices.Equal(got, all) {
-			t.Errorf("between there are %v, want %v", got, all)
-		}
+		statustest.EqualSlices(t, g.Intermediates(), all, "what is between")
 	})
 }
 
 func TestNumberOfAnObjectInAPlay(t *testing.T) {
 	inputs := []uint64{70, 7}
 	for object, want := range map[uint64]uint64{1: 70, 2: 7, 3: 500, 5: 502} {
-		if got := graph.Number(object, inputs, 500); got != want {
-			t.Errorf("object %d is %d, want %d", object, got, want)
-		}
+		statustest.Equal(t, graph.Number(object, inputs, 500), want, "object %d", object)
 	}
 }

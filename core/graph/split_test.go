@@ -88,9 +88,7 @@ func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 				t.Errorf("output %d has gone", object)
 			}
 		}
-		if left != len(g.Outputs) {
-			t.Errorf("%d objects stay, want %d", left, len(g.Outputs))
-		}
+		statustest.Equal(t, left, len(g.Outputs), "objects stay")
 	})
 }
 

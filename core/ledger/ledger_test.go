@@ -83,9 +83,7 @@ func TestBadArguments(t *testing.T) {
 	for _, err := range []error{l.SetLimit(-1, 1), l.SetLimit(MaxDevices, 1), l.SetLimit(0, -1)} {
 		statustest.Fails(t, "SetLimit", err, status.InvalidArgument)
 	}
-	if l.Len() != 0 {
-		t.Errorf("%d objects are left", l.Len())
-	}
+	statustest.Equal(t, l.Len(), 0, "objects are left")
 }
 
 // Sums never overflow, whatever is asked for.
@@ -134,9 +132,8 @@ func TestObjectsAboveTheLimitAreRefusedWhole(t *testing.T) {
 				t.Errorf("%q does not say %q", err, part)
 			}
 		}
-		if u := l.Device(3); u != (Usage{InUse: 6 * gib, Limit: 16 * gib}) {
-			t.Errorf("device 3: %+v; what is refused must take nothing", u)
-		}
+		statustest.Equal(t, l.Device(3), Usage{InUse: 6 * gib, Limit: 16 * gib},
+			"device 3, which what is refused takes nothing of")
 	}
 	eval := []Spec{{ShardBytes: 2 * gib, Placement: place(2, 2, 3), Label: "eval"},
 		{ShardBytes: 4 * gib, Placement: place(2, 2)}}
@@ -231,9 +228,7 @@ func TestDoesNotAllocate(t *testing.T) {
 			}
 		}
 		round()
-		if n := testing.AllocsPerRun(1000, round); n != 0 {
-			t.Errorf("%d devices: %v allocations a round, want 0", devices, n)
-		}
+		statustest.Equal(t, testing.AllocsPerRun(1000, round), 0, "%d devices: allocations a round", devices)
 	}
 }
 

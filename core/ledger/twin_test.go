@@ -251,9 +251,8 @@ func twinProperty(t *rapid.T) {
 			maps.DeleteFunc(w.objects, func(_ ID, x *twinObject) bool {
 				return w.places[x.spec.Placement].owner == o && x.retired && x.horizon <= w.ended[o]
 			})
-			if left := l.Passed(o, w.ended[o]); left != (before != len(w.objects)) {
-				t.Fatalf("bytes left: %t, %d objects before and %d after", left, before, len(w.objects))
-			}
+			statustest.MustEqual(t, l.Passed(o, w.ended[o]), before != len(w.objects),
+				"whether bytes are left, with %d objects before and %d after", before, len(w.objects))
 		case "begin":
 			x := twinTemp{place.Draw(t, "placement"), rapid.Int64Range(1, 20).Draw(t, "bytes")}
 			l.Begin(x.place, x.bytes)
@@ -266,19 +265,15 @@ func twinProperty(t *rapid.T) {
 			}
 		case "fits":
 			specs, temp := rapid.SliceOfN(spec(-20), 1, 3).Draw(t, "specs"), rapid.Int64Range(0, 20).Draw(t, "temp")
-			if got, want := l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0; got != want {
-				t.Fatalf("%+v and %d fit: %t, want %t", specs, temp, got, want)
-			}
+			statustest.MustEqual(t, l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0,
+				"%+v and %d fit", specs, temp)
 			want := w.blocked(specs, temp, true)
 			if got := l.Blocked(specs, temp, nil); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 				t.Fatalf("%+v and %d have no room on %v, want %v", specs, temp, got, want)
 			}
-			if got := l.WillFit(specs, temp); got != (len(want) == 0) {
-				t.Fatalf("%+v and %d will fit: %t, want %v", specs, temp, got, want)
-			}
-			if got, want := l.Possible(specs, temp), w.possible(specs, temp); got != want {
-				t.Fatalf("%+v and %d are possible: %t, want %t", specs, temp, got, want)
-			}
+			statustest.MustEqual(t, l.WillFit(specs, temp), len(want) == 0, "%+v and %d will fit", specs, temp)
+			statustest.MustEqual(t, l.Possible(specs, temp), w.possible(specs, temp),
+				"%+v and %d are possible", specs, temp)
 			limit, later := rapid.Int64Range(1, 60).Draw(t, "quota"), rapid.Bool().Draw(t, "later")
 			type answer struct {
 				device    int
@@ -287,13 +282,10 @@ func twinProperty(t *rapid.T) {
 			var got, expected answer
 			got.device, got.has, got.need = l.Beyond(&w.group, specs, limit, later)
 			expected.device, expected.has, expected.need = w.beyond(specs, limit, later)
-			if got != expected {
-				t.Fatalf("%+v with a quota of %d, later: %t: %+v, want %+v", specs, limit, later, got, expected)
-			}
+			statustest.MustEqual(t, got, expected, "%+v with a quota of %d, later: %t", specs, limit, later)
 			o := drawOwner()
-			if got, want := l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o); got != want {
-				t.Fatalf("%+v and %d are possible beside owner %d: %t, want %t", specs, temp, o, got, want)
-			}
+			statustest.MustEqual(t, l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o),
+				"%+v and %d are possible beside owner %d", specs, temp, o)
 		case "owner":
 			if o := drawOwner(); w.open[o] {
 				code("add owner", l.AddOwner(o, "session"), status.AlreadyExists)
@@ -337,16 +329,12 @@ func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 	if rapid.Bool().Draw(t, "compare") { // which folds
 		for d := range w.limits {
 			bytes, temp := w.device(d, false)
-			if got, want := l.Device(d), (Usage{bytes + temp, temp, w.limits[d]}); got != want {
-				t.Fatalf("device %d: %+v, want %+v", d, got, want)
-			}
+			statustest.MustEqual(t, l.Device(d), (Usage{bytes + temp, temp, w.limits[d]}), "device %d", d)
 			var held int64
 			for _, h := range l.Holders(d, 100) {
 				held += h.Bytes
 			}
-			if held != bytes {
-				t.Fatalf("holders of device %d have %d bytes, want %d", d, held, bytes)
-			}
+			statustest.MustEqual(t, held, bytes, "bytes of the holders of device %d", d)
 			for o := range Owner(4) {
 				want := w.has(o, d)
 				if got, has := l.On(o, d), l.Has(o, []int{d}); got != want || has != (want > 0) {
@@ -355,7 +343,5 @@ func compareTwin(t *rapid.T, l *Ledger, w *twin) {
 			}
 		}
 	}
-	if l.live != len(w.objects) {
-		t.Fatalf("%d objects, want %d", l.live, len(w.objects))
-	}
+	statustest.MustEqual(t, l.live, len(w.objects), "objects")
 }

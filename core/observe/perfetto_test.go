@@ -107,9 +107,7 @@ func TestPerfettoDrawsWhatOverlapsInFurtherTracks(t *testing.T) {
 			End: begin + 500})
 	}
 	got := draw(t, r)
-	if n := len(got.bars["a: bytes"]); n != 100 {
-		t.Errorf("%d bars; expected 100", n)
-	}
+	statustest.Equal(t, len(got.bars["a: bytes"]), 100, "bars")
 	for _, track := range got.times {
 		end := 0.0
 		for _, bar := range track {
@@ -119,7 +117,5 @@ func TestPerfettoDrawsWhatOverlapsInFurtherTracks(t *testing.T) {
 			end = bar[1]
 		}
 	}
-	if len(got.times) != 32 {
-		t.Errorf("%d tracks; 50 overlap, and at most 32 were expected", len(got.times))
-	}
+	statustest.Equal(t, len(got.times), 32, "tracks, where 50 overlap")
 }

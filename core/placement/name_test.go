@@ -3,6 +3,8 @@ package placement
 import (
 	"slices"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestNamesInTheOrderOfPeople(t *testing.T) {
@@ -11,9 +13,7 @@ func TestNamesInTheOrderOfPeople(t *testing.T) {
 	got := []string{"worker-10b", "worker-02", "a:7", "worker-10", "", "worker-2", "worker-1", "a", "worker-10a",
 		"worker-0"}
 	slices.SortStableFunc(got, CompareNames)
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	statustest.EqualSlices(t, got, want, "got")
 	for _, a := range want {
 		for _, b := range want {
 			if CompareNames(a, b) != -CompareNames(b, a) {

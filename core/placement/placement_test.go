@@ -39,24 +39,14 @@ func TestNewDevicesDoNotMoveOldOnes(t *testing.T) {
 	join(t, &m, offer(2, "a", 1))
 	early := m.View()
 	join(t, &m, offer(3, "b", 2))
-	if got, want := list(early), "1.0/0 1.1/0 2.0/1"; got != want {
-		t.Errorf("the early view is %q, want %q", got, want)
-	}
-	if got, want := list(m.View()), "1.0/0 1.1/0 3.0/0 3.1/0 2.0/1"; got != want {
-		t.Errorf("the late view is %q, want %q", got, want)
-	}
+	statustest.Equal(t, list(early), "1.0/0 1.1/0 2.0/1", "the early view")
+	statustest.Equal(t, list(m.View()), "1.0/0 1.1/0 3.0/0 3.1/0 2.0/1", "the late view")
 	m.Leave(1)
 	join(t, &m, offer(4, "b", 1))
 	v := m.View()
-	if got, want := list(v), "3.0/0 3.1/0 4.0/0 2.0/1"; got != want {
-		t.Errorf("after a loss the view is %q, want %q", got, want)
-	}
-	if got := v.Device(2).Number; got != 0 {
-		t.Errorf("the new device has number %d in its island, want 0, which is free", got)
-	}
-	if got := fmt.Sprint(v.Spans()); got != "[{3 0 2} {4 0 1} {2 0 1}]" {
-		t.Errorf("spans are %s", got)
-	}
+	statustest.Equal(t, list(v), "3.0/0 3.1/0 4.0/0 2.0/1", "after a loss the view")
+	statustest.Equal(t, v.Device(2).Number, 0, "number of the new device in its island")
+	statustest.Equal(t, fmt.Sprint(v.Spans()), "[{3 0 2} {4 0 1} {2 0 1}]", "spans")
 }
 
 // A view of a number of devices has the first that are there: a worker that fits,
@@ -69,9 +59,7 @@ func TestViewOfSomeDevicesPrefersOneWorker(t *testing.T) {
 	view := func(devices int, want string) *View {
 		t.Helper()
 		v := statustest.Value(m.ViewOf(devices)).OK(t)
-		if got := list(v); got != want {
-			t.Errorf("a view of %d devices is %q, want %q", devices, got, want)
-		}
+		statustest.Equal(t, list(v), want, "a view of %d devices", devices)
 		return v
 	}
 	for i, want := range []string{"1.0/0", "1.0/0 1.1/0", "3.0/1 3.1/1 3.2/1", "3.0/1 3.1/1 3.2/1 3.3/1",
@@ -125,13 +113,9 @@ func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 	is("cuda")
 	for platform, want := range map[string]string{
 		"cpu": "1.0/0 1.1/0", "cuda": "2.0/1 2.1/1 4.0/3 4.1/3", "tpu": "3.0/2 3.1/2", "sim": ""} {
-		if got := list(m.View(platform)); got != want {
-			t.Errorf("the devices of %s are %q, want %q", platform, got, want)
-		}
+		statustest.Equal(t, list(m.View(platform)), want, "the devices of %s", platform)
 	}
-	if got, want := list(m.View("tpu", "cpu")), "3.0/2 3.1/2 1.0/0 1.1/0"; got != want {
-		t.Errorf("the devices of tpu and cpu are %q, want %q", got, want)
-	}
+	statustest.Equal(t, list(m.View("tpu", "cpu")), "3.0/2 3.1/2 1.0/0 1.1/0", "the devices of tpu and cpu")
 	both, err := m.ViewOf(1, "tpu", "cpu")
 	if err != nil || list(both) != "3.0/2 1.0/0" {
 		t.Errorf("a view of a device of each of tpu and cpu: %v, %v", both, err)
@@ -140,9 +124,8 @@ func TestViewHasDevicesOfOnePlatform(t *testing.T) {
 	// A slice comes from the first platform, unless the request names an island.
 	mixed := m.View("cuda", "cpu")
 	for i, want := range []Want{{Devices: 2}, {Devices: 2, Island: "host"}} {
-		if got, is := fmt.Sprint(grant(t, &m, mixed, uint64(i), want)), []string{"[0 1]", "[4 5]"}[i]; got != is {
-			t.Errorf("%+v: got %s, want %s", want, got, is)
-		}
+		statustest.Equal(t, fmt.Sprint(grant(t, &m, mixed, uint64(i), want)), []string{"[0 1]", "[4 5]"}[i],
+			"%+v: got", want)
 	}
 	if err := m.Ask(&Request{Session: 1, Number: 9, View: mixed, Want: Want{Devices: 5}}); err == nil {
 		t.Error("a slice has devices of two platforms")
@@ -257,9 +240,7 @@ func TestProperties(t *testing.T) {
 					n++
 				}
 			}
-			if n != v.Len() {
-				t.Fatalf("the spans have %d devices of %d", n, v.Len())
-			}
+			statustest.MustEqual(t, n, v.Len(), "devices of the spans")
 			views[v] = list(v)
 		}
 		for v, want := range views {

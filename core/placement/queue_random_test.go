@@ -76,9 +76,8 @@ func TestQueueProperties(t *testing.T) {
 			q.end(q.ends(s)) // views of a size go with their sessions, and all they have
 			q.serve()
 		}
-		if n := len(q.Requests()) + len(q.Holders()) + len(q.holders) + len(q.owners) + q.exclusive; n != 0 {
-			t.Fatalf("%d things are left", n)
-		}
+		statustest.MustEqual(t, len(q.Requests())+len(q.Holders())+len(q.holders)+len(q.owners)+q.exclusive, 0,
+			"things are left")
 	})
 }
 

@@ -248,9 +248,7 @@ func TestOneThatWaitsKeepsDevicesByTurns(t *testing.T) {
 		}
 		q.serve()
 	}
-	if want := "k.kk..kkkk....kk"; kept != want {
-		t.Errorf("minute by minute devices are %s, want %s", kept, want)
-	}
+	statustest.Equal(t, kept, "k.kk..kkkk....kk", "minute by minute devices")
 	q.release("1a")
 	q.expect("", "2a", "[0 1 2 3]")
 }
@@ -264,9 +262,8 @@ func TestKeepsFreeDevicesFromSessionsThatBegin(t *testing.T) {
 	keeps := func(session uint32, began int64, want string) {
 		t.Helper()
 		r, i := q.Keeper(session, began, []int{q.number(0), q.number(1)})
-		if got := fmt.Sprint(r != nil && r.Session == 2, i); got != want {
-			t.Errorf("a device is kept from session %d, which began at %d: %s, want %s", session, began, got, want)
-		}
+		statustest.Equal(t, fmt.Sprint(r != nil && r.Session == 2, i), want,
+			"a device is kept from session %d, which began at %d", session, began)
 	}
 	keeps(3, 4, "false 0")
 	keeps(3, 5, "true 1")
@@ -299,9 +296,7 @@ func TestOneOwnersRequestsDoNotFillTheQueue(t *testing.T) {
 	}
 	q.now += ages // each that waits lets others have devices
 	q.serve()
-	if got := q.devices("3a"); got != "[1]" {
-		t.Errorf("it got %q", got)
-	}
+	statustest.Equal(t, q.devices("3a"), "[1]", "it got")
 }
 
 func TestExclusiveSlicesAvoidWhatIsInUse(t *testing.T) {
@@ -341,9 +336,7 @@ func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
 	again := &Request{Session: 2, Number: q.last - 1, View: q.view, Want: alone(1)}
 	statustest.Fails(t, "a number used twice", q.Ask(again), status.AlreadyExists)
 	q.ReleaseAll(2)
-	if n := len(q.Requests()); n != 0 {
-		t.Errorf("%d requests of a session that ended wait", n)
-	}
+	statustest.Equal(t, len(q.Requests()), 0, "requests of a session that ended wait")
 	statustest.Fails(t, "a priority of 101", q.Ask(&Request{Priority: 101, View: q.view, Want: alone(1)}),
 		status.InvalidArgument)
 }

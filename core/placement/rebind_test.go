@@ -40,9 +40,7 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 			c.change(&o)
 			join(t, &m, o)
 			lacks := "2 of its 4 devices wait for 1 worker of island default, with 2 devices of kind k each" + c.why
-			if got := m.Lacks(1, v, nil); got != lacks {
-				t.Errorf("the view lacks %q, want %q", got, lacks)
-			}
+			statustest.Equal(t, m.Lacks(1, v, nil), lacks, "the view lacks")
 			next := m.Rebind(1, v, anyWorker, nil)
 			if (next != nil) != (c.why == "") {
 				t.Fatalf("it takes the place: %v, want %v", next != nil, c.why == "")
@@ -53,9 +51,7 @@ func TestReplacementIsLikeTheLostWorker(t *testing.T) {
 			if got := list(next); got != "1.0/0 1.1/0 3.0/0 3.1/0" || next.Epoch() != 2 {
 				t.Errorf("the view of epoch %d is %q", next.Epoch(), got)
 			}
-			if got := list(v); got != "1.0/0 1.1/0 2.0/0 2.1/0" {
-				t.Errorf("the view before has changed to %q", got)
-			}
+			statustest.Equal(t, list(v), "1.0/0 1.1/0 2.0/0 2.1/0", "the view before has changed to")
 		})
 	}
 }
@@ -182,9 +178,7 @@ func TestSessionsOfAllDevicesShareTheirViews(t *testing.T) {
 		t.Error("two sessions have views of their own")
 	}
 	m.Leave(2)
-	if got := list(m.View()); got != "1.0/0" {
-		t.Errorf("a view of the workers that are left is %q", got)
-	}
+	statustest.Equal(t, list(m.View()), "1.0/0", "a view of the workers that are left")
 	join(t, &m, offer(3, "", 1))
 	next := m.Rebind(1, v, anyWorker, nil)
 	if next == nil || m.Rebind(2, v, anyWorker, nil) != next {
@@ -195,7 +189,5 @@ func TestSessionsOfAllDevicesShareTheirViews(t *testing.T) {
 	}
 	m.Leave(3)
 	join(t, &m, offer(4, "", 1))
-	if got := list(m.Rebind(1, next, anyWorker, nil)); got != "1.0/0 4.0/0" {
-		t.Errorf("the view after the second loss is %q", got)
-	}
+	statustest.Equal(t, list(m.Rebind(1, next, anyWorker, nil)), "1.0/0 4.0/0", "the view after the second loss")
 }

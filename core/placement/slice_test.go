@@ -198,9 +198,7 @@ func TestGrantsOfOthers(t *testing.T) {
 	other(4, "[1]")
 	m.ReleaseAll(3)
 	other(5, "[2]")
-	if got := fmt.Sprint(m.Holders()); got != "[1 4 5]" {
-		t.Errorf("slices are held by %s", got)
-	}
+	statustest.Equal(t, fmt.Sprint(m.Holders()), "[1 4 5]", "slices are held by")
 }
 
 func TestRemap(t *testing.T) {
@@ -223,9 +221,7 @@ func TestRemap(t *testing.T) {
 	remap(1, "[3 4 2]")
 	m.Leave(2)
 	statustest.Fails(t, "3 devices of 2", statustest.Of(m.Remap(1, 1, nil)), status.ResourceExhausted)
-	if got := fmt.Sprint(m.Slices(1)[0].Devices); got != "[3 4 2]" {
-		t.Errorf("a remap that failed left %s", got)
-	}
+	statustest.Equal(t, fmt.Sprint(m.Slices(1)[0].Devices), "[3 4 2]", "a remap that failed left")
 	// Who came later is not in the session's view.
 	join(t, &m, offer(9, "", 8))
 	statustest.Fails(t, "devices that the session does not know were granted", statustest.Of(m.Remap(1, 1, nil)),

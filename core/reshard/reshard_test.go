@@ -122,9 +122,7 @@ func TestPlansMoveEveryElementOnce(t *testing.T) {
 				}
 				nearest(t, from, s, v, where)
 			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("%v from %v to %v: shard %d is %v, want %v", dims, from, to, i, got, want)
-			}
+			statustest.MustEqualSlices(t, got, want, "%v from %v to %v: shard %d", dims, from, to, i)
 			if k := slices.IndexFunc(times, func(n byte) bool { return n != 1 }); k >= 0 {
 				t.Fatalf("%v from %v to %v: element %d of shard %d comes %d times", dims, from, to, k, i, times[k])
 			}
@@ -191,9 +189,8 @@ func TestEqualSourcesTakeTurns(t *testing.T) {
 		for _, v := range p.Pieces {
 			times[v.From]++
 		}
-		if slices.Max(times) != 1 {
-			t.Fatalf("of %d equal sources one is taken %d times for %d destinations", copies, slices.Max(times), copies)
-		}
+		statustest.MustEqual(t, slices.Max(times), 1,
+			"how often one of %d equal sources is taken for %d destinations", copies, copies)
 	}
 }
 
@@ -318,9 +315,8 @@ func FuzzCopy(f *testing.F) {
 		}
 		reshard.Copy(dst, to, at, src, from, start, size, int64(width))
 		got := bytesOf(dst, to, reshard.Shard{Start: at, Size: size}, width)
-		if want := bytesOf(src, from, reshard.Shard{Start: start, Size: size}, width); !slices.Equal(got, want) {
-			t.Fatalf("a region of %v at %v of %v, to %v of %v: %v, want %v", size, start, from, at, to, got, want)
-		}
+		statustest.MustEqualSlices(t, got, bytesOf(src, from, reshard.Shard{Start: start, Size: size}, width),
+			"a region of %v at %v of %v, to %v of %v", size, start, from, at, to)
 		if written, zeros := len(got), len(dst)-len(got); slices.ContainsFunc(got, func(b byte) bool { return b == 0 }) ||
 			count(dst, 0) != zeros {
 			t.Fatalf("%d of %d bytes were to be written, %d are not zero", written, len(dst), len(dst)-count(dst, 0))

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestDeviceSetString(t *testing.T) {
@@ -20,9 +22,7 @@ func TestDeviceSetString(t *testing.T) {
 		{[]int{63, 64}, "63-64"},
 		{[]int{0, 2, 4, 5, 6, 128, MaxDevices - 1}, "0,2,4-6,128,65535"},
 	} {
-		if got := Devices(c.ids...).String(); got != c.want {
-			t.Errorf("Devices(%v) is %q, want %q", c.ids, got, c.want)
-		}
+		statustest.Equal(t, Devices(c.ids...).String(), c.want, "Devices(%v)", c.ids)
 	}
 }
 
@@ -52,13 +52,9 @@ func TestDeviceSetIsASet(t *testing.T) {
 			if got := slices.Collect(c.set.All()); !slices.Equal(got, want) {
 				t.Fatalf("%v has %v", want, got)
 			}
-			if c.set.Len() != len(want) {
-				t.Fatalf("%v has length %d", want, c.set.Len())
-			}
+			statustest.MustEqual(t, c.set.Len(), len(want), "%v has length", want)
 			for d := range 520 {
-				if c.set.Has(d) != slices.Contains(want, d) {
-					t.Fatalf("%v has %d: %t", want, d, c.set.Has(d))
-				}
+				statustest.MustEqual(t, c.set.Has(d), slices.Contains(want, d), "%v has %d", want, d)
 			}
 		}
 		share := slices.ContainsFunc(a, func(d int) bool { return slices.Contains(b, d) })
@@ -80,9 +76,8 @@ func TestDeviceSetIsASet(t *testing.T) {
 				t.Fatalf("%v and %v: wrong at %d", sa, sb, d)
 			}
 		}
-		if left != (m.low != 0 || slices.ContainsFunc(m.high, func(w uint64) bool { return w != 0 })) {
-			t.Fatalf("remove says that devices are left: %t", left)
-		}
+		statustest.MustEqual(t, left, m.low != 0 || slices.ContainsFunc(m.high, func(w uint64) bool { return w != 0 }),
+			"remove says that devices are left")
 	})
 }
 

@@ -2,8 +2,9 @@ package schedule
 
 import (
 	"fmt"
-	"slices"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // steps is a State that shares devices, and the gangs that have started.
@@ -25,9 +26,7 @@ func (s *steps) submit(g Gang) { s.step(Event{Kind: Submit, Gang: g}) }
 
 func (s *steps) expect(t *testing.T, when string, want ...uint64) {
 	t.Helper()
-	if !slices.Equal(s.started, want) {
-		t.Errorf("%s gangs %v have started, expected %v", when, s.started, want)
-	}
+	statustest.EqualSlices(t, s.started, want, "%s gangs that have started", when)
 	s.s.check()
 }
 
@@ -45,9 +44,7 @@ func TestFairPlacesShortGangsBeforeAWideOneThatWaits(t *testing.T) {
 	s.submit(Gang{ID: 4, Session: 4, Devices: Devices(1), Cost: 40e6})
 	s.submit(Gang{ID: 5, Session: 5, Devices: Devices(1), Cost: 10e6})
 	s.expect(t, "at first", 5)
-	if due := s.s.Due(); due != 25e6 {
-		t.Errorf("the gang of both devices is due at %d, expected 25 ms", due)
-	}
+	statustest.Equal(t, s.s.Due(), 25e6, "the gang of both devices is due at")
 	s.step(Event{Kind: Completed, ID: 5, Time: 10e6, Now: 10e6})
 	s.step(Event{Kind: Resume, Now: 25e6})
 	s.expect(t, "when the device in use is about to be free", 5, 3, 4)

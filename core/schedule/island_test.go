@@ -183,8 +183,6 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		for range 2000 {
 			round()
 		}
-		if n := testing.AllocsPerRun(1000, round); n != 0 {
-			t.Errorf("%d devices: %v allocations a round, want 0", devices, n)
-		}
+		statustest.Equal(t, testing.AllocsPerRun(1000, round), 0, "%d devices: allocations a round", devices)
 	}
 }

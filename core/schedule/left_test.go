@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // A gang that has ended on one of its devices, and waits without end on another, keeps that one alone from others.
@@ -79,9 +81,7 @@ func TestFairCountsNothingOfGangsThatHaveEnded(t *testing.T) {
 		for len(devices) > 0 {
 			end(sortedKeys(devices)[0])
 		}
-		if started != last {
-			t.Fatalf("%d of %d gangs have started", started, last)
-		}
+		statustest.MustEqual(t, started, last, "gangs that have started")
 		for i, at := range f.groups {
 			if at.load != 0 || at.gangs != 0 || at.parties != 0 {
 				t.Fatalf("group %d has %d gangs of %d parties with %d ns left", i, at.gangs, at.parties, at.load)

@@ -1,10 +1,11 @@
 package schedule
 
 import (
-	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Two States get the same events, but one passes what it can pass. Their verdicts
@@ -53,9 +54,7 @@ func TestPassIsSubmitAndCompleted(t *testing.T) {
 					}
 				} else {
 					stepped++
-					if got := with.Step(ev, nil); !slices.Equal(got, want) {
-						t.Fatalf("%v: got %v, want %v", ev, got, want)
-					}
+					statustest.MustEqualSlices(t, with.Step(ev, nil), want, "%v: got", ev)
 				}
 				if with.Queued() != without.Queued() || with.Running() != without.Running() {
 					t.Fatalf("queued %d, running %d; want %d, %d", with.Queued(), with.Running(), without.Queued(), without.Running())

@@ -269,9 +269,7 @@ func twinProperty(t *rapid.T) {
 		}
 		slices.Sort(got)
 		want := w.step(ev)
-		if !slices.Equal(got, want) {
-			t.Fatalf("%+v: got %v, want %v", ev, got, want)
-		}
+		statustest.MustEqualSlices(t, got, want, "%+v: got", ev)
 		if s.Queued() != w.count(pending, placed, dead) || s.Running() != w.count(started, launched) {
 			t.Fatalf("queued %d, running %d; want %d and %d", s.Queued(), s.Running(), w.count(pending, placed, dead),
 				w.count(started, launched))

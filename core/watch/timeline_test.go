@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -55,13 +56,9 @@ func TestBrowserKeepsWhichTenantItIs(t *testing.T) {
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.AddCookie(set[0])
-	if got := site.viewOf(r); got != (viewer{tenants, "ada"}) {
-		t.Errorf("the cookie is of %v", got)
-	}
+	statustest.Equal(t, site.viewOf(r), (viewer{tenants, "ada"}), "the cookie is of")
 	_, proof, _ := strings.Cut(set[0].Value, ".")
 	r = httptest.NewRequest(http.MethodGet, "/", nil)
 	r.AddCookie(&http.Cookie{Name: cookie, Value: "626f62." + proof}) // bob
-	if got := site.viewOf(r); got != (viewer{}) {
-		t.Errorf("a cookie with another name is of %v", got)
-	}
+	statustest.Equal(t, site.viewOf(r), (viewer{}), "a cookie with another name is of")
 }

@@ -126,16 +126,10 @@ func TestWhoSeesWhat(t *testing.T) {
 		for _, path := range []string{
 			"/", "/page.js", "/api/status", "/api/events", "/api/history", "/api/timeline", "/api/traces", "/metrics"} {
 			code, body := c.get(c.host, path, c.token)
-			if code != c.code {
-				t.Errorf("%s: %s answers %d, want %d", c.name, path, code, c.code)
-			}
+			statustest.Equal(t, code, c.code, "%s: %s answers", c.name, path)
 			if path == "/api/traces" && code == 200 {
-				if got := strings.Contains(body, "step.json"); got != c.traces[0] {
-					t.Errorf("%s: ada's trace is shown: %v", c.name, got)
-				}
-				if got := strings.Contains(body, "other.json"); got != c.traces[1] {
-					t.Errorf("%s: bob's trace is shown: %v", c.name, got)
-				}
+				statustest.Equal(t, strings.Contains(body, "step.json"), c.traces[0], "%s: ada's trace is shown", c.name)
+				statustest.Equal(t, strings.Contains(body, "other.json"), c.traces[1], "%s: bob's trace is shown", c.name)
 			}
 			if path == "/api/status" && code == 200 && strings.Contains(body, "secret.py") != c.lines {
 				t.Errorf("%s: lines of code are shown: %v, in %s", c.name, !c.lines, body)

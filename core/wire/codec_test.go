@@ -197,16 +197,13 @@ func TestCodecDoesNotAllocate(t *testing.T) {
 	var b []byte
 	for _, m := range written() {
 		b = m.Append(b[:0])
-		if n := testing.AllocsPerRun(100, func() { b = m.Append(b[:0]) }); n != 0 {
-			t.Errorf("%T: Append allocates %v times, want 0", m, n)
-		}
+		statustest.Equal(t, testing.AllocsPerRun(100, func() { b = m.Append(b[:0]) }), 0,
+			"how often %T: Append allocates", m)
 		p, ok := m.(parser)
 		if !ok {
 			continue
 		}
-		if n := testing.AllocsPerRun(100, func() { _ = p.Parse(b) }); n != 0 {
-			t.Errorf("%T: Parse allocates %v times, want 0", m, n)
-		}
+		statustest.Equal(t, testing.AllocsPerRun(100, func() { _ = p.Parse(b) }), 0, "how often %T: Parse allocates", m)
 	}
 }
 

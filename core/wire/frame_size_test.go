@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -20,8 +21,7 @@ func TestLongErrorIsCut(t *testing.T) {
 		if len(text) > 17<<10 {
 			t.Errorf("%d bytes became %d", bytes, len(text))
 		}
-		if whole := len(err.Error()) <= 16<<10; whole != (text == err.Error()) {
-			t.Errorf("%d bytes became %d, and were to stay as they were: %v", bytes, len(text), whole)
-		}
+		statustest.Equal(t, len(err.Error()) <= 16<<10, text == err.Error(),
+			"%d bytes became %d, and were to stay as they were", bytes, len(text))
 	}
 }

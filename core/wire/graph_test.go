@@ -47,9 +47,7 @@ func TestGraphSurvivesEncoding(t *testing.T) {
 		if !reflect.DeepEqual(got, &want) {
 			t.Errorf("%d devices: got\n%+v\nwant\n%+v", devices, got, &want)
 		}
-		if n := len(back.Nodes[1].Transfer.Moves); n != 1 {
-			t.Errorf("%d devices: a copy between slices takes %d moves, want 1", devices, n)
-		}
+		statustest.Equal(t, len(back.Nodes[1].Transfer.Moves), 1, "%d devices: moves of a copy between slices", devices)
 		for i, makes := range []uint32{1, 1, 1, 1} {
 			if back.Graph != 9 || back.Nodes[i].Makes != makes {
 				t.Errorf("node %d of graph %d makes %d", i, back.Graph, back.Nodes[i].Makes)

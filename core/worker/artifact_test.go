@@ -89,9 +89,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	s.tell(wire.KindForget, &wire.Forget{Session: 2, Programs: []uint64{1}})
 	s.until("the worker to have it no more", func() bool { return len(s.had) == 3 && s.had[2].No })
 	statustest.Fails(t, "what it does not have", statustest.Of(s.fetched(9, 103)), status.Unavailable)
-	if s.wanted != 2 {
-		t.Errorf("it asked %d times, want twice", s.wanted)
-	}
+	statustest.Equal(t, s.wanted, 2, "how often it asked")
 }
 
 // A controller that has started again may have told a worker to receive something, and not the other process to send

@@ -334,13 +334,10 @@ func TestTransferDoesNotWaitForOtherShards(t *testing.T) {
 				across.Moves = append(across.Moves, m)
 			}
 			two := s.dispatch(1, wire.KindTransfer, across, 0, 1)
-			if got, err := s.fetch(1, 3, 2, 0, 4); err != nil || !slices.Equal(got, ramp(1)) { // before the other one is there
-				t.Errorf("worker 1's shard came as %v, %v", got, err)
-			}
+			// Before the other one is there.
+			statustest.EqualSlices(t, statustest.Value(s.fetch(1, 3, 2, 0, 4)).OK(t), ramp(1), "worker 1's shard came as")
 			d[0].slow.end(one, nil)
-			if got, err := s.fetch(1, 4, 2, 1, 4); err != nil || !slices.Equal(got, ramp(1)) {
-				t.Errorf("worker 0's shard came as %v, %v", got, err)
-			}
+			statustest.EqualSlices(t, statustest.Value(s.fetch(1, 4, 2, 1, 4)).OK(t), ramp(1), "worker 0's shard came as")
 			statustest.Check(t, s.wait(one, 0))
 			statustest.Check(t, s.wait(two, 0, 1))
 			statustest.Check(t, s.wait(four, 1))
@@ -378,9 +375,7 @@ func TestOrderWhileItWaits(t *testing.T) {
 	}
 	ends.Wait()
 	for i, d := range d {
-		if !slices.Equal(d.order, want[i]) {
-			t.Errorf("worker %d launched %v, want %v", i, d.order, want[i])
-		}
+		statustest.EqualSlices(t, d.order, want[i], "worker %d launched", i)
 	}
 }
 

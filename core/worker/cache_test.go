@@ -56,14 +56,10 @@ func TestCacheFiles(t *testing.T) {
 	statustest.OK(t, os.WriteFile(path, whole, 0o600))
 	statustest.OK(t, os.Chmod(path, 0o622))
 	statustest.Fails(t, "a file that others may write to", statustest.Of2(readCached(path)), status.PermissionDenied)
-	if left := content.Used() - used; left != 0 {
-		t.Errorf("%d bytes of programs are left", left)
-	}
+	statustest.Equal(t, content.Used()-used, 0, "bytes of programs are left")
 	err = writeCached(filepath.Join(filepath.Dir(path), "none", "x"), header, nil)
 	statustest.Fails(t, "a folder that is not there", err, status.NotFound)
-	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
-		t.Errorf("the folder has %v, %v, want one file", files, err)
-	}
+	statustest.Equal(t, len(statustest.Value(os.ReadDir(filepath.Dir(path))).OK(t)), 1, "files of the folder")
 }
 
 // A key names a file in the folder and nowhere else.
@@ -72,8 +68,6 @@ func TestCacheKeys(t *testing.T) {
 	for key, want := range map[string]bool{hex.EncodeToString(sum[:]): true, "": false, "../../etc/passwd": false,
 		string(bytes.Repeat([]byte("../x"), 16)): false} {
 		w := &Worker{config: Config{Cache: t.TempDir()}}
-		if got := w.caches(&wire.Compile{Key: key, Inline: 1}); got != want {
-			t.Errorf("key %q is kept: %v, want %v", key, got, want)
-		}
+		statustest.Equal(t, w.caches(&wire.Compile{Key: key, Inline: 1}), want, "key %q is kept", key)
 	}
 }

@@ -68,9 +68,7 @@ func TestCacheOutlivesTheWorker(t *testing.T) {
 						answer.Loadable.Kept != (inline == 1) {
 						t.Fatalf("the answer is %v", answer)
 					}
-					if got := compiles.Load(); got != want {
-						t.Errorf("it was compiled %d times, want %d", got, want)
-					}
+					statustest.Equal(t, compiles.Load(), want, "how often it was compiled")
 					switch err := <-sent; {
 					case want > 0 && err != nil:
 						t.Errorf("the text was not taken: %v", err)

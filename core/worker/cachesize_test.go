@@ -46,9 +46,7 @@ func TestCacheIsBounded(t *testing.T) {
 		want []string
 	}{{0, []string{oldest, older, joined}}, {300, []string{oldest, older, joined}}, {299, []string{older, joined}},
 		{150, []string{joined}}, {1, nil}} {
-		if got, want := left(c.most), slices.Concat(c.want, others); !slices.Equal(got, want) {
-			t.Errorf("of %d bytes, %v are left, want %v", c.most, got, want)
-		}
+		statustest.EqualSlices(t, left(c.most), slices.Concat(c.want, others), "bytes that are left of %d", c.most)
 	}
 }
 

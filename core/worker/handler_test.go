@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker"
 	"github.com/openpathways/pathways/device"
@@ -44,9 +45,7 @@ func TestMissingHandlerIsReportedWhereItIsNeeded(t *testing.T) {
 		drivers[0] = picky{drivers[0], c.lacks}
 		s := start(t, drivers, func(w *worker.Config) {
 			w.Handler = func(h *wire.Handler) error {
-				if h.Target != "mine" {
-					t.Errorf("it is asked for %q, want mine", h.Target)
-				}
+				statustest.Equal(t, h.Target, "mine", "it is asked for")
 				return c.why
 			}
 		})

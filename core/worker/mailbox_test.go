@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 	"github.com/openpathways/pathways/device"
@@ -98,9 +99,7 @@ func TestTasksAreAppliedOnceAndInOrder(t *testing.T) {
 			last := -1
 			for i := range each {
 				q.post(i%3 == 0, task{call: func() {
-					if last != i-1 {
-						t.Errorf("poster %d: task %d comes behind %d", poster, i, last)
-					}
+					statustest.Equal(t, last, i-1, "poster %d: task %d comes behind", poster, i)
 					last = i
 					done++
 				}})
@@ -186,9 +185,8 @@ func TestDeputyAppliesAndBeginsNothing(t *testing.T) {
 	q.soon(say("second"))
 	q.now(func() { close(applied) })
 	<-applied
-	if !slices.Equal(did, []string{"first", "second"}) { // a race where the deputy does not end what it began
-		t.Errorf("while the owner waits, %v was done", did)
-	}
+	// A race where the deputy does not end what it began.
+	statustest.EqualSlices(t, did, []string{"first", "second"}, "done while the owner waits")
 	close(end)
 	over := make(chan struct{})
 	for {
@@ -214,8 +212,6 @@ func TestExecuteIsQuickUntilItIsSlowRepeatedly(t *testing.T) {
 		quick bool
 	}{{slow, false}, {fast, true}, {slow, true}, {fast, true}, {slow, true}, {slow, false}, {slow, false}, {fast, true}} {
 		p.took(c.took)
-		if got := p.quick.Load() > 0; got != c.quick {
-			t.Errorf("run %d: quick is %v, want %v", i, got, c.quick)
-		}
+		statustest.Equal(t, p.quick.Load() > 0, c.quick, "run %d: quick", i)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // An error of a move says once where it happened, also where it has come from the move's other
@@ -24,9 +25,7 @@ func TestMoveErrorSaysOnceWhereItHappened(t *testing.T) {
 		}
 	}
 	g.fail(lost)
-	if got := q.moving(g, lost); got != lost {
-		t.Errorf("the gang's error became %q", got)
-	}
+	statustest.Equal(t, q.moving(g, lost), lost, "the gang's error became")
 	if err := q.moving(newGang(q.w, 2, 2, 1, 0), nil); err != nil {
 		t.Errorf("no error became %q", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/device"
 	"github.com/openpathways/pathways/device/host"
@@ -39,9 +40,7 @@ func TestFingerprintIsWhatCompiledProgramsDependOn(t *testing.T) {
 	if another := of("cpu", "plugin.so with SHA-256 2"); another == one {
 		t.Errorf("two files have one fingerprint, %q", one)
 	}
-	if got, want := of("cuda", ""), "1.2, "+runtime.GOARCH; got != want { // its code runs elsewhere
-		t.Errorf("the fingerprint is %q, want %q", got, want)
-	}
+	statustest.Equal(t, of("cuda", ""), "1.2, "+runtime.GOARCH, "the fingerprint") // its code runs elsewhere
 }
 
 // one is a driver with one device, whose memory the plugin says nothing of.

@@ -43,8 +43,6 @@ func TestRecordingsOfAllSizes(t *testing.T) {
 			statustest.Checkf(t, err, "%d MiB", mib)
 			got <- len(strings.Join(m.Programs, ""))
 		})
-		if n := <-got; n != mib<<20 {
-			t.Errorf("of a name of %d MiB %d bytes arrive", mib, n)
-		}
+		statustest.Equal(t, <-got, mib<<20, "bytes that arrive of a name of %d MiB", mib)
 	}
 }

@@ -72,9 +72,7 @@ func TestTransfersAtOnceTakeMemoryForTheirResults(t *testing.T) {
 			}
 			w.done(gangs...)
 			want := int64(transfers * 4 * n * 4)
-			if got := w.hostMemory() - before; got != want {
-				t.Errorf("%d transfers have %d bytes, want %d: those of their results", transfers, got, want)
-			}
+			statustest.Equal(t, w.hostMemory()-before, want, "bytes of %d transfers, those of their results", transfers)
 			if copies := int64(4 * n * 4); isFull && most > before+want+copies {
 				t.Errorf("they took %d bytes, want %d at most", most-before, want+copies)
 			}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/core/worker/devicequeue"
 )
@@ -34,14 +35,11 @@ func TestBytesThatComeAreNoStandstill(t *testing.T) {
 			{Gang: 8, At: wire.AtFunction, Processes: []uint64{3}, Since: step.after},
 			{Gang: 9, Behind: true, Since: step.after},
 		}, moved, begun.Add(step.after))
-		if got := told[0].StillMs; got != step.want.Milliseconds() {
-			t.Errorf("after %v, at %d bytes, nothing has come for %d ms, want %v", step.after, step.bytes, got, step.want)
-		}
+		statustest.Equal(t, told[0].StillMs, step.want.Milliseconds(),
+			"after %v, at %d bytes: ms in which nothing has come", step.after, step.bytes)
 		for _, other := range told[1:] {
-			if other.StillMs != step.after.Milliseconds() {
-				t.Errorf("gang %d, which waits for no bytes, stands still for %d ms, want %v", other.Gang, other.StillMs,
-					step.after)
-			}
+			statustest.Equal(t, other.StillMs, step.after.Milliseconds(),
+				"ms in which gang %d stands still, which waits for no bytes", other.Gang)
 		}
 	}
 	if _, _ = w.tellWaits(nil, moved, begun); len(moved) > 0 {

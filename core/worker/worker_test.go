@@ -155,9 +155,7 @@ func TestFailedRunFailsItsReaders(t *testing.T) {
 	statustest.Fails(t, "what reads a failed array", w.wait(dependent, w.all...), status.Internal, "the sum was off")
 	other := w.run(1, 4, 1, 4, 1)
 	w.must(put, other)
-	if got, err := w.fetch(1, 5, 4, 3, 4); err != nil || !slices.Equal(got, []float32{4, 5, 6, 7}) {
-		t.Errorf("a run beside: %v, %v", got, err)
-	}
+	statustest.EqualSlices(t, statustest.Value(w.fetch(1, 5, 4, 3, 4)).OK(t), []float32{4, 5, 6, 7}, "a run beside")
 	statustest.Fails(t, "reading a failed array", statustest.Of(w.fetch(1, 6, 3, 0, 4)), status.Internal)
 	w.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{1, 2, 3, 4}}, w.all...)
 	w.empty()
@@ -201,16 +199,12 @@ func TestDonatedMemoryIsReused(t *testing.T) {
 		gangs = append(gangs, w.run(1, 1+i, 1, 1+i, i))
 	}
 	w.must(gangs...)
-	if now := w.inUse(); now != before {
-		t.Errorf("%d bytes in use after 100 donating steps, %d before", now, before)
-	}
+	statustest.Equal(t, w.inUse(), before, "bytes in use after 100 donating steps")
 	statustest.Fails(t, "reading what was donated", statustest.Of(w.fetch(1, 200, 1, 0, 4)), status.FailedPrecondition)
 	kept := w.dispatch(1, wire.KindRun,
 		&wire.Run{Op: 300, Program: 1, Inputs: []uint64{101}, FirstOutput: 400, NotDonated: []uint32{0}}, w.all...)
 	w.must(kept)
-	if got, err := w.fetch(1, 301, 101, 1, 4); err != nil || got[0] != 101 {
-		t.Errorf("reading what was not donated: %v, %v", got, err)
-	}
+	statustest.Equal(t, statustest.Value(w.fetch(1, 301, 101, 1, 4)).OK(t)[0], 101, "reading what was not donated")
 }
 
 // inUse adds up the devices' memory.
@@ -267,9 +261,7 @@ func TestDropFreesOneSession(t *testing.T) {
 			status.Cancelled)
 	}
 	w.must(behind)
-	if got, err := w.fetch(2, 3, 2, 2, 4); err != nil || got[0] != 3 {
-		t.Errorf("the other session: %v, %v", got, err)
-	}
+	statustest.Equal(t, statustest.Value(w.fetch(2, 3, 2, 2, 4)).OK(t)[0], 3, "the other session")
 	statustest.Fails(t, "a run of a session that was dropped", w.wait(w.run(1, 4, 1, 4, 1), w.all...), status.NotFound)
 	w.tell(wire.KindDrop, &wire.Drop{Session: 2})
 	w.empty()

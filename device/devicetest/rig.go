@@ -45,9 +45,7 @@ func newRig(t *testing.T, h Harness, devices int) *rig {
 		}
 		r.pinned.Unpin()
 	})
-	if got := len(r.driver.Devices()); got != devices {
-		t.Fatalf("the harness opened a driver with %d devices, want %d", got, devices)
-	}
+	statustest.MustEqual(t, len(r.driver.Devices()), devices, "devices of the driver that the harness opened")
 	return r
 }
 

@@ -3,6 +3,8 @@ package host
 import (
 	"testing"
 	"testing/fstest"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestMemoryIsTheLeastOfTheMachinesAndItsControlGroups(t *testing.T) {
@@ -34,9 +36,7 @@ func TestMemoryIsTheLeastOfTheMachinesAndItsControlGroups(t *testing.T) {
 		for file, text := range c.files {
 			root[file] = &fstest.MapFile{Data: []byte(text)}
 		}
-		if got := memory(root); got != c.want {
-			t.Errorf("%s: %d bytes, want %d", name, got, c.want)
-		}
+		statustest.Equal(t, memory(root), c.want, "%s: bytes", name)
 	}
 }
 

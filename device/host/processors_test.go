@@ -17,9 +17,7 @@ func share() int {
 
 func processors(t *testing.T, when string, want int) {
 	t.Helper()
-	if got := runtime.GOMAXPROCS(0); got != want {
-		t.Errorf("%s: %d processors, want %d", when, got, want)
-	}
+	statustest.Equal(t, runtime.GOMAXPROCS(0), want, "%s: processors", when)
 }
 
 func TestSpareProcessorsAreThoseOfTheLargestAndAreGivenBack(t *testing.T) {

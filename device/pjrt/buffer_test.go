@@ -130,9 +130,7 @@ func TestColumnMajorBufferIsReadRowMajor(t *testing.T) {
 		in := put(t, c, device.Host{Shape: f32(2, 3), Data: floats(0, 1, 2, 3, 4, 5)})
 		out := run(t, x, []device.Buffer{in}).Outputs[0][0].(*Buffer)
 		for b, want := range map[*Buffer][]int64{in: {1, 0}, out: {0, 1}} {
-			if order, err := b.Order(); err != nil || !slices.Equal(order, want) {
-				t.Errorf("the dimensions lie in order %v (%v), want %v", order, err, want)
-			}
+			statustest.EqualSlices(t, statustest.Value(b.Order()).OK(t), want, "the order in which the dimensions lie")
 		}
 		if got := get(t, out); !bytes.Equal(got, floats(0, 2, 4, 6, 8, 10)) {
 			t.Errorf("got %v", got)
@@ -191,9 +189,7 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 		for range 2 {
 			says("Ready", failed.Ready().Wait(t.Context()))
 		}
-		if code := status.CodeOf(failed.Ready().Wait(t.Context())); code != status.DataLoss {
-			t.Errorf("the code is %v, want DATA_LOSS", code)
-		}
+		statustest.Equal(t, status.CodeOf(failed.Ready().Wait(t.Context())), status.DataLoss, "the code")
 		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
 		r := run(t, x, []device.Buffer{failed})
 		says("Done", r.Done[0].Wait(t.Context()))
@@ -278,9 +274,7 @@ func TestRunsLeaveNothing(t *testing.T) {
 			}
 			rows[d][0].Close()
 		}
-		if n := c.open.Load(); n != 1 {
-			t.Errorf("%d buffers and executables are open, want the one executable", n)
-		}
+		statustest.Equal(t, c.open.Load(), 1, "buffers and executables are open")
 		if n := len(x.idle); n > maxIdle {
 			t.Errorf("%d launches are kept", n)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 func TestErrorsOfHandlersKeepTheirCode(t *testing.T) {
@@ -19,8 +20,6 @@ func TestErrorsOfHandlersKeepTheirCode(t *testing.T) {
 		{status.InvalidArgument, "no: such: shape", "INVALID_ARGUMENT: no: such: shape"},
 		{status.Unknown, "", "UNKNOWN: "},
 	} {
-		if got := textOf(coded(c.code, c.text)); got != c.want {
-			t.Errorf("%v, %q: %q, expected %q", c.code, c.text, got, c.want)
-		}
+		statustest.Equal(t, textOf(coded(c.code, c.text)), c.want, "%v, %q", c.code, c.text)
 	}
 }

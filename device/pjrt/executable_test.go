@@ -22,9 +22,7 @@ func TestCompileOptions(t *testing.T) {
     %r = stablehlo.add %x, %x : tensor<4xf32>
     return %r : tensor<4xf32>
   }`), compileoptions.New(2, 2, []int{3, 1, 0, 2}, false))
-		if !slices.Equal(x.Devices(), []int{3, 1, 0, 2}) {
-			t.Errorf("Devices is %v", x.Devices())
-		}
+		statustest.EqualSlices(t, x.Devices(), []int{3, 1, 0, 2}, "Devices")
 		params, donated, known := x.Parameters()
 		if !known || len(params) != 1 || params[0].String() != "f32[2]" || len(donated) != 0 {
 			t.Errorf("parameters %v, donated %v, known %v: want the shard, f32[2]", params, donated, known)
@@ -60,9 +58,7 @@ func TestParameters(t *testing.T) {
 		if want := []string{"bf16[]", "f64[2,3]", "pred[5]", "c64[7]", "u8[0,4]"}; !known || !slices.Equal(text, want) {
 			t.Errorf("parameters %v, known %v, want %v", text, known, want)
 		}
-		if !slices.Equal(donated, []int{3}) {
-			t.Errorf("donated %v, want [3]", donated)
-		}
+		statustest.EqualSlices(t, donated, []int{3}, "donated")
 		if c, err := x.Cost(); err != nil || c.ArgumentBytes < 2+48+5+56 || c.AliasBytes < 56 {
 			t.Errorf("the cost is %+v, %v", c, err)
 		}

@@ -104,10 +104,8 @@ func TestGPUsAreCounted(t *testing.T) {
 	root := t.TempDir()
 	touch(t, root, "dev/nvidia0", "dev/nvidia1", "dev/nvidia2", "dev/nvidiactl")
 	for visible, want := range map[string]int{"": 3, "0,2": 2, "-1": 0, "0,1,2,3": 3} {
-		if got := (FindOptions{
-			Root: root, Getenv: env(map[string]string{"CUDA_VISIBLE_DEVICES": visible})}).GPUs(); got != want {
-			t.Errorf("with CUDA_VISIBLE_DEVICES=%s there are %d GPUs, want %d", visible, got, want)
-		}
+		o := FindOptions{Root: root, Getenv: env(map[string]string{"CUDA_VISIBLE_DEVICES": visible})}
+		statustest.Equal(t, o.GPUs(), want, "GPUs with CUDA_VISIBLE_DEVICES=%s", visible)
 	}
 }
 
@@ -142,9 +140,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	file := filepath.Join(cacheDir, "plugins.json")
 	b := statustest.Value(os.ReadFile(file)).OK(t)
 	statustest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(b), sum, "remembered")), 0o644))
-	if got := of(); got != "libpjrt_cpu.so with SHA-256 remembered" {
-		t.Errorf("the cache was not used: %q", got)
-	}
+	statustest.Equal(t, of(), "libpjrt_cpu.so with SHA-256 remembered", "the cache was not used")
 	if v, err := (FindOptions{CacheDir: cacheDir}).openCache().stablehlo(path); err != nil || dotted(v) != "1.9.9" {
 		t.Errorf("the cache holds StableHLO %v, %v", v, err)
 	}
@@ -155,9 +151,8 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 	if got := of(); got == first || strings.Contains(got, "remembered") {
 		t.Errorf("a file that changed is still %q", got)
 	}
-	if got := contents(filepath.Join(dir, "nowhere.so"), FindOptions{CacheDir: cacheDir}.openCache()); got != "" {
-		t.Errorf("a plugin without a file is %q", got)
-	}
+	statustest.Equal(t, contents(filepath.Join(dir, "nowhere.so"), FindOptions{CacheDir: cacheDir}.openCache()), "",
+		"a plugin without a file")
 }
 
 func TestFindDirs(t *testing.T) {
@@ -165,9 +160,7 @@ func TestFindDirs(t *testing.T) {
 	touch(t, third, fastatomstruct)
 	o := FindOptions{Dirs: []string{first}, Root: first,
 		Getenv: env(map[string]string{"PATHWAYS_PLUGIN_DIRS": second + ":" + third})}
-	if f, err := Find(o); err != nil || f.Path != filepath.Join(third, fastatomstruct) {
-		t.Errorf("found %+v, %v", f, err)
-	}
+	statustest.Equal(t, statustest.Value(Find(o)).OK(t).Path, filepath.Join(third, fastatomstruct), "what is found")
 	o.Getenv = env(map[string]string{"PATHWAYS_PLUGIN_DIRS": second})
 	_, err := Find(o)
 	refused(t, err, status.NotFound, first, second, fastatomstruct, "pip install fastatomstruct-xla-cpu",

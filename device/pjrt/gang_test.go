@@ -134,9 +134,7 @@ func (g *gang) compare(t *testing.T, x *Executable, native *Client, rounds int) 
 		want := run(t, x, rows...)
 		got := g.run(t, inputs)
 		for r := range 4 {
-			if len(got[r]) != len(want.Outputs[r]) {
-				t.Fatalf("rank %d: %d results, want %d", r, len(got[r]), len(want.Outputs[r]))
-			}
+			statustest.MustEqual(t, len(got[r]), len(want.Outputs[r]), "rank %d: results", r)
 			for i, b := range want.Outputs[r] {
 				if w := get(t, b); !bytes.Equal(got[r][i], w) {
 					t.Fatalf("round %d, rank %d, result %d:\ngot  %v\nwant %v", round, r, i, got[r][i], w)
@@ -159,9 +157,7 @@ func TestCollectives(t *testing.T) {
 					text := program.Collectives[i].String()
 					specs = append(specs, strings.Replace(text, fmt.Sprintf(" site=%d", i), "", 1))
 				}
-				if !slices.Equal(specs, one.specs) {
-					t.Errorf("got %q, want %q", specs, one.specs)
-				}
+				statustest.EqualSlices(t, specs, one.specs, "got")
 				native := client(t, p, 4)
 				g.compare(t, compile(t, native, one.source(), one.options()), native, 3)
 			})
@@ -274,13 +270,9 @@ func TestGangOrder(t *testing.T) {
 			g.run(t, gangInputs([]shape.Shape{f32(4)}, uint64(round)))
 		}
 		for v, sites := range g.exchange.order {
-			if !slices.Equal(sites, want) {
-				t.Fatalf("launch %d, rank %d: sites %v, want %v", v.launch, v.rank, sites, want)
-			}
+			statustest.MustEqualSlices(t, sites, want, "launch %d, rank %d: sites", v.launch, v.rank)
 		}
-		if len(g.exchange.order) != 80 {
-			t.Errorf("%d visits, want 80", len(g.exchange.order))
-		}
+		statustest.Equal(t, len(g.exchange.order), 80, "visits")
 	})
 }
 

@@ -152,9 +152,7 @@ func TestPluginKind(t *testing.T) {
 		"cpu": "EXTENSION=5", "cuda": "EXTENSION=0", "tpu": "EXTENSION=16",
 	} {
 		p := statustest.Value(Open(build(t, filepath.Join(dir, kind+".so"), define))).OK(t)
-		if p.Kind() != kind {
-			t.Errorf("a plugin with %s is of kind %q, want %q", define, p.Kind(), kind)
-		}
+		statustest.Equal(t, p.Kind(), kind, "a plugin with %s is of kind", define)
 	}
 }
 
@@ -210,9 +208,7 @@ func TestCreateBadOptions(t *testing.T) {
 			refused(t, err, status.InvalidArgument, "cpu_device_count")
 		}
 		c = client(t, p, 3)
-		if n := len(c.Devices()); n != 3 {
-			t.Errorf("%d devices, want 3", n)
-		}
+		statustest.Equal(t, len(c.Devices()), 3, "devices")
 		if c.Platform() != "cpu" || c.Raw() == nil {
 			t.Errorf("platform %q, raw %v", c.Platform(), c.Raw())
 		}
@@ -274,9 +270,7 @@ func TestJoinStore(t *testing.T) {
 			_, err := NewKind(p, ClientOptions{}).Join(t.Context(), device.Membership{Node: 1, Nodes: 2, Store: wrap(k)})
 			refused(t, err, status.Aborted, "node_id=1; num_nodes=2; ", "put: ok; get: good morning; try: good morning; ",
 				"get: "+dead, "try: "+missing)
-			if got := string(k.values["from plugin"]); got != "a\x00b" {
-				t.Errorf("the plugin put %q", got)
-			}
+			statustest.Equal(t, string(k.values["from plugin"]), "a\x00b", "the plugin put")
 		})
 	}
 	t.Run("a store that fails", func(t *testing.T) {
@@ -338,9 +332,7 @@ func TestKind(t *testing.T) {
 			k := NewKind(p, ClientOptions{Devices: c.devices})
 			d, err := k.Join(t.Context(), device.Membership{})
 			statustest.OKf(t, err, "Join")
-			if len(d.Devices()) != c.want {
-				t.Errorf("Join returned %d devices, want %d", len(d.Devices()), c.want)
-			}
+			statustest.Equal(t, len(d.Devices()), c.want, "devices that Join returned")
 			statustest.Checkf(t, d.Close(), "Close")
 		}
 		k := NewKind(p, ClientOptions{})

@@ -40,14 +40,10 @@ func TestMemoryLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dev, want := range []int64{600, 0} { // all or none
-		if got := stats(t, d, dev).InUse; got != want {
-			t.Errorf("device %d: %d bytes in use after a refused Execute, want %d", dev, got, want)
-		}
+		statustest.Equal(t, stats(t, d, dev).InUse, want, "device %d: bytes in use after a refused Execute", dev)
 	}
 	b.Close()
-	if got := stats(t, d, 0); got != (device.MemoryStats{Limit: 1000}) {
-		t.Errorf("after Close: %+v", got)
-	}
+	statustest.Equal(t, stats(t, d, 0), (device.MemoryStats{Limit: 1000}), "after Close")
 }
 
 // Temporary memory is charged while a computation runs, and only then.
@@ -59,16 +55,12 @@ func TestTemporaryMemory(t *testing.T) {
 	exe := compile(t, d, p, 0)
 	a, b := execute(t, exe, 1, nil), execute(t, exe, 2, nil) // one at a time they fit
 	is.Advance(time.Second / 2)
-	if got := stats(t, d, 0).InUse; got != 600 {
-		t.Errorf("%d bytes in use while one runs, want 600", got)
-	}
+	statustest.Equal(t, stats(t, d, 0).InUse, 600, "bytes in use while one runs")
 	is.Settle()
 	for _, r := range []*device.Results{a, b} {
 		statustest.Check(t, r.Done[0].Wait(context.Background()))
 	}
-	if got := stats(t, d, 0); got != (device.MemoryStats{Limit: 1000}) {
-		t.Errorf("at the end: %+v", got)
-	}
+	statustest.Equal(t, stats(t, d, 0), (device.MemoryStats{Limit: 1000}), "at the end")
 }
 
 // Code is charged once on each device, from the first run there until the executable is closed.
@@ -80,9 +72,7 @@ func TestCodeTakesMemoryUntilItIsClosed(t *testing.T) {
 	in := func(want int64) {
 		t.Helper()
 		for device, want := range []int64{want, 0} {
-			if got := stats(t, d, device).InUse; got != want {
-				t.Errorf("%d bytes in use on device %d, want %d", got, device, want)
-			}
+			statustest.Equal(t, stats(t, d, device).InUse, want, "bytes in use on device %d", device)
 		}
 	}
 	in(0)
@@ -165,9 +155,7 @@ func TestFailAlloc(t *testing.T) {
 	before := stats(t, d, 0).InUse
 	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{in}, Only: -1})
 	statustest.Fails(t, "the second array", err, status.ResourceExhausted, "fragments")
-	if got := stats(t, d, 0).InUse; got != before {
-		t.Errorf("%d bytes in use after the failure, %d before", got, before)
-	}
+	statustest.Equal(t, stats(t, d, 0).InUse, before, "bytes in use after the failure")
 	if got := get(t, execute(t, exe, 0, in).Outputs[0][0]); got[0] != 1 {
 		t.Errorf("afterwards: %v", got)
 	}

@@ -42,9 +42,7 @@ func TestDevicesComputeInOrderAndInParallel(t *testing.T) {
 	if got, want := strings.Join(log, " "), "a0@1s b0@2s b1@2s c0@7s c1@7s d0@10s"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got := is.Now(); got != 10*time.Second {
-		t.Errorf("Settle left the clock at %v, want 10s", got)
-	}
+	statustest.Equal(t, is.Now(), 10*time.Second, "Settle left the clock at")
 }
 
 // What ends at one time ends in the order in which it started.
@@ -107,9 +105,7 @@ func TestInstantClockSpendsNoTime(t *testing.T) {
 	d := open(t, sim.Options{Island: is})
 	r := execute(t, compile(t, d, plain("year", 365*24*time.Hour), 0), 1, nil)
 	statustest.OK(t, r.Done[0].Wait(context.Background()))
-	if got := is.Now(); got != 365*24*time.Hour {
-		t.Errorf("the clock is at %v", got)
-	}
+	statustest.Equal(t, is.Now(), 365*24*time.Hour, "the clock")
 }
 
 // trace runs random work on a Manual clock and tells when everything ended.
@@ -175,9 +171,7 @@ func TestAllReduceAcrossMembers(t *testing.T) {
 			}
 		}
 		exe := compile(t, d, sum(), ids...)
-		if got := fmt.Sprint(exe.Devices()); got != "[0 1]" {
-			t.Errorf("member %d runs on its devices %s", i, got)
-		}
+		statustest.Equal(t, fmt.Sprint(exe.Devices()), "[0 1]", "member %d runs on its devices", i)
 		for launch := int32(1); launch <= 5; launch++ {
 			x, y := put(t, d, 0, float32(10*i)*float32(launch)), put(t, d, 1, float32(10*i+1)*float32(launch))
 			outs = append(outs, execute(t, exe, launch, []device.Buffer{x}, []device.Buffer{y}))

@@ -58,19 +58,13 @@ func TestProgramsCompute(t *testing.T) {
 	out := execute(t, compile(t, d, p, 1, 0), 0, []device.Buffer{put(t, d, 1, 2, 5)},
 		[]device.Buffer{put(t, d, 0, 10, 20)})
 	for k, want := range []string{"[6 15]", "[4 25]", "[1.5 4.5]", "[2.5 2.5 2.5]", "[0 0]", "[12 25]", "[2 5]"} {
-		if got := fmt.Sprint(get(t, out.Outputs[0][k])); got != want {
-			t.Errorf("result %d: got %s, want %s", k, got, want)
-		}
+		statustest.Equal(t, fmt.Sprint(get(t, out.Outputs[0][k])), want, "result %d: got", k)
 	}
-	if got := out.Outputs[0][6].Memory(); got != "pinned_host" {
-		t.Errorf("result 6 is in %q", got)
-	}
+	statustest.Equal(t, out.Outputs[0][6].Memory(), "pinned_host", "result 6 is in")
 	zeros := out.Outputs[0][4] // as an argument, although it has no bytes
 	sums := execute(t, compile(t, d, sim.Program{Name: "q", Params: p.Params, Results: p.Results[2:3]}, 1), 0,
 		[]device.Buffer{zeros})
-	if got := fmt.Sprint(get(t, sums.Outputs[0][0])); got != "[-0.5 -0.5]" {
-		t.Errorf("zeros - 0.5: %s", got)
-	}
+	statustest.Equal(t, fmt.Sprint(get(t, sums.Outputs[0][0])), "[-0.5 -0.5]", "zeros - 0.5")
 }
 
 // The options of JAX for four replicas on devices 3, 1, 0, 2, and for two
@@ -96,9 +90,7 @@ func TestCompileOptions(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if got := fmt.Sprint(exe.Devices()); got != c.want {
-			t.Errorf("%s: devices %s, want %s", c.name, got, c.want)
-		}
+		statustest.Equal(t, fmt.Sprint(exe.Devices()), c.want, "%s: devices", c.name)
 	}
 	for name, options := range map[string]string{
 		"no replicas":             "1a022000",

@@ -259,9 +259,7 @@ func TestLastReferenceReturnsTheBlock(t *testing.T) {
 			t.Error("a block was given back while a slice of it lives")
 		}
 		s.Release()
-		if released != 1 {
-			t.Errorf("a block was given back %d times", released)
-		}
+		statustest.Equal(t, released, 1, "how often a block was given back")
 	}
 	b := Buffer(make([]byte, 10), func() {})
 	if !panics(func() { b.Resize(100) }) {

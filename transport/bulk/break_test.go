@@ -292,9 +292,7 @@ func TestLinkWhoseAnswerIsLost(t *testing.T) {
 	two.mu.Lock()
 	links := len(two.links)
 	two.mu.Unlock()
-	if links != 1 {
-		t.Errorf("%d links are kept", links)
-	}
+	statustest.Equal(t, links, 1, "links are kept")
 }
 
 // resumes dials as process 3 to go on with a link, and returns the answer.
@@ -380,21 +378,15 @@ func TestResumeOutOfTurn(t *testing.T) {
 	refusal := func(kind wire.Kind, payload []byte) status.Code {
 		t.Helper()
 		r := reader{b: payload}
-		if kind != kindGoodbye {
-			t.Fatalf("a message of kind %d, expected a refusal", kind)
-		}
+		statustest.MustEqual(t, kind, kindGoodbye, "the kind of a message")
 		return status.CodeOf(r.status())
 	}
 	if kind, payload := again(h.token, 2, 0); kind != kindResume ||
 		binary.LittleEndian.Uint64(payload[tokenSize+8:]) != 2 {
 		t.Fatalf("the second attempt: %d %v", kind, payload)
 	}
-	if code := refusal(again(h.token, 1, 0)); code != status.Aborted {
-		t.Errorf("the first attempt, late: %v", code)
-	}
-	if code := refusal(again([tokenSize]byte{9}, 1, 0)); code != status.FailedPrecondition {
-		t.Errorf("a link that is not there: %v", code)
-	}
+	statustest.Equal(t, refusal(again(h.token, 1, 0)), status.Aborted, "the first attempt, late")
+	statustest.Equal(t, refusal(again([tokenSize]byte{9}, 1, 0)), status.FailedPrecondition, "a link that is not there")
 	got := make(chan error, 1)
 	x.Expect(3, key(1, 0), 5, nil, func(b transport.Block, err error) {
 		if err == nil {
@@ -403,9 +395,7 @@ func TestResumeOutOfTurn(t *testing.T) {
 		got <- err
 	})
 	statustest.Check(t, <-got)
-	if code := refusal(again(h.token, 3, 77)); code != status.InvalidArgument {
-		t.Errorf("more than was sent: %v", code)
-	}
+	statustest.Equal(t, refusal(again(h.token, 3, 77)), status.InvalidArgument, "more than was sent")
 	x.Expect(3, key(2, 0), 5, nil, func(b transport.Block, err error) { got <- err })
 	statustest.Fails(t, "a process that claims what cannot be", <-got, status.Unavailable, "process 3 (three)")
 	well(t, x, neighbour)

@@ -234,9 +234,7 @@ func TestOnlyBytesOfThisHostAreLent(t *testing.T) {
 			x := w.Exchanges[1]
 			check := func(when string) {
 				t.Helper()
-				if got := x.Lends(1, 1<<20); got != want {
-					t.Errorf("%s, %v", when, got)
-				}
+				statustest.Equal(t, x.Lends(1, 1<<20), want, "whether it lends, %s", when)
 				if x.Lends(1, 512<<20) || x.Lends(3, 1) {
 					t.Errorf("%s, half of the memory is lent, or that of a process that is not there", when)
 				}

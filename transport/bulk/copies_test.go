@@ -106,7 +106,5 @@ func TestLongBlockIsCopiedByAllProcessors(t *testing.T) {
 	n := x.copies.running
 	x.copies.mu.Unlock()
 	x.running.Wait()
-	if n != processors {
-		t.Errorf("%d goroutines copy, want %d", n, processors)
-	}
+	statustest.Equal(t, n, processors, "goroutines copy")
 }

@@ -54,9 +54,7 @@ func TestLendingEnds(t *testing.T) {
 		})
 		x.Lend(2, k, data, func(err error) { done <- err })
 		b := <-arrived
-		if n := y.Memory().Lent; n != 1<<20 {
-			t.Errorf("%d bytes are lent, expected %d", n, 1<<20)
-		}
+		statustest.Equal(t, y.Memory().Lent, 1<<20, "bytes are lent")
 		y.Close()
 		lost := make(chan error, 1)
 		x.Expect(2, transport.Key{Space: 1, ID: 2}, 1, nil, func(_ transport.Block, err error) { lost <- err })
@@ -78,9 +76,7 @@ func TestLendingEnds(t *testing.T) {
 			t.Error("what the receiver has is no more")
 		}
 		b.Release()
-		if n := y.Memory().Lent; n != 0 {
-			t.Errorf("%d bytes are lent, and not read", n)
-		}
+		statustest.Equal(t, y.Memory().Lent, 0, "bytes are lent, and not read")
 		x.Close()
 	}
 }

@@ -86,10 +86,6 @@ func TestPartsAreCopiedOnce(t *testing.T) {
 	for range 2 {
 		statustest.OK(t, <-ended)
 	}
-	if n := Copied() - before; n != at.Bytes() {
-		t.Errorf("%d bytes were copied, want %d", n, at.Bytes())
-	}
-	if n := bytes.Count(room.Data[:1<<10], []byte{7}); n != 512 {
-		t.Errorf("%d bytes of the first row came, want 512", n)
-	}
+	statustest.Equal(t, Copied()-before, at.Bytes(), "bytes were copied")
+	statustest.Equal(t, bytes.Count(room.Data[:1<<10], []byte{7}), 512, "bytes of the first row came")
 }

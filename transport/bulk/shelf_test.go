@@ -58,9 +58,7 @@ func TestPeersReadWhatIsLaid(t *testing.T) {
 	for _, x := range w.Exchanges {
 		x.Close()
 	}
-	if n := x.pool.Stats().Mapped; n != 0 {
-		t.Errorf("%d bytes are left", n)
-	}
+	statustest.Equal(t, x.pool.Stats().Mapped, 0, "bytes that are left")
 	statustest.Fails(t, "a peer that has gone", statustest.Of(w.Exchanges[1].(*Exchange).Read(1, 0, 100)),
 		status.Cancelled)
 }

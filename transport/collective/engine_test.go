@@ -85,9 +85,7 @@ func TestOneBlockForAllRanks(t *testing.T) {
 	w.enter(g, s, bring(s, 8, rng), 3, rng)
 	w.end(1)
 	w.hub.clean()
-	if n := w.hub.sent.Load(); n != 6 {
-		t.Errorf("three all-reduces took %d blocks, want 2 each", n)
-	}
+	statustest.Equal(t, w.hub.sent.Load(), 6, "blocks that three all-reduces took")
 }
 
 // A device that goes on from one collective to the next in Done is no recursion,
@@ -129,9 +127,8 @@ func testChain(t *testing.T, near int) {
 			if step > 0 {
 				v := elements[int64](out)[0]
 				n := int64(step - 1)
-				if want := [...]int64{6 + 4*n, int64(r)%2 + 2 + n, n}[(step-1)%3]; v != want {
-					t.Errorf("rank %d, step %d: got %d, want %d", r, step, v, want)
-				}
+				statustest.Equal(t, v, [...]int64{6 + 4*n, int64(r)%2 + 2 + n, n}[(step-1)%3],
+					"rank %d, step %d: got", r, step)
 			}
 			if step == length {
 				wg.Done()
@@ -314,9 +311,7 @@ func TestSmallBlocksTravelTogether(t *testing.T) {
 		w := newWorld(t, processes, 0)
 		chain(t, w, Gang{ID: 1, Launch: 1, Ranks: blocked(processes, processes)},
 			allReduce(processes, shape.Shape{DType: shape.F32, Dims: []int64{10}}), 3)
-		if got, want := w.hub.sent.Load(), 3*messages*int64(processes); got != want {
-			t.Errorf("%d processes sent %d messages, want %d", processes, got, want)
-		}
+		statustest.Equal(t, w.hub.sent.Load(), 3*messages*int64(processes), "messages of %d processes", processes)
 		w.close()
 	}
 }

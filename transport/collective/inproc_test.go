@@ -35,9 +35,7 @@ func TestMembersInOneProcessSleepInABubblesTime(t *testing.T) {
 				wg.Add(1)
 				c.Done = func(err error) {
 					statustest.Check(t, err)
-					if got := elements[float32](c.Results[0])[0]; got != 3 {
-						t.Errorf("rank %d of gang %d gets %v, want 3", i, id+1, got)
-					}
+					statustest.Equal(t, elements[float32](c.Results[0])[0], 3, "rank %d of gang %d gets", i, id+1)
 					wg.Done()
 				}
 				go func() {

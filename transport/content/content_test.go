@@ -35,9 +35,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 		if s := pool.Stats(); s.Mapped != 0 {
 			t.Errorf("memory of blocks stays: %+v", s)
 		}
-		if n := content.Used(); n != 0 {
-			t.Errorf("%d bytes of transfers stay", n)
-		}
+		statustest.Equal(t, content.Used(), 0, "bytes of transfers stay")
 	})
 	return all[0], all[1]
 }
@@ -160,9 +158,7 @@ func TestReceiverTakesFewChunksAtATime(t *testing.T) {
 	}
 	for i := range 7 {
 		s.mu.Lock()
-		if want := min(4+i, 7); len(s.let) != want {
-			t.Errorf("after %d chunks have come, %d were expected in all, want %d", i, len(s.let), want)
-		}
+		statustest.Equal(t, len(s.let), min(4+i, 7), "chunks expected in all after %d have come", i)
 		next := s.let[i]
 		s.mu.Unlock()
 		next()

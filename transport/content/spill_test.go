@@ -49,9 +49,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 	if !<-stopped {
 		t.Error("other bytes were read")
 	}
-	if n := content.Used() - before; n != 0 {
-		t.Errorf("%d bytes are counted as memory", n)
-	}
+	statustest.Equal(t, content.Used()-before, 0, "bytes are counted as memory")
 	if err := m.Spill(folder); err != nil { // nothing is left to do
 		t.Error(err)
 	}

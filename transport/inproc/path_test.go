@@ -74,9 +74,7 @@ func TestDelayedMessagesStayInOrder(t *testing.T) {
 		delays["slow"] = time.Second
 		send(t, slow, 4)
 		slow.Close()
-		if got := receive(t, atSlow); got != 4 {
-			t.Errorf("got message %d, want 4", got)
-		}
+		statustest.Equal(t, receive(t, atSlow), 4, "got message")
 		statustest.Fails(t, "behind the last message", statustest.Of2(atSlow.Recv()), status.Unavailable)
 		fast.Close()
 	})
@@ -95,9 +93,7 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 		send(t, a, 1)
 		send(t, atA, 2)
 		send(t, b, 3)
-		if got := receive(t, atB); got != 3 {
-			t.Errorf("beside a cut: got %d, want 3", got)
-		}
+		statustest.Equal(t, receive(t, atB), 3, "beside a cut: got")
 		time.Sleep(time.Second / 2)
 		if a.Buffered() || atA.Buffered() {
 			t.Error("a message came over a connection that is cut")
@@ -116,9 +112,7 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 				t.Errorf("sending returns %v, receiving %v", got, err)
 			}
 		}
-		if took := time.Since(begun); took != time.Second {
-			t.Errorf("it took %v to be noticed, want 1s", took)
-		}
+		statustest.Equal(t, time.Since(begun), time.Second, "time until it was noticed")
 		send(t, b, 4)
 		n.Break("b")
 		statustest.Fails(t, "a connection that broke", statustest.Of2(atB.Recv()), status.Unavailable, "broke")
@@ -133,14 +127,10 @@ func TestLinkBreaksBehindAMessage(t *testing.T) {
 			Breaks: func(from, to string) bool { return from == "a" }}
 		a, atA := connected(t, n, "a") // its Hello is not of a link yet
 		send(t, a, 1)
-		if got := receive(t, atA); got != 1 {
-			t.Errorf("before it is a link: got %d, want 1", got)
-		}
+		statustest.Equal(t, receive(t, atA), 1, "before it is a link: got")
 		statustest.OK(t, a.Send(wire.KindReceived, []byte{2}))
 		send(t, a, 3)
-		if got := receive(t, atA); got != 2 {
-			t.Errorf("got %d, want 2, behind which it breaks", got)
-		}
+		statustest.Equal(t, receive(t, atA), 2, "got")
 		for _, c := range []transport.Conn{a, atA} {
 			statustest.Fails(t, "a connection that broke", statustest.Of2(c.Recv()), status.Unavailable, "broke")
 		}

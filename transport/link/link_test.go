@@ -292,9 +292,7 @@ func TestFrameThatCannotBeSentLeavesTheLink(t *testing.T) {
 		if kind, payload, err := far.Recv(); kind != wire.KindRun || string(payload) != "on" || err != nil {
 			t.Errorf("got %v %q, %v", kind, payload, err)
 		}
-		if got, want := far.(offering).received.Count(), near.(*Conn).sent.Count(); got != want {
-			t.Errorf("%d frames were received, %d sent", got, want)
-		}
+		statustest.Equal(t, far.(offering).received.Count(), near.(*Conn).sent.Count(), "frames were received")
 		end(near, far)
 	})
 }
@@ -437,9 +435,7 @@ func TestOnlyItsOwnerResumesALink(t *testing.T) {
 					statustest.Check(t, c.Send(wire.KindRun, []byte("on")))
 				}
 				for range 2 {
-					if text := <-got; text != "on" {
-						t.Errorf("got %q", text)
-					}
+					statustest.Equal(t, <-got, "on", "got")
 				}
 				end(near, far)
 				<-ended

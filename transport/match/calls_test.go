@@ -3,6 +3,8 @@ package match
 import (
 	"sync"
 	"testing"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // Calls are made once, in order and one at a time, on any goroutine.
@@ -18,9 +20,7 @@ func TestCallsRunOnceAndInOrder(t *testing.T) {
 			for i := range each {
 				took := i%3 == 0 && c.Take()
 				c.Do(func() {
-					if last != i-1 {
-						t.Errorf("call %d is made behind %d", i, last)
-					}
+					statustest.Equal(t, last, i-1, "call %d is made behind", i)
 					last = i
 					made++
 					ended.Done()

@@ -66,9 +66,7 @@ func TestFailuresAreRememberedWithoutGrowing(t *testing.T) {
 	}
 	closed := status.New(status.Cancelled, "closed")
 	table.Close(closed)
-	if err := table.Refused(many+2, key(1)); err != closed {
-		t.Errorf("after the end: %v", err)
-	}
+	statustest.Equal(t, table.Refused(many+2, key(1)), closed, "after the end")
 }
 
 // What is expected from a peer that cannot be reached fails, now and until it is

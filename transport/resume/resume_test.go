@@ -67,9 +67,8 @@ func TestFramesArriveOnceInOrder(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if sent != got+len(line) {
-					t.Fatalf("%d frames were sent, %d came and %d are on their way", sent, got, len(line))
-				}
+				statustest.MustEqual(t, sent, got+len(line),
+					"frames were sent, %d came and %d are on their way", got, len(line))
 			},
 		})
 		deliver(sent)

@@ -121,9 +121,7 @@ func TestBlocksAreAlignedAndDisjoint(t *testing.T) {
 			t.Fatalf("%+v is left", s)
 		}
 	})
-	if n := mappings(t); n != before {
-		t.Errorf("%d mappings are left, %d were there before", n, before)
-	}
+	statustest.Equal(t, mappings(t), before, "mappings are left")
 }
 
 // What is kept for long is a part of what there is.
@@ -240,9 +238,7 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	a.Get(0, 3<<20, func(_ *Block, err error) { waits <- err })
 	gone := status.New(status.Unavailable, "the peer has gone")
 	a.Close(gone)
-	if err := <-waits; err != gone {
-		t.Errorf("who waited got %v", err)
-	}
+	statustest.Equal(t, <-waits, gone, "who waited got")
 	if _, err := try(a, 10); err != gone {
 		t.Errorf("a closed arena returns %v", err)
 	}
@@ -264,9 +260,7 @@ func TestClosedArenaFreesWithItsLastBlock(t *testing.T) {
 	if told != 0 {
 		t.Error("a peer that has gone was told of memory")
 	}
-	if n := mappings(t); n != before {
-		t.Errorf("%d mappings are left, %d were there before", n, before)
-	}
+	statustest.Equal(t, mappings(t), before, "mappings are left")
 }
 
 // Memory that is not in use goes back, and the peer is told.
@@ -327,9 +321,7 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	}
 	done()
 	for i, v := range b.Data {
-		if v != byte(i) {
-			t.Fatalf("byte %d is %d", i, v)
-		}
+		statustest.MustEqual(t, v, byte(i), "byte %d", i)
 	}
 	for _, piece := range [][2]int64{{-1, 10}, {0, -1}, {s.Size, 1}, {1, s.Size}, {1 << 62, 1 << 62}, {0, 10}} {
 		statustest.Fails(t, fmt.Sprint("a piece of memory that has gone: ", piece),
@@ -337,9 +329,7 @@ func TestMappingHasTheBlocksBytes(t *testing.T) {
 	}
 	b.Release()
 	p.Trim()
-	if n := mappings(t); n != before {
-		t.Errorf("%d mappings are left, %d were there before", n, before)
-	}
+	statustest.Equal(t, mappings(t), before, "mappings are left")
 }
 
 // Devices are told of every segment, a peer's too, and of its end before it is unmapped. Nobody waits for them then.
@@ -374,9 +364,8 @@ func TestMemoryIsPinnedAsLongAsItIsMapped(t *testing.T) {
 	if n := mappings(t); n < before+3 {
 		t.Errorf("%d mappings are left while the devices are busy, and 3 are pinned", n-before)
 	}
-	if at := p.Stats().Mapped; at != small.Segment.Size+large.Segment.Size {
-		t.Errorf("%d bytes are counted while the devices are busy", at)
-	}
+	statustest.Equal(t, p.Stats().Mapped, small.Segment.Size+large.Segment.Size,
+		"bytes are counted while the devices are busy")
 	more := make(chan *Block, 1)
 	a.Get(0, 10*huge, func(b *Block, err error) { more <- b }) // has no room beside them
 	select {

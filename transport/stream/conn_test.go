@@ -215,16 +215,12 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 				if conn == nil {
 					return
 				}
-				if conn.config.Heartbeat != c.want {
-					t.Errorf("asked for one each %v, it sends one each %v, want %v", c.asks, conn.config.Heartbeat, c.want)
-				}
+				statustest.Equal(t, conn.config.Heartbeat, c.want, "asked for one each %v, it sends one each", c.asks)
 				silence := 3 * time.Hour
 				if o.Follows {
 					silence = in.Silence
 				}
-				if conn.config.Silence != silence {
-					t.Errorf("it waits for %v, want %v", conn.config.Silence, silence)
-				}
+				statustest.Equal(t, conn.config.Silence, silence, "it waits for")
 				o.Follows = !o.Follows
 				if c.want == asked { // which come, though the timer was set for the other interval
 					heard := in.Conn.(*Conn).reader.reads.Load

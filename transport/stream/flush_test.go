@@ -198,8 +198,6 @@ func TestQueuedMessagesLeaveInOneWrite(t *testing.T) {
 		}
 		a.Close()
 		b.Close()
-		if g.writes != c.writes {
-			t.Errorf("where %d bytes may wait, %d messages took %d writes; want %d", c.pending, messages, g.writes, c.writes)
-		}
+		statustest.Equal(t, g.writes, c.writes, "where %d bytes may wait: writes of %d messages", c.pending, messages)
 	}
 }

@@ -143,9 +143,7 @@ func TestNewcomersMakeRoom(t *testing.T) {
 			t.Fatal("an address with one connection lost it to many")
 		}
 	}
-	if n := len(all.all); n != maxNewcomers {
-		t.Errorf("%d wait, want %d", n, maxNewcomers)
-	}
+	statustest.Equal(t, len(all.all), maxNewcomers, "newcomers that wait")
 	if all.remove(other) || all.remove(first) {
 		t.Error("one that stayed had to go")
 	}
@@ -474,9 +472,7 @@ func TestFloodsAreToldOnce(t *testing.T) {
 	for range 5 * maxTales {
 		all.add("somebody", io.EOF)
 	}
-	if len(told) != maxTales {
-		t.Errorf("%d were told, want %d", len(told), maxTales)
-	}
+	statustest.Equal(t, len(told), maxTales, "clients that were told")
 	all.since = all.since.Add(-taleTime)
 	all.add("somebody", io.EOF)
 	if last := told[len(told)-1].Error(); len(told) != maxTales+1 || !strings.Contains(last, fmt.Sprint(4*maxTales)) {

@@ -53,8 +53,6 @@ func TestBufferGrowsWithWhatComesAtATime(t *testing.T) {
 		if _, payload, err := b.Recv(); err != nil || len(payload) != c.message {
 			t.Fatalf("%d bytes arrived as %d, %v", c.message, len(payload), err)
 		}
-		if len(*buf) != c.want {
-			t.Errorf("with a message of %d bytes the buffer has %d, want %d", c.message, len(*buf), c.want)
-		}
+		statustest.Equal(t, len(*buf), c.want, "with a message of %d bytes the buffer", c.message)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openpathways/pathways/core/shape/strided"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // random returns n bytes.
@@ -69,8 +70,6 @@ func TestSpreadsRegionsAsTheyAreCopied(t *testing.T) {
 			}
 			total -= target.From.Bytes()
 		}
-		if total != 0 {
-			t.Fatalf("%d bytes too many are said to be copied", total)
-		}
+		statustest.MustEqual(t, total, 0, "bytes too many are said to be copied")
 	})
 }

@@ -59,9 +59,8 @@ func TestWorkerIsLost(t *testing.T) {
 	for token, err := range wait(t, ends, 2) {
 		statustest.Fails(t, fmt.Sprintf("operation %d", token), err, status.Unavailable, "worker frail is gone")
 	}
-	if got, err := fetch(t, c, x, 1); err != nil || got != 1 { // devices are numbered by their workers' names
-		t.Errorf("the steady worker's shard is %d, %v", got, err)
-	}
+	// Devices are numbered by their workers' names.
+	statustest.Equal(t, statustest.Value(fetch(t, c, x, 1)).OK(t), 1, "the steady worker's shard")
 	statustest.Fails(t, "the frail worker's shard", statustest.Of(fetch(t, c, x, 0)), status.DataLoss, "worker frail")
 }
 
@@ -102,9 +101,7 @@ func TestDepartedClientLeavesNothing(t *testing.T) {
 		run(t, c, p, 2, x)
 		wait(t, ends, 2)
 		a.mu.Lock()
-		if len(a.objects) != 2 {
-			t.Errorf("the worker has %d arrays, want 2", len(a.objects))
-		}
+		statustest.Equal(t, len(a.objects), 2, "arrays of the worker")
 		a.hold[p.ID] = true
 		a.mu.Unlock()
 		run(t, c, p, 3, x)
@@ -180,13 +177,9 @@ func TestClientWaitsForCredit(t *testing.T) {
 		for token, err := range wait(t, ends, n+1) {
 			statustest.OKf(t, err, "operation %d", token)
 		}
-		if got, err := fetch(t, c, x, 1); err != nil || got != n+1 {
-			t.Errorf("got %d, %v, want %d", got, err, n+1)
-		}
+		statustest.Equal(t, statustest.Value(fetch(t, c, x, 1)).OK(t), n+1, "got")
 		synctest.Wait() // the last frees go by themselves
-		if left := w.server.Report().Sessions[0].Objects; left != 1 {
-			t.Errorf("%d arrays are left, want the one that was not freed", left)
-		}
+		statustest.Equal(t, w.server.Report().Sessions[0].Objects, 1, "arrays are left")
 	})
 }
 

@@ -444,21 +444,15 @@ func TestClusterComputes(t *testing.T) {
 	workers := []*adder{w.worker("a", 2), w.worker("b", 2)}
 	ends := make(chan client.Ended, 100)
 	c := w.client(ends)
-	if n := len(c.Devices()); n != 4 {
-		t.Fatalf("the session has %d devices, want 4", n)
-	}
+	statustest.MustEqual(t, len(c.Devices()), 4, "devices of the session")
 	p := compile(t, c, 5, 0, 1, 2, 3)
-	if got := fmt.Sprintf("%s %v", p.Info.Name, p.Info.Devices); got != "add5 [0 1 2 3]" {
-		t.Errorf("the program is %s", got)
-	}
+	statustest.Equal(t, fmt.Sprintf("%s %v", p.Info.Name, p.Info.Devices), "add5 [0 1 2 3]", "the program")
 	x := put(t, c, 1, 0, 1, 2, 3)
 	y := run(t, c, p, 2, x)
 	z := run(t, c, p, 3, y)
 	c.Free([]uint64{y})
 	for d := range uint32(4) {
-		if got, err := fetch(t, c, z, d); err != nil || got != uint64(d)+10 {
-			t.Errorf("device %d has %d, %v, want %d", d, got, err, d+10)
-		}
+		statustest.Equal(t, statustest.Value(fetch(t, c, z, d)).OK(t), uint64(d)+10, "device %d", d)
 	}
 	for token, err := range wait(t, ends, 3) {
 		statustest.Checkf(t, err, "operation %d", token)
@@ -470,9 +464,7 @@ func TestClusterComputes(t *testing.T) {
 		compiles += a.compiles
 		a.mu.Unlock()
 	}
-	if compiles != 1 {
-		t.Errorf("the program was compiled %d times", compiles)
-	}
+	statustest.Equal(t, compiles, 1, "how often the program was compiled")
 }
 
 // BenchmarkRoundTrip is a run from submission to its end with two workers in this

@@ -47,9 +47,7 @@ func TestRegionsAreCopiedByteForByte(t *testing.T) {
 		size := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "size")
 		width := rapid.SampledFrom([]int64{1, 2, 4, 8, 16}).Draw(t, "width")
 		from, to := drawn(t, size, width), drawn(t, size, width)
-		if n := int64(len(from.at)); from.layout.Bytes() != n {
-			t.Fatalf("%+v has %d bytes, want %d", from.layout, from.layout.Bytes(), n)
-		}
+		statustest.MustEqual(t, from.layout.Bytes(), int64(len(from.at)), "bytes of %+v", from.layout)
 		if end, err := from.layout.Check(int64(len(from.at))); err != nil || end > from.size[0] {
 			t.Fatalf("%+v ends at %d of %d: %v", from.layout, end, from.size[0], err)
 		}

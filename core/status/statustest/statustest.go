@@ -1,8 +1,10 @@
-// Package statustest says which errors a test expects, and where it expects none. Only tests and their parts import it.
+// Package statustest says what a test expects of a call: which error, or none, and which value. Only tests and their
+// parts import it.
 package statustest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/openpathways/pathways/core/status"
@@ -59,6 +61,48 @@ func Fails(t T, what string, err error, code status.Code, texts ...string) {
 			t.Errorf("%s: the message lacks %q: %v", what, text, err)
 		}
 	}
+}
+
+// Equal fails the test unless what it got is what it wants; the text, of a format and its arguments, says what that is.
+func Equal[V comparable](t T, got, want V, format string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s", differs(got, want, format, args...))
+	}
+}
+
+// MustEqual is Equal for what the rest of the test stands on: it ends the test.
+func MustEqual[V comparable](t T, got, want V, format string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Fatal(differs(got, want, format, args...))
+	}
+}
+
+// EqualSlices is Equal of slices, element by element; one that is nil equals one that is empty.
+func EqualSlices[V comparable](t T, got, want []V, format string, args ...any) {
+	if !slices.Equal(got, want) {
+		t.Helper()
+		t.Errorf("%s", differs(got, want, format, args...))
+	}
+}
+
+// MustEqualSlices is EqualSlices for what the rest of the test stands on: it ends the test.
+func MustEqualSlices[V comparable](t T, got, want []V, format string, args ...any) {
+	if !slices.Equal(got, want) {
+		t.Helper()
+		t.Fatal(differs(got, want, format, args...))
+	}
+}
+
+// differs says what is not as it was wanted, texts in quotes.
+func differs[V any](got, want V, format string, args ...any) string {
+	verbs := "%s: %v, want %v"
+	switch any(got).(type) {
+	case string, []string:
+		verbs = "%s: %q, want %q"
+	}
+	return fmt.Sprintf(verbs, fmt.Sprintf(format, args...), got, want)
 }
 
 // Of returns the error of a call that also returns a value.

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // history is all that happened to a part. What must have been answered by now follows from it
@@ -117,19 +119,13 @@ func TestActionsFollowFromWhatHappened(t *testing.T) {
 				answers = append(answers, a)
 			}
 			got, want := slices.Sorted(slices.Values(answers)), slices.Sorted(slices.Values(h.answers()))
-			if !slices.Equal(got, want) {
-				t.Fatalf("after %+v: answers %v, want %v", e, got, want)
-			}
-			if p.Err() != first(h.ended) {
-				t.Fatalf("the part's error is %v", p.Err())
-			}
+			statustest.MustEqualSlices(t, got, want, "after %+v: answers", e)
+			statustest.MustEqual(t, p.Err(), first(h.ended), "the part's error")
 			var spoilt []error
 			for _, e := range h.pieces {
 				spoilt = append(spoilt, e.Err)
 			}
-			if p.Spoilt() != first(spoilt) {
-				t.Fatalf("the pieces' error is %v", p.Spoilt())
-			}
+			statustest.MustEqual(t, p.Spoilt(), first(spoilt), "the pieces' error")
 		}
 	})
 }

@@ -138,9 +138,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("rank %d is on device %d", rank, id)
 			}
 		}
-		if twice, err := ByRank(once); err != nil || string(twice) != string(once) {
-			t.Errorf("%x became %x, %v", once, twice, err)
-		}
+		statustest.Equal(t, string(statustest.Value(ByRank(once)).OK(t)), string(once), "%x became", once)
 	})
 }
 

@@ -76,18 +76,15 @@ func TestConvolutionCostCountsEveryPlace(t *testing.T) {
 				for base := int64(1); base < 5; base++ {
 					d := windowDimension{stride: stride, low: low, dilation: dilation, base: base}
 					for _, size := range [][3]int64{{7, 3, 9}, {7, 9, 3}, {1, 1, 1}, {0, 3, 3}, {5, 0, 2}} {
-						if got, want := d.inside(size[0], size[1], size[2]), walk(d, size[0], size[1], size[2]); got != want {
-							t.Fatalf("%+v of %v: %v, want %v", d, size, got, want)
-						}
+						statustest.MustEqual(t, d.inside(size[0], size[1], size[2]), walk(d, size[0], size[1], size[2]),
+							"%+v of %v", d, size)
 					}
 				}
 			}
 		}
 	}
 	d := windowDimension{stride: 1, dilation: 1, base: 1}
-	if got := d.inside(1<<40, 1<<35, 1<<36); got != 1<<71 {
-		t.Errorf("too large to be walked: %v", got)
-	}
+	statustest.Equal(t, d.inside(1<<40, 1<<35, 1<<36), 1<<71, "too large to be walked")
 }
 
 func TestReadCostOfNoProgram(t *testing.T) {

@@ -2,7 +2,6 @@ package protowalk_test
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -43,9 +42,7 @@ func TestFieldsOfEveryKindAreRead(t *testing.T) {
 			t.Errorf("field %d: bytes %q", f.Number, f.Bytes)
 		}
 	}
-	if want := []protowalk.Number{1, 2, 3, 4, 5, 6, 1 << 20}; !slices.Equal(numbers, want) {
-		t.Errorf("fields %v, want %v", numbers, want)
-	}
+	statustest.EqualSlices(t, numbers, []protowalk.Number{1, 2, 3, 4, 5, 6, 1 << 20}, "fields")
 	if !bytes.Equal(raw, m) {
 		t.Errorf("the raw fields are %x, want the message %x", raw, m)
 	}
@@ -53,13 +50,9 @@ func TestFieldsOfEveryKindAreRead(t *testing.T) {
 		t.Errorf("got %d and %q", int64(fields[0].Value), fields[2].Bytes)
 	}
 	for _, f := range fields[5:6] {
-		if ints, err := f.AppendInts([]int64{5}); err != nil || !slices.Equal(ints, []int64{5, 1, 300, -1}) {
-			t.Errorf("packed: %v, %v", ints, err)
-		}
+		statustest.EqualSlices(t, statustest.Value(f.AppendInts([]int64{5})).OK(t), []int64{5, 1, 300, -1}, "packed")
 	}
-	if ints, err := fields[0].AppendInts(nil); err != nil || !slices.Equal(ints, []int64{-2}) {
-		t.Errorf("unpacked: %v, %v", ints, err)
-	}
+	statustest.EqualSlices(t, statustest.Value(fields[0].AppendInts(nil)).OK(t), []int64{-2}, "unpacked")
 	// Who keeps a raw field may append to it.
 	_ = append(fields[0].Raw, 0xff)
 	if again := all(t, m); again[1].Number != 2 {

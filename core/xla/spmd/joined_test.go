@@ -1,7 +1,6 @@
 package spmd
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -72,9 +71,7 @@ func TestAllToAllOfPartsOfAnArrayIsOfTheArray(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if got := specs(p); !slices.Equal(got, []string{c.want}) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		statustest.EqualSlices(t, specs(p), []string{c.want}, "%s: got", c.name)
 	}
 	for _, c := range []struct {
 		name  string
@@ -86,8 +83,6 @@ func TestAllToAllOfPartsOfAnArrayIsOfTheArray(t *testing.T) {
 			[]string{"parameter", "slice", "custom-call", "negate"}},
 	} {
 		p := statustest.Value(Rewrite(cutAndJoined(left, right, [2]int64{0, 1}, 1, c.extra...).program())).OK(t)
-		if got := opcodes(t, p.Module); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		statustest.EqualSlices(t, opcodes(t, p.Module), c.want, "%s: got", c.name)
 	}
 }

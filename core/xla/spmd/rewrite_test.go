@@ -223,13 +223,9 @@ func TestAsynchronousCollectivesBecomeOneCall(t *testing.T) {
 	p := statustest.Value(Rewrite(b.program())).OK(t)
 	want := []string{"all-gather site=0 groups=0:2 in=f32[2] out=f32[4]",
 		"reduce-scatter site=1 groups=0:2 reduction=max type=f32 in=f32[4] out=f32[2]"}
-	if got := specs(p); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	statustest.EqualSlices(t, specs(p), want, "got")
 	list := []string{"parameter", "negate", "custom-call", "custom-call[4]", "custom-call", "tuple"}
-	if got := opcodes(t, p.Module); !slices.Equal(got, list) {
-		t.Errorf("got %q, want %q", got, list)
-	}
+	statustest.EqualSlices(t, opcodes(t, p.Module), list, "got")
 	text := string(p.Module)
 	for _, part := range []string{
 		`{spec = "all-gather site=0`, `{spec = "partition-id site=-1 out=u32[] replicas=1 parts=2"}`, Target, "kept"} {
@@ -260,12 +256,8 @@ func TestLoopsAndBranchesKeepTheirOrder(t *testing.T) {
 	p := statustest.Value(Rewrite(b.program())).OK(t)
 	want := []string{"parameter", "constant", "parameter", "custom-call", "custom-call[2]", "parameter", "while",
 		"parameter", "custom-call", "call[2]", "while", "custom-call[3]"}
-	if got := opcodes(t, p.Module); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if len(p.Collectives) != 4 {
-		t.Errorf("%d collectives, want 4", len(p.Collectives))
-	}
+	statustest.EqualSlices(t, opcodes(t, p.Module), want, "got")
+	statustest.Equal(t, len(p.Collectives), 4, "collectives")
 }
 
 func TestProgramsThatCannotBeRewrittenAreRefused(t *testing.T) {

@@ -233,9 +233,8 @@ func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 			x := s.Array(input, clustertest.UpTo(devices), values)
 			for _, p := range programs(devices) {
 				remote := s.compile(p)
-				if form := remote.Info.Collective; form != (p.name != "alone") {
-					t.Errorf("%s: the program says of its devices waiting for each other: %v", p.name, form)
-				}
+				statustest.Equal(t, remote.Info.Collective, p.name != "alone",
+					"%s: the program says of its devices waiting for each other", p.name)
 				for round := range 3 {
 					token, y := s.Start(remote, x)
 					statustest.OKf(t, s.Wait(token), "%s, round %d", p.name, round)

@@ -97,9 +97,7 @@ func TestFigureTwoAsAGraph(t *testing.T) {
 			wants := [][]float32{counted(func(x float32) float32 { return 2*x + 1 }),
 				counted(func(x float32) float32 { return x }), counted(func(x float32) float32 { return x })}
 			for i, want := range wants {
-				if got := floats(t, out[i]); !slices.Equal(got, want) {
-					t.Errorf("%d workers: output %d is %v, expected %v", workers, i, got, want)
-				}
+				statustest.EqualSlices(t, floats(t, out[i]), want, "%d workers: output %d", workers, i)
 				out[i].Free()
 			}
 		}
@@ -204,9 +202,7 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 			x.Free()
 			x = y[0]
 		}
-		if got := floats(t, x); !slices.Equal(got, counted(func(x float32) float32 { return x + 20 })) {
-			t.Errorf("%d workers: %v", workers, got)
-		}
+		statustest.EqualSlices(t, floats(t, x), counted(func(x float32) float32 { return x + 20 }), "%d workers", workers)
 		statustest.Fails(t, "an argument that there is not", statustest.Of(p.RunDonating([]int{7}, x)),
 			status.InvalidArgument)
 		statustest.Fails(t, "another layout", statustest.Of(p.RunDonating(nil,

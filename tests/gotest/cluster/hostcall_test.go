@@ -70,9 +70,7 @@ func TestHostCalls(t *testing.T) {
 			}
 			s.Free([]uint64{y})
 		}
-		if calls.Load() != 40 {
-			t.Errorf("%d calls, want 40", calls.Load())
-		}
+		statustest.Equal(t, calls.Load(), 40, "calls")
 		// An error of one call is the run's, and the run's alone.
 		why := status.New(status.Internal, "the function has failed")
 		var first atomic.Bool

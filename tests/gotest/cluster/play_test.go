@@ -81,9 +81,7 @@ func TestPlayHasTheBitsOfItsOperations(t *testing.T) {
 				}
 				s.Free([]uint64{straight, turned})
 			}
-			if n := called.Load(); n != 12 {
-				t.Errorf("%d calls, want 12", n)
-			}
+			statustest.Equal(t, called.Load(), 12, "calls")
 			s.Free([]uint64{x, y})
 			r.free()
 		})

@@ -201,9 +201,7 @@ func TestPutIsOneCopy(t *testing.T) {
 			t.Errorf("memory at %p was written, the driver was given %v and has %v", at, d.given, d.lies)
 		}
 	}
-	if len(written) != 2 {
-		t.Errorf("%d shards were written", len(written))
-	}
+	statustest.Equal(t, len(written), 2, "shards were written")
 	a.Free()
 }
 
