@@ -25,9 +25,7 @@ func TestAwaitReturnsWhenTheTurnComes(t *testing.T) {
 				done = true
 			}()
 			synctest.Wait()
-			if done != late {
-				t.Errorf("Await has returned: %v, want %v", done, late)
-			}
+			statustest.Equal(t, done, late, "Await has returned")
 			if !late {
 				end(is, a)
 				synctest.Wait()
@@ -37,7 +35,6 @@ func TestAwaitReturnsWhenTheTurnComes(t *testing.T) {
 			}
 			c.waits(t, "behind a launch that has not ended")
 			end(is, b)
-			synctest.Wait()
 			c.runs(t, "behind a launch that has ended")
 		})
 	}
@@ -58,7 +55,6 @@ func TestCloseFailsWaitingGangs(t *testing.T) {
 		late, awaited := enter(t, is, span(0, 8)), enter(t, is, span(0, 8))
 		var verdict error
 		go func() { verdict = is.Await(awaited.Gang) }()
-		synctest.Wait()
 		running.runs(t, "a gang with free lanes")
 
 		closed := false
@@ -84,7 +80,6 @@ func TestCloseFailsWaitingGangs(t *testing.T) {
 		for what, turn := range map[string]executor.Turn{"queued": late, "with its turn": turned} {
 			w := new(work)
 			is.Arm(turn.Gang, w)
-			synctest.Wait()
 			w.fails(t, "armed after Close, "+what, status.Cancelled)
 		}
 		end(is, own)
@@ -109,7 +104,6 @@ func TestCloseStartsNothing(t *testing.T) {
 			_, reads := arm(t, is, span(2, 4), p) // has its lanes, waits for p
 			_, behind := arm(t, is, span(2, 4))   // waits for its lanes
 			is.Close()
-			synctest.Wait()
 			reads.fails(t, "reads what waits", status.Cancelled)
 			behind.fails(t, "behind it", status.Cancelled)
 			end(is, a)

@@ -172,9 +172,7 @@ func TestOppositeOrderFinishes(t *testing.T) {
 						want += argument(thread, phase, dev)
 					}
 					for i, row := range r.Outputs {
-						if got := scalar(t, row[0]); got != want {
-							t.Errorf("thread %d, phase %d, device %d: the sum is %v, want %v", thread, phase, i, got, want)
-						}
+						statustest.Equal(t, scalar(t, row[0]), want, "thread %d, phase %d, device %d: the sum", thread, phase, i)
 					}
 				}
 			}

@@ -72,9 +72,7 @@ func TestPassIsShown(t *testing.T) {
 		is.ShowPass(1, &pass)
 		shows := func(want uint32, when string) {
 			t.Helper()
-			if got := pass.Load(); got != want {
-				t.Errorf("%s the word is %d, want %d", when, got, want)
-			}
+			statustest.Equal(t, pass.Load(), want, "the word %s", when)
 		}
 		shows(1, "before the first gang")
 		first := now(t, is, span(0, 8))
@@ -84,7 +82,6 @@ func TestPassIsShown(t *testing.T) {
 		_, third := arm(t, is, span(0, 8))
 		shows(0, "with a full queue")
 		end(is, first)
-		synctest.Wait()
 		second.runs(t, "the first gang has ended")
 		third.runs(t, "the second gang has been launched")
 		shows(1, "after the queue was full")
@@ -102,19 +99,14 @@ func TestGangsWaitForThoseBeforeThemOnTheirDevices(t *testing.T) {
 			t.Errorf("%d gangs wait and %d had to, want 2 and 2", n, ever)
 		}
 		end(is, left)
-		synctest.Wait()
 		middle.waits(t, "half of its lanes are taken")
 		hold := make(chan struct{})
 		middle.body = func(uint64) { <-hold }
 		end(is, right)
-		synctest.Wait()
 		middle.runs(t, "its lanes are free")
 		last.waits(t, "the gang before it is being launched")
-		if middle.launched[0] != mid {
-			t.Errorf("Launch was given gang %d, want %d", middle.launched[0], mid)
-		}
+		statustest.Equal(t, middle.launched[0], mid, "Launch was given gang")
 		close(hold)
-		synctest.Wait()
 		last.runs(t, "the last gang")
 		now(t, is, span(0, 8))
 	})
@@ -125,9 +117,7 @@ func TestEndIsSeenLater(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		for range 3 {
 			turn := now(t, is, span(0, 8))
-			if was := turn.Cell.Or(executor.CellEnded); was != 0 {
-				t.Fatalf("the cell was %d, want 0", was)
-			}
+			statustest.MustEqual(t, turn.Cell.Or(executor.CellEnded), 0, "the cell")
 		}
 	})
 }
@@ -137,13 +127,9 @@ func TestEndIsWanted(t *testing.T) {
 	island(t, 2, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))
 		_, b := arm(t, is, span(0, 8))
-		if was := a.Cell.Or(executor.CellEnded); was != executor.CellWanted {
-			t.Fatalf("the cell was %d, want %d", was, executor.CellWanted)
-		}
-		synctest.Wait()
+		statustest.MustEqual(t, a.Cell.Or(executor.CellEnded), executor.CellWanted, "the cell")
 		b.waits(t, "the end was not reported yet")
 		is.Report(a.Gang)
-		synctest.Wait()
 		b.runs(t, "the end was reported")
 		for _, gang := range []uint64{a.Gang, 12345} { // a second time, and of no gang
 			is.Report(gang)
@@ -161,11 +147,9 @@ func TestCompletedWithCell(t *testing.T) {
 			a := now(t, is, span(0, 8))
 			is.Completed(a.Gang) // its cell does not say so
 			_, b := arm(t, is, span(0, 8))
-			synctest.Wait()
 			b.waits(t, "behind a gang whose cell says nothing")
 			a.Cell.Or(executor.CellEnded)
 			is.Completed(a.Gang)
-			synctest.Wait()
 			b.runs(t, "behind a gang that is done")
 		}
 	})
@@ -179,17 +163,14 @@ func TestLateReport(t *testing.T) {
 		_, b := arm(t, is, span(0, 4))
 		a.Cell.Or(executor.CellEnded)
 		c := now(t, is, span(4, 8)) // sees it
-		synctest.Wait()
 		b.runs(t, "the end was seen")
 		if c.Cell != a.Cell {
 			t.Fatal("the cell is not used again")
 		}
 		_, d := arm(t, is, span(4, 8))
 		is.Report(a.Gang)
-		synctest.Wait()
 		d.waits(t, "the gang before it has not ended")
 		end(is, c)
-		synctest.Wait()
 		d.runs(t, "the gang before it has ended")
 	})
 }
@@ -202,7 +183,6 @@ func TestLaunchReleasesLanes(t *testing.T) {
 		a := now(t, is, span(0, 8), unseen.Gang)
 		_, b := arm(t, is, span(0, 8), a.Gang)
 		tell(is, a, executor.CellLaunched)
-		synctest.Wait()
 		b.runs(t, "behind a gang that has been launched")
 		c := now(t, is, span(0, 8))
 		if c.Cell == a.Cell || c.Cell == unseen.Cell {
@@ -234,7 +214,6 @@ func TestLaunchByIslandReleasesLanes(t *testing.T) {
 			}}
 			is.Arm(b.Gang, w)
 			end(is, a)
-			synctest.Wait()
 			w.runs(t, "in its turn")
 			c.runs(t, "behind what has been launched")
 			if !early {
@@ -257,10 +236,8 @@ func TestCellsExhausted(t *testing.T) {
 		}
 		_, c := arm(t, is, span(4, 8)) // behind b, which has its turn and no work yet
 		w := new(work)
-		synctest.Wait()
 		c.waits(t, "the gang before it is not armed")
 		is.Arm(b.Gang, w)
-		synctest.Wait()
 		w.runs(t, "a gang with free lanes and no cell")
 		c.runs(t, "the gang behind it")
 		end(is, a)
@@ -268,7 +245,6 @@ func TestCellsExhausted(t *testing.T) {
 	})
 	island(t, 0, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		_, w := arm(t, is, span(0, 8))
-		synctest.Wait()
 		w.runs(t, "on an island without cells")
 		now(t, is, span(0, 1))
 	})
@@ -280,11 +256,9 @@ func TestArmAfterTheTurnHasCome(t *testing.T) {
 		b := enter(t, is, span(0, 8))
 		_, c := arm(t, is, span(0, 8))
 		end(is, a)
-		synctest.Wait()
 		c.waits(t, "the gang before it is not armed")
 		w := new(work)
 		is.Arm(b.Gang, w)
-		synctest.Wait()
 		w.runs(t, "armed after its turn had come")
 		c.runs(t, "behind it")
 	})
@@ -294,7 +268,6 @@ func TestArmOfAGangThatDoesNotWait(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		w := new(work)
 		is.Arm(12345, w)
-		synctest.Wait()
 		w.fails(t, "a gang that was never submitted", status.Internal)
 		statustest.Fails(t, "Await of a gang that was never submitted", is.Await(12345), status.Internal)
 	})
@@ -313,11 +286,9 @@ func TestGangStartsAfterItsInputs(t *testing.T) {
 		hold := make(chan struct{})
 		wb.body = func(uint64) { <-hold }
 		end(is, a)
-		synctest.Wait()
 		wb.runs(t, "the first of the chain")
 		wc.waits(t, "reads from a gang that is being launched")
 		close(hold)
-		synctest.Wait()
 		wc.runs(t, "the second of the chain")
 		wd.runs(t, "the end of the chain, of one device")
 		end(is, now(t, is, span(0, 8), a.Gang, b, c, 12345)) // all have been launched
@@ -329,10 +300,8 @@ func TestAfterOwnLaunch(t *testing.T) {
 		island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 			a := now(t, is, span(0, 4))
 			_, w := arm(t, is, devices, a.Gang)
-			synctest.Wait()
 			w.waits(t, "reads from a gang that its thread launches")
 			end(is, a)
-			synctest.Wait()
 			w.runs(t, "reads from a gang that its thread has launched")
 		})
 	}
@@ -342,7 +311,6 @@ func TestAfterOwnLaunch(t *testing.T) {
 func TestNoDevices(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		bad, w := arm(t, is, schedule.DeviceSet{})
-		synctest.Wait()
 		w.fails(t, "a gang without devices", status.InvalidArgument)
 		a := now(t, is, span(0, 8), bad)
 		if turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: []uint64{bad}}, true); err != nil || !turn.Now {
@@ -378,7 +346,6 @@ func TestGangInCallbackSharesTheTurn(t *testing.T) {
 			t.Error("from a callback with a full queue: has to wait")
 		}
 		end(is, a)
-		synctest.Wait()
 		w.runs(t, "after the gang with the callbacks")
 
 		a = now(t, is, span(0, 4))
@@ -407,11 +374,9 @@ func TestWindowBoundsDisjointGangs(t *testing.T) {
 		_, b := arm(t, is, span(4, 8))
 		_, c := arm(t, is, span(4, 5))
 		_, d := arm(t, is, span(8, 16))
-		synctest.Wait()
 		b.waits(t, "outside the window")
 		c.waits(t, "outside the window, of one device")
 		end(is, a)
-		synctest.Wait()
 		b.runs(t, "inside the window")
 		c.runs(t, "inside the window, of one device")
 		d.runs(t, "inside the window")
@@ -448,12 +413,10 @@ func TestPolicyLetsOthersGo(t *testing.T) {
 		island(t, 4, schedule.Config{Policy: p}, func(t *testing.T, is *executor.Island) {
 			_, a := arm(t, is, span(0, 8))
 			_, b := arm(t, is, span(0, 8))
-			synctest.Wait()
 			a.waits(t, "held back")
 			p.open = true
 			c := now(t, is, devices)
 			end(is, c)
-			synctest.Wait()
 			a.runs(t, "let go")
 			b.runs(t, "let go")
 		})

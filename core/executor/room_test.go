@@ -108,21 +108,17 @@ func TestFullQueue(t *testing.T) {
 			hold := make(chan struct{})
 			b.body = func(uint64) { <-hold }
 			end(is, a)
-			synctest.Wait()
 			b.runs(t, "the first of the queue")
 			if len(entered) != 1 {
 				t.Fatal("Enter waits, and there is room")
 			}
 			turn := <-entered
-			if want := devices.Len() == 1 || devices.Has(8); turn.Now != want {
-				t.Errorf("on devices %v: turn given %v, want %v", devices, turn.Now, want)
-			}
+			statustest.Equal(t, turn.Now, devices.Len() == 1 || devices.Has(8), "on devices %v: turn given", devices)
 			w := new(work)
 			if !turn.Now {
 				is.Arm(turn.Gang, w)
 			}
 			close(hold)
-			synctest.Wait()
 			c.runs(t, "the second of the queue")
 			if !turn.Now {
 				w.runs(t, "the gang that found the queue full")
@@ -163,7 +159,6 @@ func TestFullQueueSeesEnd(t *testing.T) {
 		if !turn.Now {
 			t.Error("a gang of one device has to wait")
 		}
-		synctest.Wait()
 		b.runs(t, "the gang that waited")
 	})
 }
@@ -186,7 +181,6 @@ func TestCloseEndsWaitForRoom(t *testing.T) {
 		}
 		w := new(work)
 		is.Arm(b.Gang, w)
-		synctest.Wait()
 		w.fails(t, "queued", status.Cancelled)
 		end(is, a)
 	})

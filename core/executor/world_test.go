@@ -3,6 +3,7 @@ package executor_test
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
 
@@ -90,10 +91,11 @@ func (w *work) counts() (launched, failed int) {
 	return len(w.launched), len(w.failed)
 }
 
-// waits, runs and fails assert what has become of a gang.
+// waits, runs and fails assert what has become of a gang when nothing of the bubble moves any more.
 
 func (w *work) waits(t testing.TB, what string) {
 	t.Helper()
+	synctest.Wait()
 	if l, f := w.counts(); l != 0 || f != 0 {
 		t.Errorf("%s: launched %d times and failed %d times, want it to wait", what, l, f)
 	}
@@ -101,6 +103,7 @@ func (w *work) waits(t testing.TB, what string) {
 
 func (w *work) runs(t testing.TB, what string) {
 	t.Helper()
+	synctest.Wait()
 	if l, f := w.counts(); l != 1 || f != 0 {
 		t.Errorf("%s: launched %d times and failed %d times, want one launch", what, l, f)
 	}
@@ -108,6 +111,7 @@ func (w *work) runs(t testing.TB, what string) {
 
 func (w *work) fails(t testing.TB, what string, code status.Code) {
 	t.Helper()
+	synctest.Wait()
 	if l, f := w.counts(); l != 0 || f != 1 {
 		t.Errorf("%s: launched %d times and failed %d times, want one failure", what, l, f)
 	} else if status.CodeOf(w.failed[0]) != code {
