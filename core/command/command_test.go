@@ -93,11 +93,7 @@ func TestWrongUseIsExplained(t *testing.T) {
 		{"worker's address", map[string]string{"HOME": t.TempDir()}, []string{"worker", "--address", "tcp:head:1"},
 			"--listen"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if code, _, err := call(t, c.variables, c.args...); code != ExitUsage || !strings.Contains(err, c.want) {
-				t.Errorf("exit code %d, want %d, with %q in:\n%s", code, ExitUsage, c.want, err)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { call(t, c.variables, c.args...).ends(t, ExitUsage, c.want) })
 	}
 }
 
@@ -117,10 +113,9 @@ func TestFlagsPrecedeVariablesAndVariablesTheFile(t *testing.T) {
 		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, nil, "of-variable"},
 		{map[string]string{"PATHWAYS_CLUSTER": "of-variable"}, []string{"--cluster", "of-flag"}, "of-flag"},
 	} {
-		code, out, err := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...)
-		if code != ExitSuccess || strings.TrimSpace(out) != "unix:"+filepath.Join(dir, c.want, cluster.Socket) {
-			t.Errorf("%v %v: exit code %d, %q, want %q; %s", c.variables, c.args, code, out, c.want, err)
-		}
+		got := call(t, c.variables, append([]string{"address", "--config", file}, c.args...)...).ends(t, ExitSuccess)
+		want := "unix:" + filepath.Join(dir, c.want, cluster.Socket)
+		statustest.Equal(t, strings.TrimSpace(got.out), want, "with %v and %v the address", c.variables, c.args)
 	}
 }
 
@@ -141,10 +136,8 @@ func TestNoSuchCluster(t *testing.T) {
 		{"", "NOT_FOUND: there is no cluster \"nosuch\" in " + dir + ", which has a, b; name one of them with --cluster"},
 	} {
 		for _, command := range []string{"address", "status", "down"} {
-			code, out, err := call(t, nil, command, "--dir", dir, "--cluster", "nosuch")
-			if code != ExitFailed || out != "" || !strings.Contains(err, c.want) {
-				t.Errorf("%s: exit code %d, %q, %s\nexpected %s", command, code, out, err, c.want)
-			}
+			got := call(t, nil, command, "--dir", dir, "--cluster", "nosuch").ends(t, ExitFailed, c.want)
+			statustest.Equal(t, got.out, "", "the output of %s", command)
 		}
 		if c.name == "none" {
 			clusters(t, dir, "b", "a")
@@ -166,10 +159,7 @@ func TestAClusterThatAFlagNames(t *testing.T) {
 		{nil, "/elsewhere/controller.sock"},
 		{[]string{"--cluster", "a", "--address", "unix:/said/controller.sock"}, "/said/controller.sock"},
 	} {
-		if code, _, err := call(t, env, append([]string{"status"}, c.args...)...); code != ExitFailed ||
-			!strings.Contains(err, c.want) {
-			t.Errorf("%v: exit code %d, %s\nexpected %s", c.args, code, err, c.want)
-		}
+		call(t, env, append([]string{"status"}, c.args...)...).ends(t, ExitFailed, c.want)
 	}
 }
 
@@ -216,10 +206,7 @@ func TestWrongLinesOfTheConfiguration(t *testing.T) {
 		{"wait = 1\nnodes = \"x\"\nbatch = 2\n", "line 2: nodes is"},
 	} {
 		statustest.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
-		if code, _, err := call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file); code != ExitUsage ||
-			!strings.Contains(err, file+", "+c.want) {
-			t.Errorf("%q: exit code %d, %s\nexpected %s", c.text, code, err, c.want)
-		}
+		call(t, map[string]string{"HOME": "/tmp"}, "address", "--config", file).ends(t, ExitUsage, file+", "+c.want)
 		if _, err := Lookup(environment(nil, nil, map[string]string{"PATHWAYS_CONFIG": file}).Lookup); err == nil ||
 			!strings.Contains(err.Error(), file+", "+c.want) {
 			t.Errorf("%q: scripts get %v\nexpected %s", c.text, err, c.want)
@@ -262,7 +249,7 @@ func TestUpHasALeaseByDefault(t *testing.T) {
 }
 
 func TestHelpNamesEverything(t *testing.T) {
-	_, out, _ := call(t, nil, "--help")
+	out := call(t, nil, "--help").out
 	for _, name := range []string{"controller", "worker", "up", "down", "status", "token", "certs", "options", "doctor"} {
 		if !strings.Contains(out, "\n  "+name) {
 			t.Errorf("help does not list %s:\n%s", name, out)
@@ -275,13 +262,9 @@ func TestHelpNamesEverything(t *testing.T) {
 	}
 	helps := ""
 	for _, name := range []string{"controller", "worker", "up", "down", "status", "events", "address"} {
-		_, of, _ := call(t, nil, name, "--help")
-		helps += of
+		helps += call(t, nil, name, "--help").out
 	}
-	code, out, err := call(t, nil, "options")
-	if code != ExitSuccess {
-		t.Fatal(err)
-	}
+	out = call(t, nil, "options").ends(t, ExitSuccess).out
 	for _, o := range options {
 		flag := "--" + o.name + " "
 		if !strings.Contains(out, variable(o.name)+" ") || strings.Contains(out, flag) == slices.Contains(ofScripts, o.name) {
@@ -333,34 +316,21 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 
 func TestVersionIsPrinted(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
-		if code, out, errs := call(t, nil, arg); code != ExitSuccess || out != "1.2.3\n" {
-			t.Errorf("%s: exit code %d, %q, %s", arg, code, out, errs)
-		}
+		statustest.Equal(t, call(t, nil, arg).ends(t, ExitSuccess).out, "1.2.3\n", "the output of %s", arg)
 	}
 }
 
 func TestCertsMakesCertificatesOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	if code, _, err := call(t, nil, "certs", dir, "--host", "node1"); code != ExitSuccess {
-		t.Fatal(err)
-	}
-	if code, _, err := call(t, nil, "certs", dir); code != ExitFailed || !strings.Contains(err, "ALREADY_EXISTS") {
-		t.Errorf("a second set in one directory: exit code %d, %s", code, err)
-	}
-	if info, err := os.Stat(filepath.Join(dir, "key.pem")); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the key's file: %v, %v", info.Mode(), err)
-	}
+	call(t, nil, "certs", dir, "--host", "node1").ends(t, ExitSuccess)
+	call(t, nil, "certs", dir).ends(t, ExitFailed, "ALREADY_EXISTS") // a second set in one directory
+	info := statustest.Value(os.Stat(filepath.Join(dir, "key.pem"))).OK(t)
+	statustest.Equal(t, info.Mode().Perm(), 0o600, "the mode of the key's file")
 	statustest.Check(t, statustest.Of(tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))))
 	dir = filepath.Join(t.TempDir(), "roles")
-	if code, out, err := call(t, nil, "certs", dir, "--roles", "--tenant", "research"); code != ExitSuccess ||
-		!strings.Contains(out, "tenant.pem") {
-		t.Fatal(out, err)
-	}
+	call(t, nil, "certs", dir, "--roles", "--tenant", "research").ends(t, ExitSuccess, "tenant.pem")
 	for name, says := range map[string]string{"a/b": "is no name of a tenant", "cert": "cert.pem would be there twice"} {
-		if code, _, err := call(t, nil, "certs", filepath.Join(t.TempDir(), "x"), "--tenant", name); code != ExitUsage ||
-			!strings.Contains(err, says) {
-			t.Errorf("tenant %s: exit code %d, %s", name, code, err)
-		}
+		call(t, nil, "certs", filepath.Join(t.TempDir(), "x"), "--tenant", name).ends(t, ExitUsage, says)
 	}
 	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant",
 		"tenant/research": "research"} {
@@ -372,9 +342,8 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 		if uris := pair.Leaf.URIs; len(uris) != 1 || uris[0].String() != "pathways://"+role {
 			t.Errorf("%s is for %v", cert, uris)
 		}
-		if info, err := os.Stat(filepath.Join(dir, key)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", key, info.Mode(), err)
-		}
+		info := statustest.Value(os.Stat(filepath.Join(dir, key))).OK(t)
+		statustest.Equal(t, info.Mode().Perm(), 0o600, "the mode of %s", key)
 	}
 }
 
@@ -394,27 +363,16 @@ func TestUpAndDown(t *testing.T) {
 	t.Setenv(asCommand, "1") // for what up starts
 	dir := shortDir(t)
 	place := []string{"--dir", dir}
-	run := func(args ...string) (int, string, string) { return call(t, nil, append(args, place...)...) }
-	code, out, errs := run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s",
-		"--no-restart", "--http", "127.0.0.1:0")
-	if code != ExitSuccess || !strings.Contains(out, "6 devices in 3 workers") ||
-		!strings.Contains(out, "shown at http://127.0.0.1:") ||
-		!strings.Contains(out, "PATHWAYS_ADDRESS=unix:"+dir) {
-		t.Fatalf("up: exit code %d\n%s\n%s", code, out, errs)
-	}
+	run := func(args ...string) outcome { return call(t, nil, append(args, place...)...) }
 	defer run("down") // where the test fails
-	all, err := (at(dir)).running()
-	if err != nil || len(all) != 4 {
-		t.Fatalf("%d processes run, want 4: %v", len(all), err)
-	}
-	if code, _, errs := run("up"); code != ExitFailed || !strings.Contains(errs, "is already up") {
-		t.Errorf("up again: exit code %d\n%s", code, errs)
-	}
+	run("up", "--workers", "3", "--devices", "2", "--heartbeat", "100ms", "--silence", "4s", "--no-restart", "--http",
+		"127.0.0.1:0").ends(t, ExitSuccess, "6 devices in 3 workers", "shown at http://127.0.0.1:",
+		"PATHWAYS_ADDRESS=unix:"+dir)
+	all := statustest.Value(at(dir).running()).OK(t)
+	statustest.MustEqual(t, len(all), 4, "processes that run")
+	run("up").ends(t, ExitFailed, "is already up")
 	workers := func() (names []string) {
-		code, out, errs := run("status", "--json")
-		if code != ExitSuccess {
-			t.Fatalf("status: exit code %d\n%s", code, errs)
-		}
+		out := run("status", "--json").ends(t, ExitSuccess).out
 		var report struct {
 			Islands []struct {
 				Workers []struct {
@@ -432,41 +390,30 @@ func TestUpAndDown(t *testing.T) {
 		}
 		return names
 	}
-	_, out, _ = run("status", "--json")
-	fitsSchema(t, out)
+	fitsSchema(t, run("status", "--json").out)
 	if got := workers(); len(got) != 3 {
 		t.Errorf("status has workers %v", got)
 	}
-	if _, out, _ := run("status"); !strings.Contains(out, "worker-1") || !strings.Contains(out, "no sessions") {
-		t.Errorf("status says:\n%s", out)
-	}
-	code, out, errs = run("events")
-	if code != ExitSuccess || !strings.Contains(out, " joined   worker-1 came to island \"default\"\n") {
-		t.Errorf("events: exit code %d\n%s%s", code, out, errs)
-	}
-	code, out, errs = run("events", "--json", "--last", "1")
+	run("status").ends(t, ExitSuccess, "worker-1", "no sessions")
+	run("events").ends(t, ExitSuccess, " joined   worker-1 came to island \"default\"\n")
+	last := run("events", "--json", "--last", "1").ends(t, ExitSuccess)
 	var event struct {
 		Number uint64
 		Kind   string
 		Time   time.Time
 	}
-	if err := json.Unmarshal([]byte(out), &event); code != ExitSuccess || err != nil || event.Kind != "joined" ||
-		event.Number < 3 || time.Since(event.Time).Abs() > time.Hour {
-		t.Errorf("the last event: exit code %d, %v\n%s%s", code, err, out, errs)
+	if err := json.Unmarshal([]byte(last.out), &event); err != nil || event.Kind != "joined" || event.Number < 3 ||
+		time.Since(event.Time).Abs() > time.Hour {
+		t.Errorf("the last event: %v\n%s", err, last.out)
 	}
-	if code, _, errs := call(t, map[string]string{"PATHWAYS_TOKEN": "another"},
-		append([]string{"status"}, place...)...); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") {
-		t.Errorf("with another token: exit code %d\n%s", code, errs)
-	}
+	call(t, map[string]string{"PATHWAYS_TOKEN": "another"}, append([]string{"status"}, place...)...).
+		ends(t, ExitFailed, "UNAUTHENTICATED")
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		all[i+1].signal(signal)
 		waitFor(t, "a worker's loss to be seen", func() bool { return len(workers()) == 2-i })
 	}
-	code, out, errs = run("down")
 	logs := filepath.Join(dir, logsDir, "default")
-	if code != ExitSuccess || !strings.Contains(out, "has ended. Its logs are in "+logs) {
-		t.Errorf("down: exit code %d\n%s\n%s", code, out, errs)
-	}
+	run("down").ends(t, ExitSuccess, "has ended. Its logs are in "+logs)
 	if kept, err := filepath.Glob(filepath.Join(logs, "*", "*.log")); err != nil || len(kept) < 4 {
 		t.Errorf("down keeps the logs %v, want those of 4 processes: %v", kept, err)
 	}
@@ -478,9 +425,7 @@ func TestUpAndDown(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(dir, "[^.]*", "*")); err != nil || len(left) > 0 {
 		t.Errorf("down leaves %v %v", left, err)
 	}
-	if code, _, errs := run("down"); code != ExitFailed || !strings.Contains(errs, "NOT_FOUND") {
-		t.Errorf("down again: exit code %d\n%s", code, errs)
-	}
+	run("down").ends(t, ExitFailed, "NOT_FOUND")
 }
 
 func at(dir string) place { return place{dir: filepath.Join(dir, "default"), cluster: "default"} }
@@ -491,19 +436,16 @@ func TestUpRunsACommand(t *testing.T) {
 	t.Setenv(asCommand, "1")
 	dir := shortDir(t)
 	file := filepath.Join(dir, "address")
-	code, _, errs := call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+
-		file+"; exit 7")
-	statustest.Equal(t, code, 7, "exit code, with\n%s\nthe command's", errs)
+	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/bin/sh", "-c", "echo $PATHWAYS_ADDRESS >"+file+"; exit 7").
+		ends(t, 7)
 	if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != at(dir).address() {
 		t.Errorf("the command saw %q, %v", b, err)
 	}
 	if all, err := at(dir).running(); err != nil || len(all) > 0 {
 		t.Errorf("the cluster runs on: %v, %v", all, err)
 	}
-	code, _, errs = call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/no/such/program")
-	if code != ExitFailed || !strings.Contains(errs, "cannot run /no/such/program") {
-		t.Errorf("a command that is not there: exit code %d\n%s", code, errs)
-	}
+	call(t, nil, "up", "--workers", "1", "--dir", dir, "--", "/no/such/program").
+		ends(t, ExitFailed, "cannot run /no/such/program")
 	if _, err := os.Stat(at(dir).dir); !os.IsNotExist(err) {
 		t.Errorf("the cluster's directory is left: %v", err)
 	}
@@ -545,8 +487,7 @@ func TestControllerWarnsOfStateWithoutLease(t *testing.T) {
 	for args, warns := range map[string]bool{"--state x": true, "--state x --lease 30s": false,
 		"--state x --lease 0": false, "--heartbeat 1s": false} {
 		all := append([]string{"controller", "--dir", t.TempDir(), "--order", "neither"}, strings.Fields(args)...)
-		if _, _, errs := call(t, nil, all...); strings.Contains(errs, "no use without --lease") != warns {
-			t.Errorf("%s: whether it warns: want %v:\n%s", args, warns, errs)
-		}
+		errs := call(t, nil, all...).errs
+		statustest.Equal(t, strings.Contains(errs, "no use without --lease"), warns, "%s: it warns, with\n%s", args, errs)
 	}
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"strings"
 	"syscall"
 	"testing"
 
@@ -28,9 +27,7 @@ func TestWorkerEndsAsItsController(t *testing.T) {
 			})
 			_ = controller.Process.Signal(c.signal)
 			controller.wait(t)
-			if code, said := worker.wait(t); code != c.code || !strings.Contains(said, c.says) {
-				t.Errorf("exit code %d, want %d, and %q in:\n%s", code, c.code, c.says, said)
-			}
+			worker.wait(t).ends(t, c.code, c.says)
 		})
 	}
 }
@@ -45,7 +42,5 @@ func TestSecondSignalKeepsTheExitCode(t *testing.T) {
 		return err == nil
 	})
 	_ = controller.Process.Signal(syscall.SIGTERM)
-	if code, said := controller.wait(t); code != ExitSuccess {
-		t.Errorf("exit code %d, want %d:\n%s", code, ExitSuccess, said)
-	}
+	controller.wait(t).ends(t, ExitSuccess)
 }

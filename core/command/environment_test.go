@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -40,12 +42,30 @@ func environment(out, err io.Writer, variables map[string]string) Env {
 	}
 }
 
-// call runs a command line in this process.
-func call(t *testing.T, variables map[string]string, args ...string) (code int, out, err string) {
+// outcome is what a command line came to.
+type outcome struct {
+	args      []string
+	code      int
+	out, errs string
+}
+
+// ends fails the test unless the exit code is this one and each of the texts was written.
+func (o outcome) ends(t *testing.T, code int, texts ...string) outcome {
 	t.Helper()
-	var o, e bytes.Buffer
-	code = Main(t.Context(), args, environment(&o, &e, variables))
-	return code, o.String(), e.String()
+	said := o.out + o.errs
+	lacks := slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(said, text) })
+	if o.code != code || lacks {
+		t.Errorf("%q: exit code %d, want %d and %q in\n%s", o.args, o.code, code, texts, said)
+	}
+	return o
+}
+
+// call runs a command line in this process.
+func call(t *testing.T, variables map[string]string, args ...string) outcome {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := Main(t.Context(), args, environment(&out, &errs, variables))
+	return outcome{args, code, out.String(), errs.String()}
 }
 
 // shortDir makes a directory for a test, in which sockets have short names, as they must.

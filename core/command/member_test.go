@@ -75,22 +75,22 @@ func command(t *testing.T, dir string, args ...string) *running {
 	}()
 	t.Cleanup(func() {
 		_ = r.Process.Kill()
-		if _, said := r.wait(t); t.Failed() {
+		if said := r.wait(t).errs; t.Failed() {
 			t.Logf("%v said:\n%s", args, said)
 		}
 	})
 	return r
 }
 
-// wait waits for the end and returns the exit code and what was said.
-func (r *running) wait(t *testing.T) (code int, said string) {
+// wait waits for the end.
+func (r *running) wait(t *testing.T) outcome {
 	t.Helper()
 	select {
 	case <-r.ended:
 	case <-time.After(time.Minute): // against a hang
 		t.Fatalf("%v does not end", r.Args)
 	}
-	return r.ProcessState.ExitCode(), r.err.String()
+	return outcome{args: r.Args, code: r.ProcessState.ExitCode(), errs: r.err.String()}
 }
 
 // children returns the processes that a process has started.
@@ -156,9 +156,7 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 	// member.
 	old := children(a.Process.Pid)
 	_ = a.Process.Signal(syscall.SIGTERM)
-	if code, said := a.wait(t); code != ExitSuccess {
-		t.Errorf("exit code %d after SIGTERM\n%s", code, said)
-	}
+	a.wait(t).ends(t, ExitSuccess)
 	for _, c := range old {
 		if c.isAlive() {
 			t.Error("the child lives on")
@@ -175,37 +173,23 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 	waitFor(t, "the child of a parent that was killed to end", func() bool { return !old[0].isAlive() })
 
 	// What is wrong with a driver ends its worker, with its error.
-	if code, said := worker("d", "--driver", "refused").wait(t); code != ExitFailed ||
-		!strings.Contains(said, "NOT_FOUND: no such hardware") {
-		t.Errorf("a driver that cannot be made: exit code %d\n%s", code, said)
-	}
+	worker("d", "--driver", "refused").wait(t).ends(t, ExitFailed, "NOT_FOUND: no such hardware")
 	e := worker("e") // so that the cluster always has a worker, even between two epochs of b
 	next("b", "e")
-	if code, said := command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t); code != ExitFailed ||
-		!strings.Contains(said, "--nodes") {
-		t.Errorf("another number of nodes: exit code %d\n%s", code, said)
-	}
+	command(t, dir, "worker", "--nodes", "3", "--name", "f").wait(t).ends(t, ExitFailed, "--nodes")
 	// The controller's end is a member's.
 	_ = controller.Process.Signal(syscall.SIGTERM)
-	if code, said := controller.wait(t); code != ExitSuccess {
-		t.Errorf("the controller's exit code is %d\n%s", code, said)
-	}
-	if code, said := e.wait(t); code != ExitSuccess {
-		t.Errorf("exit code %d after the controller was told to stop\n%s", code, said)
-	}
-	if code, said := b.wait(t); code != ExitSuccess || !strings.Contains(said, "ABORTED: epoch") {
-		t.Errorf("a member whose controller was told to stop: exit code %d\n%s", code, said)
-	}
+	controller.wait(t).ends(t, ExitSuccess)
+	e.wait(t).ends(t, ExitSuccess)
+	b.wait(t).ends(t, ExitSuccess, "ABORTED: epoch")
 }
 
 // A child that does not end by itself is killed.
 func TestStubbornChild(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "child")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\ntouch "+dir+"/up\nwhile :; do sleep 0.1; done\n"),
-		0o700); err != nil {
-		t.Fatal(err)
-	}
+	text := "#!/bin/sh\ntrap '' TERM\ntouch " + dir + "/up\nwhile :; do sleep 0.1; done\n"
+	statustest.OK(t, os.WriteFile(script, []byte(text), 0o700))
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &program{Env: Env{Self: []string{script}}, out: os.Stdout, err: os.Stderr}
 	var end error

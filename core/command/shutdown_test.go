@@ -2,7 +2,6 @@ package command
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,11 +67,7 @@ func TestStuckWorkersRestart(t *testing.T) {
 			}
 			spin() // the new one computes
 			_ = worker.Process.Signal(os.Interrupt)
-			code, said := worker.wait(t)
-			if code != ExitSuccess || !strings.Contains(said, "endless (operation") ||
-				!strings.Contains(said, "of session 1, notebook of ") {
-				t.Errorf("exit code %d\n%s", code, said)
-			}
+			worker.wait(t).ends(t, ExitSuccess, "endless (operation", "of session 1, notebook of ")
 		})
 	}
 }

@@ -29,14 +29,11 @@ func newSupervised(t *testing.T, args ...string) *supervised {
 		s.end(all)
 		os.RemoveAll(dir)
 	})
-	if code, _, errs := s.run("up",
-		append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...); code != ExitSuccess {
-		t.Fatalf("up: exit code %d\n%s", code, errs)
-	}
+	s.run("up", append([]string{"--workers", "2", "--heartbeat", "100ms"}, args...)...).ends(t, ExitSuccess)
 	return s
 }
 
-func (s *supervised) run(command string, args ...string) (code int, out, err string) {
+func (s *supervised) run(command string, args ...string) outcome {
 	s.t.Helper()
 	return call(s.t, nil, append([]string{command, "--dir", s.dir}, args...)...)
 }
@@ -63,7 +60,7 @@ func (s *supervised) end(all map[string]process) {
 func (s *supervised) says(parts ...string) {
 	s.t.Helper()
 	waitFor(s.t, "status to say "+strings.Join(parts, ", "), func() bool {
-		_, out, _ := s.run("status")
+		out := s.run("status").out
 		for _, part := range parts {
 			if !strings.Contains(out, part) {
 				return false
@@ -71,6 +68,27 @@ func (s *supervised) says(parts ...string) {
 		}
 		return true
 	})
+}
+
+// replaced waits for another process in the place of one that was there before.
+func (s *supervised) replaced(before map[string]process, name string) {
+	s.t.Helper()
+	waitFor(s.t, "another process", func() bool {
+		q := s.list()[name]
+		return q.isAlive() && !q.isSame(before[name])
+	})
+}
+
+// kept checks that processes are those that were there before, and returns all that there are.
+func (s *supervised) kept(before map[string]process, names ...string) map[string]process {
+	s.t.Helper()
+	now := s.list()
+	for _, name := range names {
+		if !now[name].isSame(before[name]) {
+			s.t.Errorf("%s was %v and is %v", name, before[name], now[name])
+		}
+	}
+	return now
 }
 
 // A worker that dies under up is started again; down ends the supervisor first, and
@@ -83,23 +101,13 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	}
 	s.says("restarts processes that die", "(sim)  worker-0", "(sim)  worker-1")
 	before["worker-1"].signal(syscall.SIGKILL)
-	waitFor(t, "another process", func() bool {
-		q := s.list()["worker-1"]
-		return q.isAlive() && !q.isSame(before["worker-1"])
-	})
+	s.replaced(before, "worker-1")
 	s.says("(sim)  worker-1", "once, ")
-	now := s.list()
-	for _, name := range []string{controllerName, "worker-0", supervisorName} {
-		if !now[name].isSame(before[name]) {
-			t.Errorf("%s was %v and is %v", name, before[name], now[name])
-		}
-	}
+	now := s.kept(before, controllerName, "worker-0", supervisorName)
 	// Only the supervisor needs it; down does not.
 	now[supervisorName].signal(syscall.SIGKILL)
 	s.says("no supervisor", "(sim)  worker-0")
-	if code, _, errs := s.run("down"); code != ExitSuccess {
-		t.Errorf("down: exit code %d\n%s", code, errs)
-	}
+	s.run("down").ends(t, ExitSuccess)
 	s.end(now)
 }
 
@@ -125,19 +133,11 @@ func TestControllerIsStartedAgain(t *testing.T) {
 	}()
 	shows("joined")
 	before[controllerName].signal(syscall.SIGKILL)
-	waitFor(t, "another process", func() bool {
-		q := s.list()[controllerName]
-		return q.isAlive() && !q.isSame(before[controllerName])
-	})
+	s.replaced(before, controllerName)
 	s.says("(sim)  worker-0", "(sim)  worker-1", "once, ")
 	shows("waits for those that were there")
 	shows("has its cluster back")
-	now := s.list()
-	for _, name := range []string{"worker-0", "worker-1", supervisorName} {
-		if !now[name].isSame(before[name]) {
-			t.Errorf("%s was %v and is %v", name, before[name], now[name])
-		}
-	}
+	s.kept(before, "worker-0", "worker-1", supervisorName)
 }
 
 // A supervisor ends with a controller that was told to stop, and so do the workers, for good.
@@ -174,12 +174,10 @@ func TestShowSupervisor(t *testing.T) {
 	p := new(program)
 	var out strings.Builder
 	p.out = &out
-	if err := p.show(&wire.Report{Supervisor: &wire.Report_Supervisor{Pid: 7, Processes: []*wire.Report_Supervised{
+	statustest.OK(t, p.show(&wire.Report{Supervisor: &wire.Report_Supervisor{Pid: 7, Processes: []*wire.Report_Supervised{
 		{Name: controllerName, Pid: 8}, {Name: "worker-0", Pid: 9, Restarts: 2, RestartedMs: 61_000},
 		{Name: "worker-1", Restarts: 10, Failed: "it ended at once"},
-	}}}, "unix:x"); err != nil {
-		t.Fatal(err)
-	}
+	}}}, "unix:x"))
 	for _, want := range []string{"process 7 restarts processes that die", "worker-0  9    2 times, last 1m1s ago\n",
 		"worker-1  -    no longer: it ended at once\n"} {
 		if !strings.Contains(out.String(), want) {

@@ -39,25 +39,16 @@ func TestControllerAlwaysHasAToken(t *testing.T) {
 		}
 		close(ended)
 	}()
-	ask := func(variables map[string]string, args ...string) (int, string) {
-		code, _, errs := call(t, variables, append([]string{"status", "--address", address}, args...)...)
-		return code, errs
+	ask := func(variables map[string]string, args ...string) outcome {
+		return call(t, variables, append([]string{"status", "--address", address}, args...)...)
 	}
-	waitFor(t, "the controller", func() bool { code, _ := ask(nil, "--dir", dir); return code == ExitSuccess })
+	waitFor(t, "the controller", func() bool { return ask(nil, "--dir", dir).code == ExitSuccess })
 
 	_, err := cluster.Ask(t.Context(), address, cluster.Secret{}, &wire.Ask{Stop: true})
 	statustest.Fails(t, "stopped without a token", err, status.Unauthenticated, token, "PATHWAYS_TOKEN_FILE")
-	if code, errs := ask(nil, "--dir", t.TempDir()); code != ExitFailed || !strings.Contains(errs, "UNAUTHENTICATED") ||
-		!strings.Contains(errs, token) {
-		t.Errorf("without the directory: exit code %d\n%s", code, errs)
-	}
-	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}); code != ExitSuccess {
-		t.Errorf("with the file named: exit code %d\n%s", code, errs)
-	}
-	if code, errs := ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}); code != ExitFailed ||
-		!strings.Contains(errs, "not this cluster's") {
-		t.Errorf("with another token: exit code %d\n%s", code, errs)
-	}
+	ask(nil, "--dir", t.TempDir()).ends(t, ExitFailed, "UNAUTHENTICATED", token)
+	ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN_FILE": token}).ends(t, ExitSuccess)
+	ask(map[string]string{"HOME": "/", "PATHWAYS_TOKEN": "guess"}).ends(t, ExitFailed, "not this cluster's")
 	secret, err := cluster.SecretOf(func(name string) (string, bool) {
 		v, ok := map[string]string{"PATHWAYS_DIR": dir}[name]
 		return v, ok
@@ -98,22 +89,13 @@ func TestDownOfAControllerStartedByHand(t *testing.T) {
 			return err == nil && (socket == nil || c.listen != "")
 		})
 		if c.listen == "" {
-			if code, _, errs := call(t, nil, "up", "--dir", dir); code != ExitFailed ||
-				!strings.Contains(errs, "started by hand") {
-				t.Errorf("up beside it: exit code %d\n%s", code, errs)
-			}
+			call(t, nil, "up", "--dir", dir).ends(t, ExitFailed, "started by hand")
 		}
-		code, out, errs := call(t, nil, "down", "--dir", dir)
-		if want := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]; code != want ||
-			!strings.Contains(out+errs, c.found) ||
-			!strings.Contains(out+errs, c.says) {
-			t.Errorf("%q: exit code %d\n%s%s", c.listen, code, out, errs)
-		}
+		code := map[bool]int{true: ExitSuccess, false: ExitFailed}[c.found == ""]
+		call(t, nil, "down", "--dir", dir).ends(t, code, c.found, c.says)
 		if c.found != "" { // nor does that of a cluster from `up` in the same directory
 			statustest.OK(t, at(dir).keep(nil))
-			if code, _, errs := call(t, nil, "down", "--dir", dir); code != ExitSuccess {
-				t.Errorf("down of a cluster whose processes have ended: exit code %d\n%s", code, errs)
-			}
+			call(t, nil, "down", "--dir", dir).ends(t, ExitSuccess)
 		}
 		statustest.Checkf(t, statustest.Of(os.Stat(token)), "%q: the token", c.listen)
 		if c.found != "" {
@@ -132,16 +114,11 @@ func TestDownRefusesAnUnsafeDirectory(t *testing.T) {
 	statustest.OK(t, victim.Start())
 	defer victim.Wait()
 	defer victim.Process.Kill()
-	if err := c.keep([]process{
-		{Name: "victim", PID: victim.Process.Pid, Start: started(victim.Process.Pid)}}); err != nil {
-		t.Fatal(err)
-	}
+	pid := victim.Process.Pid
+	statustest.OK(t, c.keep([]process{{Name: "victim", PID: pid, Start: started(pid)}}))
 	statustest.OK(t, os.Chmod(c.dir, 0o777))
-	code, _, errs := call(t, nil, "down", "--dir", filepath.Dir(c.dir))
-	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
-	if started(victim.Process.Pid) == "" {
+	call(t, nil, "down", "--dir", filepath.Dir(c.dir)).ends(t, ExitFailed, "PERMISSION_DENIED")
+	if started(pid) == "" {
 		t.Error("the process was ended")
 	}
 }
@@ -151,10 +128,7 @@ func TestUpRefusesAnUnsafeDirectory(t *testing.T) {
 	dir := t.TempDir()
 	statustest.OK(t, os.Mkdir(filepath.Join(dir, "default"), 0o700))
 	statustest.OK(t, os.Chmod(filepath.Join(dir, "default"), 0o777))
-	code, _, errs := call(t, nil, "up", "--dir", dir)
-	if code == ExitSuccess || !strings.Contains(errs, "PERMISSION_DENIED") || !strings.Contains(errs, "chmod 700") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
+	call(t, nil, "up", "--dir", dir).ends(t, ExitFailed, "PERMISSION_DENIED", "chmod 700")
 	if files, err := os.ReadDir(filepath.Join(dir, "default")); err != nil || len(files) > 0 {
 		t.Errorf("files were made: %v, %v", files, err)
 	}
@@ -166,13 +140,9 @@ func TestTokensOfRoles(t *testing.T) {
 	statustest.OK(t, os.WriteFile(own, []byte("open sesame\n"), 0o600))
 	seen := map[string]string{}
 	for _, role := range []string{"operator", "worker", "tenant"} {
-		code, token, errs := call(t, nil, "token", role, "--token-file", own)
-		if code != ExitSuccess || seen[token] != "" {
-			t.Errorf("the token of role %s is %q (%s), that of %s, too", role, token, errs, seen[token])
-		}
-		if _, again, _ := call(t, nil, "token", role, "--token-file", own); again != token {
-			t.Errorf("the token of role %s is %q and then %q", role, token, again)
-		}
+		token := call(t, nil, "token", role, "--token-file", own).ends(t, ExitSuccess).out
+		statustest.Equal(t, seen[token], "", "other roles with the token of role %s", role)
+		statustest.Equal(t, call(t, nil, "token", role, "--token-file", own).out, token, "the token of role %s", role)
 		seen[token] = role
 	}
 	if seen["open sesame\n"] != "operator" {
@@ -181,19 +151,13 @@ func TestTokensOfRoles(t *testing.T) {
 	for token, role := range seen {
 		file := filepath.Join(t.TempDir(), role)
 		statustest.OK(t, os.WriteFile(file, []byte(token), 0o600))
-		for _, args := range [][]string{
-			{"token", "tenant"}, {"controller", "--listen", "unix:" + file + ".sock", "--dir", t.TempDir()}} {
-			if role == "operator" {
-				continue
-			}
-			code, _, errs := call(t, nil, append(args, "--token-file", file)...)
-			if code == ExitSuccess || !strings.Contains(errs, "this is a "+role+"'s token") {
-				t.Errorf("%s with the token of a %s ends with %d: %s", args[0], role, code, errs)
-			}
+		if role == "operator" {
+			continue
 		}
+		says := "this is a " + role + "'s token"
+		call(t, nil, "token", "tenant", "--token-file", file).ends(t, ExitUsage, says)
+		call(t, nil, "controller", "--listen", "unix:"+file+".sock", "--dir", t.TempDir(), "--token-file", file).
+			ends(t, ExitFailed, says)
 	}
-	if code, _, errs := call(t, nil, "token", "king", "--token-file", own); code != ExitUsage ||
-		!strings.Contains(errs, "tenant") {
-		t.Errorf("a role that is none ends with %d: %s", code, errs)
-	}
+	call(t, nil, "token", "king", "--token-file", own).ends(t, ExitUsage, "tenant") // a role that is none
 }

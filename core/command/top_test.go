@@ -113,8 +113,5 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 
 // Without a terminal top says what else there is.
 func TestTopNeedsATerminal(t *testing.T) {
-	code, _, errs := call(t, nil, "top", "--address", "unix:/nowhere")
-	if code != ExitUsage || !strings.Contains(errs, "pathways status --json") {
-		t.Errorf("exit code %d: %s", code, errs)
-	}
+	call(t, nil, "top", "--address", "unix:/nowhere").ends(t, ExitUsage, "pathways status --json")
 }
