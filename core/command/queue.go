@@ -18,7 +18,8 @@ func (p *program) queue() *cobra.Command {
 user comes before anyone's second. Of those, tenants of a higher class come first, then the ones with the fewest
 devices in exclusive slices, then the oldest; after ten minutes of waiting only the oldest. Priorities order the
 requests of one tenant or user, and every minute of waiting raises them by one. A request gets its devices once no
-other session has those that it waits for; the last column names the sessions that do.`,
+other session has those that it waits for; the last column names the sessions that do. One whose tenant's slices have
+all the devices that they may have waits for these, behind all others.`,
 		Example: `  pathways queue
   pathways queue --json | jq '.[] | .session'`,
 		Args: cobra.NoArgs,
@@ -70,6 +71,6 @@ func showQueue(w io.Writer, r *wire.Report, before string) {
 			left = fmt.Sprint(wire.Age(q.SinceMs + q.LeftMs))
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\t%s\t%s\n", i+1, names[q.Session], what, q.Priority, wire.Age(q.SinceMs), left,
-			wire.LacksText(q.Holders))
+			wire.LacksText(q))
 	}
 }

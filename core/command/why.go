@@ -106,7 +106,7 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 	for i, q := range w.Report.SliceWaits {
 		if q.Session == s.Session {
 			w.Say(1, "waits %v for a slice of %s, as number %d in the queue: %s", wire.Age(q.SinceMs),
-				status.Count(q.Devices, "device"), i+1, wire.LacksText(q.Holders))
+				status.Count(q.Devices, "device"), i+1, wire.LacksText(q))
 		}
 	}
 	if h := s.Held; h.GetOperations() > 0 {

@@ -136,13 +136,26 @@ func (st *State) occupied() placement.Occupied {
 	}
 }
 
+// holds returns a session as one that has devices which a request waits for.
+func (s *session) holds(devices int, how string) *wire.Report_Holder {
+	return &wire.Report_Holder{Session: s.id, Devices: uint32(devices), How: how, Client: s.name, User: s.user,
+		Host: s.host}
+}
+
+// byDevices sorts sessions that have devices which a request waits for, those with most of them first.
+func byDevices(holders []*wire.Report_Holder) {
+	slices.SortFunc(holders, func(a, b *wire.Report_Holder) int {
+		return cmp.Or(cmp.Compare(b.Devices, a.Devices), cmp.Compare(a.Session, b.Session))
+	})
+}
+
 // lacking returns the sessions that have the devices which a request wants and lacks, those with most of them first.
 func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 	lacks := r.Lacks()
 	if lacks.Count() == 0 {
 		return nil
 	}
-	add := func(id uint32, s *session, has ...placement.Numbers) {
+	add := func(s *session, has ...placement.Numbers) {
 		devices, how := 0, -1
 		for i, word := range lacks {
 			had := uint64(0)
@@ -157,9 +170,8 @@ func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 			devices += bits.OnesCount64(had)
 		}
 		if devices > 0 {
-			holders = append(holders, &wire.Report_Holder{Session: id, Devices: uint32(devices),
-				How:    []string{wire.HasExclusive, wire.HasSlice, wire.HasView, wire.HasUse}[how],
-				Client: s.name, User: s.user, Host: s.host})
+			how := []string{wire.HasExclusive, wire.HasSlice, wire.HasView, wire.HasUse}[how]
+			holders = append(holders, s.holds(devices, how))
 		}
 	}
 	if r.Want.Exclusive {
@@ -177,7 +189,7 @@ func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 			}
 		}
 		alone, shared := st.layout.Held(id)
-		add(id, s, alone, shared, view, used)
+		add(s, alone, shared, view, used)
 	}
 	if r.Want.Exclusive {
 		ended := map[*session]placement.Numbers{}
@@ -187,26 +199,9 @@ func (st *State) lacking(r *placement.Request) (holders []*wire.Report_Holder) {
 			}
 		}
 		for s, used := range ended {
-			add(s.id, s, nil, nil, nil, used)
+			add(s, nil, nil, nil, used)
 		}
 	}
-	slices.SortFunc(holders, func(a, b *wire.Report_Holder) int {
-		return cmp.Or(cmp.Compare(b.Devices, a.Devices), cmp.Compare(a.Session, b.Session))
-	})
+	byDevices(holders)
 	return holders
-}
-
-// sliceWaits returns the requests for slices that wait, for a report.
-func (st *State) sliceWaits() (all []*wire.Report_SliceWait) {
-	for _, r := range st.layout.Requests() {
-		w := &wire.Report_SliceWait{Session: r.Session, Slice: r.Number, Devices: uint32(r.Want.Devices),
-			Island: r.Want.Island, Kind: r.Want.Kind, Exclusive: r.Want.Exclusive, Priority: int32(r.Priority),
-			SinceMs: (st.now - r.Asked) / 1e6, LeftMs: (r.Until - st.now) / 1e6, Lacks: uint32(r.Lacks().Count()),
-			Holders: st.asked[r].holders}
-		if w.LeftMs > wire.LongestWait/2 {
-			w.LeftMs = -1
-		}
-		all = append(all, w)
-	}
-	return all
 }

@@ -7,12 +7,14 @@ import (
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
 )
 
 // Quotas of tenants. Of device memory, a tenant's quota is to its sessions what a device's size is to all: a gang that
 // would take its tenant beyond it is held until others of the tenant have freed enough, or fails, as admission.go says
-// of devices. It stands in front of gangs of its own tenant only. Sessions and devices in slices beyond a quota are
-// refused, since a client may ask again.
+// of devices. It stands in front of gangs of its own tenant only. A slice beyond its tenant's quota waits in the queue
+// of slices, see core/placement, unless it wants more than the quota by itself. Sessions beyond a quota are refused,
+// since a client may ask again.
 
 // namesOf lists sessions for messages.
 func namesOf(all []*session) string {
@@ -36,36 +38,26 @@ func (st *State) maySession(t *tenancy) error {
 	return nil
 }
 
-// sliceDevices returns how many devices the slices of a tenant's sessions have, or wait for, and which sessions these
-// are.
-func (st *State) sliceDevices(t *tenancy) (devices int, holders []*session) {
+// sliceHolders returns the sessions that have what a tenant may have in slices, those with most first.
+func (st *State) sliceHolders(t *tenancy) (holders []*wire.Report_Holder) {
 	for _, s := range t.sessions {
-		has, wants := st.layout.Granted(s.id)
-		if has+wants > 0 {
-			holders = append(holders, s)
+		alone, shared := 0, 0
+		for _, slice := range st.layout.Slices(s.id) {
+			if slice.Want.Exclusive {
+				alone += len(slice.Devices)
+			} else {
+				shared += len(slice.Devices)
+			}
 		}
-		devices += has + wants
+		if alone > 0 {
+			holders = append(holders, s.holds(alone, wire.HasExclusive))
+		}
+		if shared > 0 {
+			holders = append(holders, s.holds(shared, wire.HasSlice))
+		}
 	}
-	return devices, holders
-}
-
-// maySlice returns why a tenant may not have so many more devices in slices, nil if it may.
-func (st *State) maySlice(t *tenancy, more int) error {
-	most := t.terms.SliceDevices
-	if most == 0 {
-		return nil
-	}
-	has, holders := st.sliceDevices(t)
-	if has+more <= most {
-		return nil
-	}
-	if more > most {
-		return status.New(status.ResourceExhausted, "tenant %s may have %s in slices, and this one needs %d: ask for "+
-			"fewer, or ask the cluster's operator for more", t.terms.Name, status.Count(most, "device"), more)
-	}
-	return status.New(status.ResourceExhausted, "tenant %s may have %s in slices and has %d, in those of %s; this one "+
-		"needs %d more: release a slice, or ask the cluster's operator for more", t.terms.Name,
-		status.Count(most, "device"), has, namesOf(holders), more)
+	byDevices(holders)
+	return holders
 }
 
 // beyondQuota returns the device on which a gang takes its tenant beyond its quota most, with the bytes that the tenant

@@ -15,7 +15,8 @@ type sliceWait struct {
 	s        *session
 	kept     bool // on disk, where the controller keeps facts
 	position int
-	holders  []*wire.Report_Holder // of the devices that it lacks
+	quota    int                   // its tenant's, if it waits for that; 0: for devices
+	holders  []*wire.Report_Holder // of the devices that it lacks, or of the quota
 	text     string                // the same for people
 }
 
@@ -28,11 +29,7 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 		return
 	}
 	r := st.requestFor(s, m)
-	err := st.maySlice(s.tenant, r.Want.Devices)
-	if err == nil {
-		err = st.layout.Ask(r)
-	}
-	if err != nil {
+	if err := st.layout.Ask(r); err != nil {
 		st.answer(s, m.Slice, nil, err)
 		return
 	}
@@ -45,7 +42,8 @@ func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request
 	owner, class := s.owns()
 	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
 		Priority: int(m.Priority), Asked: st.now, Until: st.now + int64(min(m.WaitMs, wire.LongestWait))*1e6,
-		Want: placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
+		Quota: s.tenant.terms.SliceDevices,
+		Want:  placement.Want{Devices: int(m.Devices), Island: m.Island, Kind: m.Kind, Exclusive: m.Exclusive}}
 	for _, n := range m.Topology[:min(len(m.Topology), placement.MaxDimensions+1)] { // one more, which is refused
 		r.Want.Topology = append(r.Want.Topology, int(n))
 	}
@@ -57,7 +55,7 @@ func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request
 func (s *session) owns() (owner string, class int) {
 	switch {
 	case s.tenant.terms.Name != "":
-		return "tenant " + s.tenant.terms.Name, int(s.tenant.terms.Class)
+		return s.tenant.owner(), int(s.tenant.terms.Class)
 	case s.user != "":
 		return "user " + s.user, 0
 	}
@@ -182,12 +180,13 @@ func (st *State) tellPlaces() {
 		}
 		r := all[st.tellNext]
 		st.tellNext++
-		if spent += weightOfPlace; len(r.Lacks()) > 0 {
+		w := st.asked[r]
+		if spent += weightOfPlace; r.IsBeyondQuota() {
+			spent += weightOfHolder * int64(len(w.s.tenant.sessions))
+		} else if len(r.Lacks()) > 0 {
 			spent += weightOfHolder * int64(len(st.sessions)*len(r.Lacks()))
 		}
-		w := st.asked[r]
-		w.holders = st.lacking(r)
-		text := wire.LacksText(w.holders)
+		text := st.findHolders(r)
 		if w.position == r.Position() && w.text == text {
 			continue
 		}
@@ -203,19 +202,58 @@ func (st *State) tellPlaces() {
 	}
 }
 
-// outOfTime is the error of a request whose wait has ended.
+// findHolders finds the sessions that have what a request waits for, and returns for people which these are.
+func (st *State) findHolders(r *placement.Request) (text string) {
+	w := st.asked[r]
+	if w.quota = 0; r.IsBeyondQuota() {
+		w.quota, w.holders = r.Quota, st.sliceHolders(w.s.tenant)
+	} else {
+		w.holders = st.lacking(r)
+	}
+	return wire.LacksText(st.sliceWait(r))
+}
+
+// sliceWaits returns the requests for slices that wait, for a report.
+func (st *State) sliceWaits() (all []*wire.Report_SliceWait) {
+	for _, r := range st.layout.Requests() {
+		all = append(all, st.sliceWait(r))
+	}
+	return all
+}
+
+func (st *State) sliceWait(r *placement.Request) *wire.Report_SliceWait {
+	w := st.asked[r]
+	report := &wire.Report_SliceWait{Session: r.Session, Slice: r.Number, Devices: uint32(r.Want.Devices),
+		Island: r.Want.Island, Kind: r.Want.Kind, Exclusive: r.Want.Exclusive, Priority: int32(r.Priority),
+		SinceMs: (st.now - r.Asked) / 1e6, LeftMs: (r.Until - st.now) / 1e6, Lacks: uint32(r.Lacks().Count()),
+		Tenant: w.s.tenant.terms.Name, Quota: uint32(w.quota), Holders: w.holders}
+	if report.LeftMs > wire.LongestWait/2 {
+		report.LeftMs = -1
+	}
+	return report
+}
+
+// outOfTime is the error of a request whose wait has ended, or that wants more than its tenant may have.
 func (st *State) outOfTime(r *placement.Request) error {
+	if r.Quota > 0 && r.Want.Devices > r.Quota {
+		return status.New(status.ResourceExhausted, "tenant %s may have %s in slices, and this one needs %d: ask for fewer, "+
+			"or ask the cluster's operator for a larger quota (slice-devices)", st.asked[r].s.tenant.terms.Name,
+			status.Count(r.Quota, "device"), r.Want.Devices)
+	}
 	what := "a slice of " + status.Count(r.Want.Devices, "device")
 	if r.Want.Exclusive {
 		what = "an exclusive slice of " + status.Count(r.Want.Devices, "device")
 	}
-	text := wire.LacksText(st.lacking(r))
-	if r.Until == r.Asked {
-		return status.New(status.ResourceExhausted, "%s was asked for: %s; pass wait= to wait for it in a queue, or ask for "+
-			"fewer devices", what, text)
+	text, or := st.findHolders(r), "or ask for fewer devices"
+	if r.IsBeyondQuota() {
+		or = "release a slice, or ask the cluster's operator for a larger quota (slice-devices)"
 	}
-	return status.New(status.ResourceExhausted, "%s did not come within %.4g s: %s; pass a longer wait=, or ask for "+
-		"fewer devices", what, float64(r.Until-r.Asked)/1e9, text)
+	if r.Until == r.Asked {
+		return status.New(status.ResourceExhausted, "%s was asked for: %s; pass wait= to wait for it in a queue, %s", what,
+			text, or)
+	}
+	return status.New(status.ResourceExhausted, "%s did not come within %.4g s: %s; pass a longer wait=, %s", what,
+		float64(r.Until-r.Asked)/1e9, text, or)
 }
 
 // changed records a slice that was granted or whose devices were chosen again.

@@ -26,6 +26,9 @@ type tenancy struct {
 	recent lately           // the same, of the last seconds
 }
 
+// owner is whose slices those of its sessions are, for core/placement.
+func (t *tenancy) owner() string { return "tenant " + t.terms.Name }
+
 // errNoTable is the answer to an operator who has a file of tenants read where there is none.
 var errNoTable = status.New(status.FailedPrecondition,
 	"the controller has no file of tenants; start it with --tenants FILE (pathways controller, pathways up)")
@@ -74,7 +77,9 @@ func (st *State) apply(table *tenant.Table) {
 		if terms.AtMost < 1 {
 			t.share.AtMost = terms.AtMost
 		}
+		st.layout.SetQuota(t.owner(), terms.SliceDevices)
 	}
+	st.serve = true
 	st.stir()
 }
 
@@ -174,8 +179,7 @@ func (st *State) tenantReports() (all []*wire.Report_Tenant) {
 			DeviceMemory: t.terms.DeviceMemory, HostMemory: t.terms.HostMemory,
 			MaxSliceDevices: uint32(t.terms.SliceDevices)}
 		if t.terms.SliceDevices > 0 {
-			n, _ := st.sliceDevices(t)
-			r.SliceDevices = uint32(n)
+			r.SliceDevices = uint32(st.layout.Owned(t.owner()))
 		}
 		if t.terms.DeviceMemory > 0 {
 			r.MostBytes = st.ledger.MostOf(&t.memory)

@@ -22,6 +22,13 @@ import (
 // its requests, and since a request that has waited for long enough comes before all that arrive, none stays behind
 // without end.
 //
+// # Quotas
+//
+// An owner's slices have at most Request.Quota devices together. What it does not have yet of that is for its requests
+// in the order of their turns. From the first one on that wants more, they wait for its slices to be released, or for
+// those requests: behind all others, and without keeping devices. So they cost other owners nothing, and small requests
+// of an owner do not keep its large ones waiting.
+//
 // # Why every request gets its devices
 //
 // A request that waits keeps devices for itself for a while: as many as it wants, those that are free, and of the
@@ -41,13 +48,15 @@ type Request struct {
 	Priority int    // among requests of the owner, MinPriority to MaxPriority
 	Asked    int64  // when, in nanoseconds
 	Until    int64  // when its wait ends; it does not wait if that is not after Asked
+	Quota    int    // of devices that the slices of the owner may have together; 0 is none; see SetQuota
 
 	granted  *Slice
 	err      error
 	owner    *owner
 	arrived  uint64
-	rank     int   // among those of its owner, as the last look found it
+	rank     int64 // among those of its owner, as the last look found it
 	standing int64 // of its owner, the same; the lowest comes first
+	beyond   bool  // its owner's quota, the same
 	position int   // 1 for the first of those that wait
 	keeps    Numbers
 	lacks    Numbers
@@ -78,6 +87,9 @@ const (
 	maxLooking = 8
 )
 
+// behindAll is more than the requests that one owner has in turns before those that wait for quotas.
+const behindAll = 1 << 40
+
 // queue is the requests that wait.
 type queue struct {
 	waiting []*Request // in the order of their turns as the last look found them; new ones at the end
@@ -96,12 +108,18 @@ func (r *Request) Position() int { return r.position }
 // Arrived orders requests that were asked at one time: the first of them has the lowest.
 func (r *Request) Arrived() uint64 { return r.arrived }
 
+// IsBeyondQuota reports whether a request waits until its owner's slices, or those of its requests that come first,
+// leave it enough of the quota.
+func (r *Request) IsBeyondQuota() bool { return r.beyond }
+
 // Lacks returns the devices that a waiting request wants and that others have. It is empty if the request is too
-// far behind to have looked for any, or those before it keep all. The caller must not change it.
+// far behind to have looked for any, those before it keep all, or it waits for its owner's quota. The caller must not
+// change it.
 func (r *Request) Lacks() Numbers { return r.lacks }
 
 // Result returns the slice of a request that Serve has ended, or why it cannot be met. Both are nil if its time passed
-// while others had the devices, which Lacks returns.
+// while others had the devices, which Lacks returns, or if it is beyond its owner's quota:
+// its time passed, or it never comes within it.
 func (r *Request) Result() (*Slice, error) { return r.granted, r.err }
 
 // Ask asks for a slice: devices from one island, if any has enough; there, those that the fewest slices and views of a
@@ -135,9 +153,24 @@ func (m *Map) Ask(r *Request) error {
 	q.arrived++
 	r.arrived, r.owner = q.arrived, m.owner(r.Owner)
 	r.owner.requests = append(r.owner.requests, r)
+	if r.Quota > 0 {
+		r.owner.order(max(q.looked, r.Asked)) // a look under way may come to it
+	}
 	m.holder(r.Session).requests[r.Number] = r
 	q.waiting = append(q.waiting, r)
 	return nil
+}
+
+// SetQuota changes the quota of an owner's requests.
+func (m *Map) SetQuota(owner string, quota int) {
+	o := m.owners[owner]
+	if o == nil {
+		return
+	}
+	for _, r := range o.requests {
+		r.Quota = quota
+	}
+	o.order(m.queue.looked)
 }
 
 // Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
@@ -159,26 +192,28 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 		r := q.waiting[q.at]
 		r.position = q.at + 1
 		late := r.Until <= now
-		if q.at >= maxLooking && !late {
+		waits := true
+		if r.beyond || q.at >= maxLooking && !late {
 			r.lacks = nil
 			q.keep(r, nil, now)
+			waits = r.Quota == 0 || r.Want.Devices <= r.Quota
+		} else {
+			if most--; most < 0 {
+				return ended, true
+			}
+			waits = !m.look(r, now, occupied, late)
+		}
+		if waits && !late {
 			q.at++
 			continue
 		}
-		if most--; most < 0 {
-			return ended, true
+		ended = append(ended, r)
+		rest := len(r.owner.requests) > 1
+		if m.remove(r); rest { // whose turns have changed
+			q.at = 0
+			m.order(now)
+			clear(q.next)
 		}
-		if m.look(r, now, occupied, late) || late {
-			ended = append(ended, r)
-			rest := len(r.owner.requests) > 1
-			if m.remove(r); rest { // whose turns have changed
-				q.at = 0
-				m.order(now)
-				clear(q.next)
-			}
-			continue
-		}
-		q.at++
 	}
 }
 
@@ -255,12 +290,9 @@ func (m *Map) Keeper(session uint32, began int64, devices []int) (keeper *Reques
 func (m *Map) order(now int64) {
 	q := &m.queue
 	for _, o := range m.owners {
-		slices.SortFunc(o.requests, func(a, b *Request) int {
-			return cmp.Or(cmp.Compare(b.urgency(now), a.urgency(now)), cmp.Compare(a.arrived, b.arrived))
-		})
-		for i, r := range o.requests {
-			r.rank = i
-			r.standing = -int64(r.Class)*(MaxGranted+1) + int64(min(o.devices, MaxGranted))
+		o.order(now)
+		for _, r := range o.requests {
+			r.standing = -int64(r.Class)*(MaxGranted+1) + int64(min(o.alone, MaxGranted))
 			if now-r.Asked >= patient {
 				r.standing = -1 << 62
 			}
@@ -270,6 +302,21 @@ func (m *Map) order(now int64) {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.standing, b.standing), cmp.Compare(a.Asked, b.Asked),
 			cmp.Compare(a.arrived, b.arrived))
 	})
+}
+
+// order sorts an owner's requests, and finds those that wait for its quota.
+func (o *owner) order(now int64) {
+	slices.SortFunc(o.requests, func(a, b *Request) int {
+		return cmp.Or(cmp.Compare(b.urgency(now), a.urgency(now)), cmp.Compare(a.arrived, b.arrived))
+	})
+	wants := o.devices
+	for i, r := range o.requests {
+		wants += r.Want.Devices
+		r.rank = int64(i)
+		if r.beyond = r.Quota > 0 && wants > r.Quota; r.beyond {
+			r.rank += behindAll
+		}
+	}
 }
 
 // urgency is a request's priority and what it has gained by waiting.

@@ -12,14 +12,18 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
-// Whatever is asked for, lost and begun: an exclusive slice is alone on its devices, the first that waits really cannot
-// be served, none waits longer than it may, and once no more is asked for, all are served. It makes no difference how
-// often others come between the looks.
+// Whatever is asked for, lost and begun: an exclusive slice is alone on its devices, no owner is granted a slice beyond
+// its quota, the first that waits really cannot be served, those that wait for a quota are behind all others, none
+// waits longer than it may, and once no more is asked for, all are served. It makes no difference how often others come
+// between the looks.
 func TestQueueProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := &clients{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[int]uint32{},
 			views: map[uint32]*View{}, class: map[string]int{"2": rapid.IntRange(-1, 1).Draw(t, "class")},
-			most: rapid.SampledFrom([]int{1, 3, math.MaxInt}).Draw(t, "most")}
+			quota: map[string]int{}, most: rapid.SampledFrom([]int{1, 3, math.MaxInt}).Draw(t, "most")}
+		for _, owner := range []string{"1", "2", "3"} {
+			q.quota[owner] = rapid.SampledFrom([]int{0, 0, 2, 5}).Draw(t, "quota")
+		}
 		workers := uint64(0)
 		join := func() {
 			workers++
@@ -36,7 +40,7 @@ func TestQueueProperties(t *testing.T) {
 			names := q.names()
 			q.served = false
 			switch event := rapid.SampledFrom([]string{"ask", "ask", "ask", "release", "release", "busy", "begin", "leave",
-				"join", "remap", "tick", "part"}).Draw(t, "event"); event {
+				"join", "remap", "tick", "quota", "part"}).Draw(t, "event"); event {
 			case "ask":
 				q.draw(t, i, session())
 			case "release":
@@ -63,6 +67,8 @@ func TestQueueProperties(t *testing.T) {
 				}
 			case "tick":
 				q.serve()
+			case "quota":
+				q.limit(fmt.Sprint(session()), rapid.IntRange(0, 6).Draw(t, "quota"))
 			case "part": // of a look
 				ended, more := q.Serve(q.now, q.occupied, 1)
 				if q.end(ended); more {
@@ -194,7 +200,7 @@ func (q *clients) check() {
 		}
 	}
 	for name, n := range owned {
-		if got := q.owners[name].devices; got != n {
+		if got := q.owners[name].alone; got != n {
 			q.t.Fatalf("owner %s has %d devices, and its slices %d", name, got, n)
 		}
 	}
@@ -210,6 +216,25 @@ func (q *clients) check() {
 	}
 	if len(q.Requests()) > 0 && q.served {
 		q.first(q.Requests()[0], exclusive, users, viewers)
+		q.beyond()
+	}
+}
+
+// beyond fails where other requests wait for their owners' quotas than those from the first on that would go beyond.
+func (q *clients) beyond() {
+	wants, behind := map[string]int{}, false
+	for _, r := range q.Requests() {
+		if wants[r.Owner] == 0 {
+			wants[r.Owner] = q.Owned(r.Owner)
+		}
+		wants[r.Owner] += r.Want.Devices
+		most := q.quota[r.Owner]
+		if beyond := most > 0 && wants[r.Owner] > most; beyond != r.IsBeyondQuota() || behind && !beyond ||
+			beyond && r.keeps != nil || most > 0 && r.Want.Devices > most {
+			q.t.Fatalf("%d.%d of %d devices waits for its owner's quota of %d, behind such a request, keeping %v: %t, %t",
+				r.Session, r.Number, r.Want.Devices, most, r.keeps, r.IsBeyondQuota(), behind)
+		}
+		behind = behind || r.IsBeyondQuota()
 	}
 }
 
@@ -235,6 +260,9 @@ func (q *clients) first(r *Request, exclusive map[Device]bool, users, viewers ma
 		}
 	}
 	fits := false
+	if r.IsBeyondQuota() {
+		return
+	}
 	for is, n := range of {
 		fits = fits || n >= r.Want.Devices
 		if free[is] >= r.Want.Devices && len(r.Want.Topology) == 0 {

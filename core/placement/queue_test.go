@@ -23,13 +23,14 @@ type clients struct {
 	busy     map[int]uint32   // the session that has arrays on a device, by its number in the whole cluster
 	views    map[uint32]*View // by session, where it is not the one of all
 	class    map[string]int   // by owner
+	quota    map[string]int   // the same
 	served   bool             // Serve has looked at all since the last event
 	most     int              // times that Serve looks, before others come in between
 }
 
 func newClients(t testing.TB, devices ...int) *clients {
 	q := &clients{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[int]uint32{},
-		views: map[uint32]*View{}, class: map[string]int{}, most: math.MaxInt}
+		views: map[uint32]*View{}, class: map[string]int{}, quota: map[string]int{}, most: math.MaxInt}
 	q.view = workers(t, &q.Map, devices...)
 	return q
 }
@@ -54,7 +55,7 @@ func (q *clients) ask(name string, wait int64, w Want) error {
 	session := uint32(name[0] - '0')
 	q.last++
 	r := &Request{Session: session, Number: q.last, View: cmp.Or(q.views[session], q.view), Want: w, Owner: name[:1],
-		Class: q.class[name[:1]], Asked: q.now, Until: q.now + wait}
+		Class: q.class[name[:1]], Quota: q.quota[name[:1]], Asked: q.now, Until: q.now + wait}
 	if i := strings.IndexByte(name, '!'); i >= 0 {
 		r.Priority = len(name) - i
 	}
@@ -87,6 +88,9 @@ func (q *clients) end(ended []*Request) {
 				delete(q.requests, name)
 				if s, _ := r.Result(); s != nil {
 					q.slices[name] = s
+					if most := q.quota[name[:1]]; most > 0 && q.Owned(name[:1]) > most {
+						q.t.Fatalf("owner %s has %d devices with %s, of %d", name[:1], q.Owned(name[:1]), name, most)
+					}
 				}
 			}
 		}
@@ -101,6 +105,13 @@ func (q *clients) release(name string) {
 		q.Cancel(r.Session, r.Number)
 		delete(q.requests, name)
 	}
+	q.serve()
+}
+
+// limit changes the quota of an owner.
+func (q *clients) limit(owner string, quota int) {
+	q.quota[owner] = quota
+	q.SetQuota(owner, quota)
 	q.serve()
 }
 
@@ -159,6 +170,35 @@ func TestExclusiveSlicesWaitForDevices(t *testing.T) {
 	q.release("3a")
 	q.ask("1b", 0, alone(4))
 	q.expect("", "1b", "[0 1 2 3]")
+}
+
+// What an owner may have is for its requests in their order, and what waits for that keeps nothing from others.
+func TestRequestsWaitForQuotas(t *testing.T) {
+	q := newClients(t, 8)
+	q.quota["1"] = 3
+	q.ask("1a", 0, alone(2))
+	q.ask("1b", long, alone(3))
+	q.ask("1c", long, alone(1))
+	q.ask("1d", 0, alone(1)) // 1b comes first
+	q.ask("1e", long, alone(4))
+	q.ask("2a", 0, alone(6))
+	q.ask("2b", long, alone(1))
+	q.expect("2b 1b 1c", "1a", "[0 1]", "1d", "", "1e", "", "2a", "[2 3 4 5 6 7]")
+	q.release("2a")
+	q.expect("1b 1c", "2b", "[2]")
+	q.release("1a")
+	q.expect("1c", "1b", "[3 4 5]")
+	q.limit("1", 4)
+	q.expect("", "1c", "[0]")
+	q.limit("1", 2)
+	q.ask("1f", long, alone(1))
+	q.release("1b")
+	q.expect("", "1c", "[0]", "1f", "[1]")
+	// A quota that becomes too small for what waits ends that.
+	q.ask("1g", long, alone(2))
+	q.ask("1h", long, alone(1))
+	q.limit("1", 1)
+	q.expect("1h", "1g", "")
 }
 
 func TestOneSlowRequestKeepsWhatItReserved(t *testing.T) {

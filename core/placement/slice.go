@@ -82,10 +82,11 @@ func (m *Map) drop(session uint32) {
 	}
 }
 
-// owner is whose exclusive devices count together.
+// owner is whose devices count together.
 type owner struct {
 	name     string
-	devices  int // in exclusive slices
+	devices  int // in slices
+	alone    int // in exclusive slices
 	requests []*Request
 }
 
@@ -100,6 +101,14 @@ func (m *Map) owner(name string) *owner {
 		m.owners[name] = o
 	}
 	return o
+}
+
+// Owned returns how many devices the slices of an owner have.
+func (m *Map) Owned(owner string) int {
+	if o := m.owners[owner]; o != nil {
+		return o.devices
+	}
+	return 0
 }
 
 // disown forgets an owner that has nothing any more.
@@ -247,16 +256,12 @@ func (m *Map) Slices(session uint32) []*Slice {
 	return out
 }
 
-// Granted returns the number of devices that a session's slices have, and that its requests wait for.
-func (m *Map) Granted(session uint32) (has, wants int) {
-	mine := m.holders[session]
-	if mine == nil {
-		return 0, 0
+// Granted returns the number of devices that a session's slices have.
+func (m *Map) Granted(session uint32) (devices int) {
+	if mine := m.holders[session]; mine != nil {
+		return mine.devices
 	}
-	for _, r := range mine.requests {
-		wants += r.Want.Devices
-	}
-	return mine.devices, wants
+	return 0
 }
 
 // Holders returns the sessions that have slices, sorted.
@@ -306,6 +311,7 @@ func (m *Map) count(s *Slice, by int32) {
 	h := m.holders[s.Session]
 	h.devices += int(by) * len(s.Devices)
 	h.stale = true
+	s.owner.devices += int(by) * len(s.Devices)
 	s.each(func(number int) {
 		l := &m.loads[number]
 		l.granted += by
@@ -318,7 +324,7 @@ func (m *Map) count(s *Slice, by int32) {
 	})
 	if s.Want.Exclusive {
 		m.exclusive += int(by)
-		s.owner.devices += int(by) * len(s.Devices)
+		s.owner.alone += int(by) * len(s.Devices)
 	}
 }
 

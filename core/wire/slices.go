@@ -32,16 +32,18 @@ var inWords = map[string]string{
 // namesHolders is how many holders of devices a sentence names.
 const namesHolders = 3
 
-// LacksText returns, for people, which sessions have the devices that a request for a slice lacks.
-func LacksText(holders []*Report_Holder) string {
-	if len(holders) == 0 {
-		return "devices are reserved for requests that come before it"
-	}
+// LacksText returns, for people, which sessions have the devices that a request for a slice lacks, or its tenant's
+// quota.
+func LacksText(w *Report_SliceWait) string {
 	var parts []string
-	for i, h := range holders {
+	has := uint32(0)
+	for i, h := range w.Holders {
+		has += h.Devices
 		if i == namesHolders {
-			parts = append(parts, fmt.Sprintf("others are used by %s more", status.Count(len(holders)-i, "session")))
-			break
+			parts = append(parts, fmt.Sprintf("others are used by %s more", status.Count(len(w.Holders)-i, "session")))
+		}
+		if i >= namesHolders {
+			continue
 		}
 		are := "are"
 		if h.Devices == 1 {
@@ -50,5 +52,15 @@ func LacksText(holders []*Report_Holder) string {
 		parts = append(parts, fmt.Sprintf("%d %s %s %s", h.Devices, are, inWords[h.How],
 			Owner(h.Session, h.Client, h.User, h.Host)))
 	}
-	return strings.Join(parts, "; ")
+	if w.Quota == 0 {
+		if len(parts) == 0 {
+			return "devices are reserved for requests that come before it"
+		}
+		return strings.Join(parts, "; ")
+	}
+	if has+w.Devices <= w.Quota {
+		parts = append(parts, "requests of it that come first want the rest")
+	}
+	return fmt.Sprintf("tenant %s may have %s in slices, and has %d: %s", w.Tenant, status.Count(w.Quota, "device"), has,
+		strings.Join(parts, "; "))
 }

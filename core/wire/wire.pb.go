@@ -10058,7 +10058,9 @@ type Report_SliceWait struct {
 	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
 	LeftMs        int64                  `protobuf:"varint,9,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"` // until it is given up; -1 is never
 	Lacks         uint32                 `protobuf:"varint,10,opt,name=lacks,proto3" json:"lacks,omitempty"`                // devices that others have, of those that are reserved for it
-	Holders       []*Report_Holder       `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`             // of these; none if it is too far behind to have reserved any
+	Holders       []*Report_Holder       `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`             // of these, or of the quota; none if it is too far behind to have reserved any
+	Tenant        string                 `protobuf:"bytes,12,opt,name=tenant,proto3" json:"tenant,omitempty"`               // whose it is; "" is none
+	Quota         uint32                 `protobuf:"varint,13,opt,name=quota,proto3" json:"quota,omitempty"`                // if not 0, it waits for its tenant's quota, of so many devices in slices
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10168,6 +10170,20 @@ func (x *Report_SliceWait) GetHolders() []*Report_Holder {
 		return x.Holders
 	}
 	return nil
+}
+
+func (x *Report_SliceWait) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Report_SliceWait) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
 }
 
 // What happened in the cluster, for people and their monitoring.
@@ -11162,7 +11178,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xe9%\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x97&\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11327,7 +11343,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Slice\x12\x14\n" +
 	"\x05slice\x18\x01 \x01(\x04R\x05slice\x12-\n" +
 	"\adevices\x18\x02 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x1c\n" +
-	"\texclusive\x18\x03 \x01(\bR\texclusive\x1a\xbd\x02\n" +
+	"\texclusive\x18\x03 \x01(\bR\texclusive\x1a\xeb\x02\n" +
 	"\tSliceWait\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x14\n" +
 	"\x05slice\x18\x02 \x01(\x04R\x05slice\x12\x18\n" +
@@ -11340,7 +11356,9 @@ const file_wire_proto_rawDesc = "" +
 	"\aleft_ms\x18\t \x01(\x03R\x06leftMs\x12\x14\n" +
 	"\x05lacks\x18\n" +
 	" \x01(\rR\x05lacks\x126\n" +
-	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xfc\x01\n" +
+	"\aholders\x18\v \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x12\x16\n" +
+	"\x06tenant\x18\f \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05quota\x18\r \x01(\rR\x05quota\x1a\xfc\x01\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x12\n" +

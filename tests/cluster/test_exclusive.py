@@ -191,8 +191,8 @@ def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
             assert "UNAVAILABLE" in line(lost)
             until("a request to go with its client's connection", lambda: waiting() == [3])
             last = waits("ada", 3, 5)
-            # The file changes meanwhile: first to a quota below what is held, then without the tenant.
-            tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 1')
+            # The file changes meanwhile: first to a quota that is held already, then without the tenant.
+            tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 2')
             command("tenants", "apply", "--dir", str(cluster.dir))
             assert (holding(), waiting()) == ([1], [3, 5])
             tenants("")

@@ -160,7 +160,9 @@ function showTables(report) {
     report.slice_waits.map((q, i) => [i + 1, sessionName(q),
       [`${q.devices} ${q.devices > 1 ? "devices" : "device"}`, q.exclusive ? "exclusive" : "", q.island, q.kind]
         .filter(x => x).join(", "), q.priority, time(q.since_ms), q.left_ms < 0 ? "–" : time(q.since_ms + q.left_ms),
-      q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") || "those of requests before it"]));
+      (q.quota ? `its tenant's quota of ${q.quota} devices in slices: ` : "") +
+        q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") ||
+        "those of requests before it"]));
   table("waits", [["worker"], ["what its devices wait for"]],
     all.flatMap(w => w.last.waits.map(text => [w.process.name, text]).concat(
       w.last.more_waits ? [[w.process.name, `and ${w.last.more_waits} more`]] : [])));
