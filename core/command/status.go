@@ -108,19 +108,7 @@ func (p *program) show(r *wire.Report, address string) error {
 		fmt.Fprintf(p.out, "%s. Until then, it does not know what they have.\n\n", wire.Clean(r.Waits))
 	}
 	w := p.table()
-	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD")
-	for i, k := range r.EachWorker() {
-		kind := ""
-		if len(k.Devices) > 0 {
-			kind = k.Devices[0].Kind
-		}
-		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\n", i.Name, i.Platform, k.Process.GetName(), len(k.Devices),
-			kind,
-			size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, wire.Age(k.SilentMs))
-	}
-	if len(r.Islands) == 0 {
-		fmt.Fprintln(w, "no workers yet")
-	}
+	showWorkers(w, r)
 	showSupervisor(w, r.Supervisor)
 	fmt.Fprintln(w)
 	if len(r.Tenants) > 0 {
@@ -150,15 +138,32 @@ func (p *program) show(r *wire.Report, address string) error {
 	return w.Flush()
 }
 
+// showWorkers prints the islands and their workers.
+func showWorkers(w io.Writer, r *wire.Report) {
+	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION")
+	for i, k := range r.EachWorker() {
+		kind := ""
+		if len(k.Devices) > 0 {
+			kind = k.Devices[0].Kind
+		}
+		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\t%s\n", i.Name, i.Platform, k.Process.GetName(),
+			len(k.Devices), kind, size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, wire.Age(k.SilentMs),
+			stateOf(k.Link))
+	}
+	if len(r.Islands) == 0 {
+		fmt.Fprintln(w, "no workers yet")
+	}
+}
+
 // showSessions prints the sessions, if there are any.
 func showSessions(w io.Writer, r *wire.Report) {
 	head, tenant := tenantsColumn(r)
 	rows := section{w, "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY" +
-		"\tDEVICE TIME\tAGE" + head + "\n"}
+		"\tDEVICE TIME\tAGE\tCONNECTION" + head + "\n"}
 	for _, s := range r.Sessions {
-		rows.printf("%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
+		rows.printf("%d\t%s\t%s\t%s\t%d%s\t%d\t%s\t%s\t%d\t%d\t%v\t%v\t%s%s\n", s.Session, s.Name, cmp.Or(s.User, "?"),
 			cmp.Or(s.Host, "?"), len(s.Bytes), platformOf(r, s), s.Objects, size(sum(s.Bytes)), size(s.HostBytes),
-			s.Programs, s.UnderWay, deviceTime(s.DeviceNs), wire.Age(s.AgeMs), tenant(s))
+			s.Programs, s.UnderWay, deviceTime(s.DeviceNs), wire.Age(s.AgeMs), stateOf(s.Link), tenant(s))
 	}
 }
 
@@ -342,6 +347,18 @@ func showRefused(w io.Writer, r *wire.Report) {
 	}
 }
 
+// stateOf says in a word or two whether there is a connection to the controller, and when it broke last. A process
+// without a lease, whose l is nil, is lost with its connection, so it has one.
+func stateOf(l *wire.Report_Link) string {
+	switch {
+	case l.GetCutMs() > 0:
+		return fmt.Sprintf("none for %v", wire.Age(l.CutMs))
+	case l.GetCuts() > 0:
+		return fmt.Sprintf("up, broke %v ago", wire.Age(l.LastMs))
+	}
+	return "up"
+}
+
 // broken is a connection that has broken.
 type broken interface {
 	GetCuts() uint64
@@ -361,7 +378,7 @@ func (s *section) link(whose string, l broken, without string) {
 		l.GetWhy())
 }
 
-// showLinks prints the connections to the controller that have broken and were kept, if any.
+// showLinks prints how often and why connections to the controller have broken that were kept, if any.
 func showLinks(w io.Writer, r *wire.Report) {
 	rows := section{w, "\nWORKER OR SESSION\tCONNECTION TO THE CONTROLLER\tBROKE\tLAST\tWHY\n"}
 	show := func(who string, l *wire.Report_Link) {

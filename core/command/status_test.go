@@ -182,6 +182,26 @@ func TestShowLinks(t *testing.T) {
 	shows(t, showLinks, &wire.Report{}, "")
 }
 
+// The lists of workers and sessions say of each connection whether it is up, and when it broke last.
+func TestShowSaysTheStateOfEachConnection(t *testing.T) {
+	r := &wire.Report{
+		Islands: []*wire.Report_Island{{Name: "a", Platform: "cpu", Workers: []*wire.Report_Worker{
+			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000}},
+			{Process: &wire.Process{Name: "w1"}, Link: &wire.Report_Link{LeaseMs: 10_000}},
+			{Process: &wire.Process{Name: "w2"}}}}},
+		Sessions: []*wire.Report_SessionReport{{Name: "train", Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 2,
+			LastMs: 60_000, BackMs: 12}}},
+	}
+	want := "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\n" +
+		"a (cpu)\tw0\t0 × \t0 B\t0\t0\t0s ago\tnone for 3s\n" +
+		"a (cpu)\tw1\t0 × \t0 B\t0\t0\t0s ago\tup\n" +
+		"a (cpu)\tw2\t0 × \t0 B\t0\t0\t0s ago\tup\n"
+	shows(t, showWorkers, r, want)
+	want = "SESSION\tCLIENT\tUSER\tHOST\tDEVICES\tOBJECTS\tMEMORY\tHOST MEMORY\tPROGRAMS\tUNDER WAY\tDEVICE TIME\tAGE" +
+		"\tCONNECTION\n0\ttrain\t?\t?\t0\t0\t0 B\t0 B\t0\t0\t0s\t0s\tup, broke 1m0s ago\n"
+	shows(t, showSessions, r, want)
+}
+
 // Connections between workers, and to clients, that broke are shown with their state, those of two workers once.
 func TestShowPeerLinks(t *testing.T) {
 	broke := func(process uint64, name string) *wire.PeerLink {
