@@ -129,8 +129,8 @@ def test_unix_links_are_made_again():
             client.end()
 
 
-# Each round adds to an array on all devices, in place, and calls a function of this process in order. So a computation
-# or a call that is lost or runs twice shows.
+# Each round adds to an array on all devices, in place, and calls a function of this process in order, whose argument
+# and result are blocks of their own. So a computation or a call that is lost or runs twice shows.
 COUNTS = """
 import sys
 import jax, numpy as np
@@ -139,8 +139,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 devices = jax.devices()
 s = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
 step = jax.jit(lambda a: a + 1, donate_argnums=0, out_shardings=s)
+block = jax.ShapeDtypeStruct((64 * 1024,), np.int32)
 calls = []
-call = jax.jit(lambda n: io_callback(lambda n: calls.append(int(n)), None, n, ordered=True))
+
+def record(n):
+    assert np.all(n == n[0])
+    calls.append(int(n[0]))
+    return -n
+
+call = jax.jit(lambda n: io_callback(record, block, n, ordered=True))
 a, steps = jax.device_put(np.zeros(len(devices) * 1024, dtype=np.float32), s), 0
 for line in sys.stdin:
     for i in range(1500):
@@ -148,8 +155,9 @@ for line in sys.stdin:
         steps += 1
         if i % 20 == 0:
             b = jax.device_put(np.full(len(devices) * 1024, i, dtype=np.float32), s)
-            call(jax.device_put(np.int32(steps), devices[0]))
+            answer = call(jax.device_put(np.full(block.shape, steps, dtype=np.int32), devices[0]))
             assert np.all(np.asarray(b) == i)
+            assert np.all(np.asarray(answer) == -steps)
     jax.effects_barrier()
     counts = np.asarray(a)
     assert np.all(counts == steps), (counts.min(), counts.max(), steps)
@@ -158,8 +166,10 @@ for line in sys.stdin:
 """
 
 
-def test_leases_outlive_connections_to_the_controller(tmp_path):
-    """With --lease, connections of a client and workers to the controller are closed under load, again and again."""
+def test_operations_and_callbacks_run_once_while_connections_are_cut(tmp_path):
+    """With --lease, connections of a client and workers to the controller, and of the client to the workers, are closed
+    under load, again and again.
+    """
     address = f"tcp:127.0.0.1:{free_port()}"
     env = {"PATHWAYS_TOKEN": "open sesame"}
     at = ("--address", address, "--listen", "tcp:127.0.0.1:0", "--devices", "2", "--dir", str(tmp_path))
@@ -170,12 +180,13 @@ def test_leases_outlive_connections_to_the_controller(tmp_path):
         with Rounds(address, env=env, source=COUNTS) as client:
             client.begin()
             client.end()
-            ends = [client.process.pid, *(w.pid for w in workers)]
-            broken, turn = [0] * len(ends), 0
+            own = [client.process.pid, *(w.pid for w in workers)]
+            pairs = [*((leader.pid, end) for end in own), *((client.process.pid, w.pid) for w in workers)]
+            broken, turn = [0] * len(pairs), 0
             for _ in range(40):
                 client.begin()
-                while not client.has_ended(seconds=0.05):
-                    broken[turn % 3] += break_tcp(leader.pid, ends[turn % 3])
+                while not client.has_ended(seconds=0.03):
+                    broken[turn % len(pairs)] += break_tcp(*pairs[turn % len(pairs)])
                     turn += 1
                 client.end()
                 if min(broken) > 5:
