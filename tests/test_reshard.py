@@ -305,6 +305,31 @@ def test_device_put_reads_nothing_on_the_host(devices):
     assert [bits(y) for y in results] == [bits(x)] * len(results)
 
 
+def test_device_put_of_a_tree_whose_leaves_move_in_many_ways(devices):
+    rows, columns = (NamedSharding(mesh(devices, 8), spec) for spec in (P("a"), P(None, "a")))
+    few = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
+    one = SingleDeviceSharding(devices[2])
+    leaves = [
+        (put((8, 8), rows), columns),
+        (put((8, 8), rows), rows),  # stays
+        (put((16, 8), rows), few),
+        (values((8, 8), "int32"), few),  # comes from the host
+        (put((8, 8), one), columns),
+        (put((8, 8), rows, "int8").astype("int4"), columns),
+        (jax.random.split(jax.device_put(jax.random.key(3), NamedSharding(few.mesh, P())), 8), rows),
+        (put((24, 8), few), one),
+        (put((8, 8), few), NamedSharding(mesh(devices, 4), P(None, "a"))),  # is cut the same way elsewhere
+    ]
+    tree, to = ({str(i): leaf[k] for i, leaf in enumerate(leaves)} for k in range(2))
+    for _ in range(3):
+        for i, x in jax.device_put(tree, to).items():
+            assert x.sharding == to[i] and x.committed
+            if i == "6":
+                x, tree[i] = jax.random.key_data(x), jax.random.key_data(leaves[6][0])
+            assert x.dtype == tree[i].dtype and bits(x) == bits(tree[i]), i
+        tree["6"] = leaves[6][0]
+
+
 @pytest.mark.sizes
 def test_arguments_that_lie_otherwise_are_not_read_on_the_host(devices):
     x = put((8, 8), NamedSharding(mesh(devices, 8), P("a")))
@@ -397,10 +422,11 @@ def test_error_of_the_source_reaches_what_reads_it(devices):
                 later.block_until_ready()
     moved(x, four)
     rows = NamedSharding(mesh(devices, 8), P("a"))
-    good, failed = pathways.reshard([x, bad], rows)
-    assert bits(good) == bits(x)
-    with pytest.raises(RuntimeError, match="Out of memory"):
-        failed.block_until_ready()
+    for move in (pathways.reshard, jax.device_put, jax.device_put):  # from the second time on by one message
+        good, failed = move([x, bad], rows)
+        assert bits(good) == bits(x)
+        with pytest.raises(RuntimeError, match="Out of memory"):
+            failed.block_until_ready()
 
 
 def test_refusals(devices):
@@ -463,13 +489,15 @@ def test_one_entry_into_go_a_move(devices):
 
 @pytest.mark.sizes
 @pytest.mark.skipif(not os.environ.get("PATHWAYS_TEST_ADDRESS"), reason="of clusters: here each move is a call of Go")
-def test_a_tree_moves_by_one_entry_into_go(devices):
+@pytest.mark.parametrize("move", [pathways.reshard, jax.device_put])
+def test_a_tree_moves_by_one_entry_into_go(devices, move):
     tree = [put((8, 8), NamedSharding(mesh(devices, 8), P("a")))] * 32
     target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
-    jax.block_until_ready(pathways.reshard(tree, target))
-    before = pathways.stats()
-    jax.block_until_ready(pathways.reshard(tree, target))
-    assert pathways.stats()["go_entries"] - before["go_entries"] <= 4
+    for _ in range(2):
+        jax.block_until_ready(move(tree, target))
+    before = count("go_entries")
+    jax.block_until_ready(move(tree, target))
+    assert count("go_entries") - before <= 4
 
 
 # --- the C API ---

@@ -9,11 +9,13 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
 - `jax._src.dispatch.runtime_tokens`: the tokens of ordered effects, which `clear_backends` waits for.
 - `jax._src.array.shard_sharded_device_array_slow_path`: the function by which JAX reads an array on the host to change
   its sharding. Without it, moves take the stock way.
-- `jax._src.interpreters.pxla`: `shard_arg_handlers` and `batched_device_put`, by which JAX brings arrays to other
-  devices; `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call; and, for what was
-  compiled ahead, `MeshExecutable.create_cpp_call` and `_in_shardings`, and `jax._src.stages.Compiled.call`. They are
-  replaced where a script has devices of several platforms. Without the last ones, C++ moves arrays that were never
-  placed, by reading them on the host.
+- `jax._src.interpreters.pxla.shard_arg_handlers`: by type, the functions by which JAX brings the arrays of a call to
+  their shardings. That of arrays calls the one above for one array after the other, and only lists what it returns.
+- `jax._src.interpreters.pxla.batched_device_put`, by which JAX brings shards to other devices;
+  `jax._src.pjit._get_fastpath_data`, which says what its C++ needs to repeat a call; and, for what was compiled ahead,
+  `MeshExecutable.create_cpp_call` and `_in_shardings`, and `jax._src.stages.Compiled.call`. They are replaced where a
+  script has devices of several platforms. Without the last ones, C++ moves arrays that were never placed, by reading
+  them on the host.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
@@ -141,16 +143,23 @@ def replace_compile_mpmd(make: Callable[[Callable[..., Any]], Callable[..., Any]
 # --- arrays ---
 
 
-def replace_slow_path(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces the function by which JAX reads an array on the host to change its sharding by make(that function).
+def replace_moves(one: Callable[..., Any], call: Callable[..., Any]) -> None:
+    """Replaces two functions of JAX by what is made of them.
+
+    one: of the function that reads an array on the host to change its sharding.
+    call: of the function that brings arrays to their shardings, and calls the first for those that need it. A call of
+      jax.device_put is one of this, whatever the number of its arrays.
 
     It does nothing the second time, or if this version of JAX has no such function.
     """
     from jax._src import array
+    from jax._src.interpreters import pxla
 
     stock = getattr(array, SLOW_PATH, None)
     if stock is not None and not hasattr(stock, "__wrapped__"):
-        setattr(array, SLOW_PATH, functools.wraps(stock)(make(stock)))
+        setattr(array, SLOW_PATH, functools.wraps(stock)(one(stock)))
+        stock = pxla.shard_arg_handlers[array.ArrayImpl]
+        pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(call(stock))
 
 
 def replace_puts(
@@ -188,10 +197,11 @@ def replace_puts(
 
         return make
 
-    stock = pxla.shard_arg_handlers[array.ArrayImpl]
-    if not hasattr(stock, "__wrapped__"):
+    put = pxla.batched_device_put
+    if not hasattr(put, "__wrapped__"):
+        pxla.batched_device_put = functools.wraps(put)(batched_put(put))
+        stock = pxla.shard_arg_handlers[array.ArrayImpl]
         pxla.shard_arg_handlers[array.ArrayImpl] = functools.wraps(stock)(shard_args(stock))
-        pxla.batched_device_put = functools.wraps(pxla.batched_device_put)(batched_put(pxla.batched_device_put))
         if data := getattr(pjit, "_get_fastpath_data", None):
             pjit._get_fastpath_data = functools.wraps(data)(fastpath_data(data))
         if call := getattr(pxla.MeshExecutable, "create_cpp_call", None):

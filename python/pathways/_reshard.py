@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -207,21 +208,57 @@ def reshard(x: Any, target: Any) -> jax.Array:
     return way(x, target)(x)
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Stands in the list of a call's results for an array that moves together with others of the call."""
+
+    x: jax.Array
+    way: Callable[[jax.Array], jax.Array]
+
+
 def install() -> None:
     """Makes JAX move arrays through the library wherever it would read them on the host to change their sharding.
 
-    JAX does so in one function, which device_put() uses, and calls whose arguments need another sharding. If a version
-    of JAX lacks that function, device_put() is as slow as in stock JAX, and reshard() is not.
+    JAX does so in one function, which device_put() uses, and calls whose arguments need another sharding. It calls that
+    once per array; those of one call move together. If a version of JAX lacks that function, device_put() is as slow as
+    in stock JAX, and reshard() is not.
     """
 
-    def make(stock):
+    def one(stock):
         def moved(x, devices, indices, sharding):
             route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
-            return stock(x, devices, indices, sharding) if route is None else route(x)
+            if route is None:
+                return stock(x, devices, indices, sharding)
+            return _Later(x, route) if getattr(_local, "several", False) else route(x)
 
         return moved
 
-    _private.replace_slow_path(make)
+    def call(stock):
+        def moved(xs, *rest):
+            before = getattr(_local, "several", False)  # of a call that this one is a part of
+            _local.several = len(xs) > 1
+            try:
+                made = list(stock(xs, *rest))
+            finally:
+                _local.several = before
+            later = [i for i, x in enumerate(made) if isinstance(x, _Later)]
+            if later:
+                for i, x in zip(later, _move_all([(made[i].way, made[i].x) for i in later]), strict=True):
+                    made[i] = x
+            return made
+
+        return moved
+
+    _private.replace_moves(one, call)
+
+
+def _move_all(moves: Sequence[tuple[Callable[[jax.Array], jax.Array], jax.Array]]) -> Sequence[jax.Array]:
+    """Moves the arrays of a call, each in its way."""
+    if len(moves) < 2:
+        return [way(x) for way, x in moves]
+    from pathways import _together  # slow to import, and may not be needed
+
+    return _together.move(moves)
 
 
 def cross() -> None:
@@ -230,19 +267,24 @@ def cross() -> None:
     JAX itself would read them on the host: its clients know nothing of each other.
     """
 
-    def over(x, sharding):
-        """Returns the array on the devices of a sharding if these are of another platform, or else as it is."""
+    def route(x, sharding):
+        """Returns the way of an array to the devices of a sharding if these are of another platform."""
         if not isinstance(x, jax.Array) or not _crosses(x.sharding, sharding):
-            return x
-        route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
-        return x if route is None else route(x)
+            return None
+        return _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, sharding)
+
+    def over(xs, shardings):
+        """Returns arrays, those that come from another platform on the devices of their shardings."""
+        ways = list(map(route, xs, shardings))
+        made = iter(_move_all([(way, x) for way, x in zip(ways, xs, strict=True) if way is not None]))
+        return [x if way is None else next(made) for way, x in zip(ways, xs, strict=True)]
 
     def shard_args(stock):
-        return lambda xs, shardings, *rest: stock(list(map(over, xs, shardings)), shardings, *rest)
+        return lambda xs, shardings, *rest: stock(over(xs, shardings), shardings, *rest)
 
     def batched_put(stock):
         def put(aval, sharding, xs, devices, *rest, **named):
-            xs = [over(x, SingleDeviceSharding(device)) for x, device in zip(xs, devices, strict=True)]
+            xs = over(xs, list(map(SingleDeviceSharding, devices)))
             return stock(aval, sharding, xs, devices, *rest, **named)
 
         return put
