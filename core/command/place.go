@@ -173,10 +173,11 @@ func (c place) missing() error {
 	if err != nil || i < 0 || all[i].isAlive() {
 		return nil
 	}
-	isSupervised, others := false, 0
+	isSupervised, wasSupervised, others := false, false, 0
 	for _, q := range all {
 		switch {
 		case !q.isAlive():
+			wasSupervised = wasSupervised || q.Name == supervisorName
 		case q.Name == supervisorName:
 			isSupervised = true
 		default:
@@ -187,6 +188,11 @@ func (c place) missing() error {
 	case isSupervised:
 		return status.New(status.Unavailable, "the controller of cluster %q has ended, and its supervisor starts it again; "+
 			"try again in a few seconds, or see %s", c.cluster, c.path(supervisorName+".log"))
+	case others > 0 && wasSupervised:
+		return status.New(status.Unavailable, "the controller and the supervisor of cluster %q have died, and left %s "+
+			"behind; start both again with `pathways up --dir %[3]s --cluster %[4]s`, or end what is left with "+
+			"`pathways down --dir %[3]s --cluster %[4]s`", c.cluster, status.Count(others, "process"), filepath.Dir(c.dir),
+			c.cluster)
 	case others > 0:
 		return status.New(status.Unavailable, "the controller of cluster %q has ended, and left %s behind; "+
 			"start it again with `pathways %s`, or end what is left with `pathways down --dir %s --cluster %s`", c.cluster,

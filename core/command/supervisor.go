@@ -22,7 +22,7 @@ import (
 // A supervisor is a process that `pathways up` leaves behind, and that restarts the
 // cluster's controller and workers when they die (restarts decides when). It has no state that the cluster
 // needs: it finds the processes in the cluster's list, and if it is killed, all others
-// continue.
+// continue, and the next `pathways up` leaves another one (takeOver).
 //
 // It ends
 //   - at SIGTERM, which `pathways down` sends before it ends the others;
@@ -68,18 +68,19 @@ func (p *program) supervisor() *cobra.Command {
 	return cmd
 }
 
-// leave starts the supervisor of a cluster whose processes run.
-func (p *program) leave(s settings, c place) error {
+// leave starts the supervisor of a cluster whose processes run. First tells it from one that takes another's place.
+func (p *program) leave(s settings, c place, first bool) (process, error) {
 	q, err := p.launch(c, supervisorName,
-		[]string{supervision, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")}, true)
+		[]string{supervision, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")}, first)
 	if err != nil {
-		return err
+		return process{}, err
 	}
 	all, err := c.listed()
 	if err != nil {
-		return err
+		return process{}, err
 	}
-	return c.keep(append(all, q))
+	all = slices.DeleteFunc(all, func(q process) bool { return q.Name == supervisorName })
+	return q, c.keep(append(all, q))
 }
 
 // vigil is a supervisor at work.

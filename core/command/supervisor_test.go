@@ -111,6 +111,23 @@ func TestWorkerIsStartedAgain(t *testing.T) {
 	s.end(now)
 }
 
+// Up leaves another supervisor where the first has died, which starts again what died meanwhile, and is the only one.
+func TestUpTakesOverFromADeadSupervisor(t *testing.T) {
+	s := newSupervised(t)
+	before := s.list()
+	before[supervisorName].signal(syscall.SIGKILL)
+	s.end(map[string]process{supervisorName: before[supervisorName]})
+	before[controllerName].signal(syscall.SIGKILL)
+	s.end(map[string]process{controllerName: before[controllerName]})
+	s.run("status").ends(t, ExitFailed, "start both again with `pathways up")
+	s.run("up").ends(t, ExitSuccess, "had died")
+	s.replaced(before, controllerName)
+	s.says("restarts processes that die", "(sim)  worker-0", "(sim)  worker-1")
+	now := s.kept(before, "worker-0", "worker-1")
+	s.run("up").ends(t, ExitFailed, "is already up (4 processes)")
+	s.kept(now, supervisorName)
+}
+
 // A controller that dies under up is started again, and workers are in its cluster. Who follows its events goes on.
 func TestControllerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t)

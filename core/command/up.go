@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,7 +40,8 @@ func (p *program) up() *cobra.Command {
 		Short: "start a cluster on this machine",
 		Long: `Starts a controller and workers on this machine, waits until they are ready, and returns. Unless --no-restart is
 given, it leaves a supervisor process behind, which restarts processes that die. ` + "`pathways status`" + ` shows it,
-and ` + "`pathways down`" + ` ends it with the other processes.
+and ` + "`pathways down`" + ` ends it with the other processes. If the cluster is up and its supervisor has died, starts
+another one, and nothing else: the new supervisor restarts what has died meanwhile, and all processes keep their options.
 
 A script survives a broken connection to the controller, and a restart of the controller, if there is a connection
 again within the ten seconds of --lease: its calls wait, and nothing is lost. With --lease 0 its session ends.
@@ -82,6 +84,11 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	if err := c.directory().Make(); err != nil {
 		return err
 	}
+	if len(command) == 0 && !s.flag("no-restart") {
+		if taken, err := p.takeOver(s, c); taken || err != nil {
+			return err
+		}
+	}
 	if err := c.isDown(); err != nil {
 		return err
 	}
@@ -90,7 +97,7 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	report, err := p.start(ctx, s, c, crews)
 	if err == nil && !s.flag("no-restart") {
-		err = p.leave(s, c)
+		_, err = p.leave(s, c, true)
 	}
 	if err != nil {
 		return p.failed(err, s, c)
@@ -113,6 +120,26 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	}
 	_, err = p.stop(c, s.time("wait"))
 	return err
+}
+
+// takeOver starts another supervisor for a cluster that is up and whose supervisor has died, and reports whether it did.
+// A list without any supervisor may be that of an `up` at work, or of one that was to leave none.
+func (p *program) takeOver(s settings, c place) (taken bool, err error) {
+	all, err := c.listed()
+	if err != nil {
+		return false, err
+	}
+	was := slices.IndexFunc(all, func(q process) bool { return q.Name == supervisorName })
+	if was < 0 || all[was].isAlive() || !slices.ContainsFunc(all, process.isAlive) {
+		return false, nil
+	}
+	q, err := p.leave(s, c, false)
+	if err != nil {
+		return false, err
+	}
+	fmt.Fprintf(p.out, "The supervisor of the cluster %s had died. Process %d is the new one, and restarts what has died "+
+		"meanwhile; all keep the options that they were started with.\n", c.cluster, q.PID)
+	return true, nil
 }
 
 // isDown returns an error if processes of the cluster are there.
