@@ -198,7 +198,7 @@ type reminder struct {
 func (r *rebuilding) worker(w *worker) {
 	st := r.st
 	for _, m := range r.of[w.to[0]] {
-		st.gang, w.newest = max(st.gang, m.Last), max(w.newest, m.Last)
+		st.gang, w.hadGang = max(st.gang, m.Last), max(w.hadGang, m.Last)
 		for _, number := range m.Artifacts {
 			if c := st.artifacts[number]; c == nil {
 				st.send(w.to[:], wire.KindForget, &wire.Forget{Artifacts: []uint64{number}})
@@ -502,7 +502,7 @@ func (st *State) readmit(g *gang, k *known) {
 	lack.without(k.has)
 	var late set // have had later ones
 	lack.each(func(slot int) {
-		if st.workers[slot].newest >= k.number {
+		if st.workers[slot].hadGang >= k.number {
 			late.add(slot)
 		}
 	})

@@ -201,18 +201,37 @@ func anotherOf[M any, P interface {
 // messages from clients and workers: see IsComingBack. Restore returns the connections that cannot come back, each with
 // the reason, and the actions to carry out.
 func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
-	refused = map[uint64]error{}
 	st.comeback = &comeback{away: map[uint64]bool{}, of: map[uint64][]*wire.Rejoin{}}
 	for _, is := range k.Islands { // before the workers, which come in another order
 		st.layout.AddIsland(is.Name)
 		st.addIsland(is.Name)
 	}
-	left := map[uint64]*placement.Worker{} // lost workers, by process
-	for _, l := range k.Losses {
+	refused = st.restoreLinks(k, st.restoreLosses(k.Losses))
+	st.letSessions(k.Sessions)
+	st.restoreSlices(k.Slices)
+	st.releaseUnused()
+	st.process = max(st.process, k.Numbers.GetProcess())
+	st.session = max(st.session, k.Numbers.GetSession())
+	st.keepWhole(k.Boards)
+	st.restorePrograms(k)
+	return refused, st.beginComeback()
+}
+
+// restoreLosses makes the records of lost workers, and returns their places, by process.
+func (st *State) restoreLosses(all []*wire.KeptLoss) map[uint64]*placement.Worker {
+	left := map[uint64]*placement.Worker{}
+	for _, l := range all {
 		if placed, err := st.restoreLoss(l); err == nil { // otherwise its sessions will miss it
 			left[l.Process] = placed
 		}
 	}
+	return left
+}
+
+// restoreLinks has those that had a connection be in the cluster and away. It returns the connections of those that
+// cannot be, each with the reason.
+func (st *State) restoreLinks(k *Kept, left map[uint64]*placement.Worker) (refused map[uint64]error) {
+	refused = map[uint64]error{}
 	links := slices.SortedFunc(slices.Values(k.Links), func(a, b KeptLink) int {
 		return cmp.Or(cmp.Compare(b.Hello.GetRole(), a.Hello.GetRole()), cmp.Compare(a.Process, b.Process))
 	})
@@ -233,36 +252,45 @@ func (st *State) Restore(k *Kept) (refused map[uint64]error, out []Action) {
 		st.conns[l.Conn].cuts.lease = l.Lease
 		st.comeback.away[l.Conn] = true
 	}
-	for _, id := range slices.Sorted(maps.Keys(k.Sessions)) {
+	return refused
+}
+
+// letSessions removes the facts of sessions that were not restored. Their numbers are not given again.
+func (st *State) letSessions(kept map[uint32]*wire.KeptSession) {
+	for _, id := range slices.Sorted(maps.Keys(kept)) {
 		st.session = max(st.session, id)
 		if st.sessions[id] == nil {
 			st.keep(tableSessions, sessionKey(id), nil)
 		}
 	}
-	st.restoreSlices(k.Slices)
-	st.releaseUnused()
-	st.process = max(st.process, k.Numbers.GetProcess())
-	st.session = max(st.session, k.Numbers.GetSession())
-	// These were kept while they were not whole, and must not be the last on disk if this start ends at once.
+}
+
+// keepWhole keeps the last numbers, the boards and the sessions as they are now. While these were restored one by one,
+// facts were kept of them that were not whole: none of those may be the last on disk, so it drops them.
+func (st *State) keepWhole(boards []*wire.KeptBoard) {
 	st.out = slices.DeleteFunc(st.out, func(a Action) bool {
 		return a.Kind == Keep && a.Fact != nil &&
 			(a.Table == tableNumbers || a.Table == tableSessions || a.Table == tableBoards)
 	})
 	st.keepNumbers()
-	st.restoreBoards(k.Boards)
+	st.restoreBoards(boards)
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		st.keepSession(st.sessions[id])
 	}
-	st.restorePrograms(k)
-	out = slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
-	st.out, st.events, st.happened = nil, nil, 0 // who is restored joined earlier: that is no news
+}
+
+// beginComeback returns what is to be done of all that restoring asked for: facts are kept, and one line says who is
+// away. Others get no message yet, and that they joined is no news.
+func (st *State) beginComeback() []Action {
+	out := slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
+	st.out, st.events, st.happened = nil, nil, 0
 	if len(st.comeback.away) == 0 {
 		st.comeback = nil
-	} else {
-		st.warn(about{kind: wire.EventCut}, st.AwayText(), nil)
-		out, st.out = append(out, st.out...), nil
+		return out
 	}
-	return refused, out
+	st.warn(about{kind: wire.EventCut}, st.AwayText(), nil)
+	out, st.out = append(out, st.out...), nil
+	return out
 }
 
 // restoreLoss makes the record of a lost worker.

@@ -39,7 +39,7 @@ type worker struct {
 	beat    int64 // when last came
 	base    int   // number of its first device in the ledger
 	remains []*remains
-	newest  uint64   // the gang that it had been sent last when the controller started again
+	hadGang uint64   // the last that it had been sent when the controller started again
 	refused uint64   // gangs that were admitted and for which it had no memory all the same
 	lacked  shortage // the last of them
 }

@@ -37,6 +37,8 @@ type fact struct {
 	then       func() // instead: called once all is on disk that was put before, or could not be written
 }
 
+func factOf(a *controller.Action) fact { return fact{table: a.Table, key: a.Key, value: a.Fact} }
+
 func newKeeper(store *durable.Store, failed func(error)) *keeper {
 	k := &keeper{store: store, failed: failed}
 	k.went = sync.NewCond(&k.mu)
@@ -157,14 +159,19 @@ func (s *Server) sendKept(a *controller.Action) {
 }
 
 // letLink removes a connection that is no more.
-func (s *Server) letLink(c *link) {
+func (s *Server) letLink(c *link) { s.keeper.put(c.letKept()...) }
+
+// letKept returns what is to be written of a connection that is no more, and was kept.
+func (c *link) letKept() (facts []fact) {
 	if c.kept != 0 {
-		s.keeper.put(fact{table: controller.TableLinks, key: linkKey(c.kept)})
+		facts = []fact{{table: controller.TableLinks, key: linkKey(c.kept)}}
 		c.kept = 0
 	}
+	return facts
 }
 
-// restore has the links of an earlier start come back.
+// restore has the links of an earlier start come back. What it keeps is one transaction: if this start ends early, the
+// next one finds what this one has found, or all that this one has made of it.
 func (s *Server) restore(k *controller.Kept) {
 	var links []*link
 	for i := range k.Links {
@@ -184,16 +191,25 @@ func (s *Server) restore(k *controller.Kept) {
 		links = append(links, c)
 	}
 	refused, actions := s.state.Restore(k)
+	var facts []fact
 	for i := range actions {
-		s.do(&actions[i])
-	}
-	for _, c := range links {
-		if err := refused[c.number]; err != nil {
-			s.log.Warn("a process cannot come back", "name", c.in.Hello.Name, "reason", err)
-			s.letLink(c)
-			s.running.Go(func() { c.in.Close() })
-			continue
+		if a := &actions[i]; a.Kind == controller.Keep {
+			facts = append(facts, factOf(a))
+		} else {
+			s.do(a)
 		}
+	}
+	links = slices.DeleteFunc(links, func(c *link) bool {
+		err := refused[c.number]
+		if err != nil {
+			s.log.Warn("a process cannot come back", "name", c.in.Hello.Name, "reason", err)
+			facts = append(facts, c.letKept()...)
+			s.running.Go(func() { c.in.Close() })
+		}
+		return err != nil
+	})
+	s.keeper.put(facts...)
+	for _, c := range links { // whose messages keep facts of their own
 		s.conns[c.number] = c
 		c.outbox.start()
 		s.running.Add(1)

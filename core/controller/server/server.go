@@ -492,7 +492,7 @@ func (s *Server) do(a *controller.Action) {
 			c.outbox.end()
 		}
 	case controller.Keep:
-		s.keeper.put(fact{table: a.Table, key: a.Key, value: a.Fact})
+		s.keeper.put(factOf(a))
 	case controller.Reload:
 		asked := a.To[0]
 		s.running.Go(func() { s.readTenants(asked) })
