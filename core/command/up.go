@@ -122,8 +122,8 @@ func (p *program) runUp(ctx context.Context, s settings, command []string) error
 	return err
 }
 
-// takeOver starts another supervisor for a cluster that is up and whose supervisor has died, and reports whether it did.
-// A list without any supervisor may be that of an `up` at work, or of one that was to leave none.
+// takeOver starts another supervisor for a cluster that is up and whose supervisor has died, and reports whether it
+// did. A list without any supervisor may be that of an `up` at work, or of one that was to leave none.
 func (p *program) takeOver(s settings, c place) (taken bool, err error) {
 	all, err := c.listed()
 	if err != nil {
