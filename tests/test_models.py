@@ -8,6 +8,8 @@ import fresh
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from test_gallery import EXAMPLES, started
 
 SHARED = {"islands", "training"}  # what scripts import
@@ -99,6 +101,22 @@ def test_islands_have_the_same_bits_whatever_the_chunks_and_those_of_one_island_
         params, state = update(params, state, gradients, args.rate)
     for a, b in zip(west, jax.tree.leaves(models.two_islands.cut(jax.device_get(params))), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_three_islands_add_in_their_order_whatever_the_chunks(models):
+    """Of three numbers, unlike two, the order of the sum shows in its bits."""
+    import islands
+
+    meshes = [Mesh(np.array(devices), ("data",)) for devices in np.split(np.array(jax.devices()[:6]), 3)]
+    own = np.random.default_rng(0).normal(size=(3, 2, 1000)).astype("f")
+    expected, turned = (np.asarray(jax.jit(lambda a, b, c: (a + b + c) / 3)(*of)) for of in (own, own[::-1]))
+    assert np.any(expected != turned)
+    tables = [jax.device_put(x, NamedSharding(m, P("data"))) for x, m in zip(own, meshes, strict=True)]
+    mean = jax.jit(islands.mean)
+    for size in (1000, 300, 7):
+        pieces = [islands.send(parts, meshes) for parts in zip(*(islands.chunks(t, size) for t in tables), strict=True)]
+        for sent in zip(*pieces, strict=True):
+            np.testing.assert_array_equal(mean(list(sent), {"w": expected})["w"], expected)
 
 
 def test_late_gradients_have_the_bits_of_a_loop_that_waits_for_each_step(models):

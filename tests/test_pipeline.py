@@ -291,6 +291,27 @@ def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
     assert pipe.schedule.rows[1] == f"stages {'1, 3' if name == 'interleaved' else '1, 2'} on device 5"
 
 
+@pytest.mark.parametrize("name", ["interleaved", "zbv"])
+def test_gradients_of_a_tied_weight_add_up_in_stage_order_with_several_stages_on_a_place(devices, name):
+    params, batch, targets = model(4)
+    alike = [p | {"w": params[0]["w"]} for p in params]
+    places = [devices[5 * place] for place in places_of(name, 2)[:4]]
+    untied = pathways.pipeline(list(zip([layer] * 4, alike, places, strict=True)), 4, name, loss=loss)
+    value, gradients = untied.value_and_grad(batch, targets)
+
+    def total(stages):
+        first, *others = (jax.device_put(gradients[stage]["w"], places[0]) for stage in stages)
+        return sum(others, start=first)
+
+    assert bits(total([0, 1, 2, 3])) != bits(total([3, 2, 1, 0])), "the order of these gradients does not show"
+    own = [alike[0], *({"b": p["b"]} for p in alike[1:])]
+    tied = {(stage, "w"): (0, "w") for stage in (3, 1, 2)}
+    pipe = pathways.pipeline(list(zip([layer] * 4, own, places, strict=True)), 4, name, loss=loss, tied=tied)
+    pipe._parts = untied._parts
+    first, *others = ({"b": g["b"]} for g in gradients)
+    assert bits(pipe.value_and_grad(batch, targets)) == bits((value, [first | {"w": total([0, 1, 2, 3])}, *others]))
+
+
 def test_a_planned_step_is_that_of_the_schedule_it_chose(devices):
     params, batch, targets = model(2)
     stages = [(layer, p, d) for p, d in zip(params, devices[3:], strict=False)]

@@ -57,3 +57,45 @@ def test_weights_go_on_coming_after_either_worker_was_killed():
         out, err = client.communicate(timeout=120)
         assert client.returncode == 0 and out.split() == ["trainer"], out + err
         until("all to be freed", cluster.idle)
+
+
+# Half of a version is there, and the other half waits for a worker that has been stopped and is then killed.
+HALF = """
+import jax, numpy as np, pathways
+
+a, stopped, b = jax.devices()
+tree = lambda value, *to: [jax.device_put(np.full(1 << 16, value, np.float32), d) for d in to]
+sides = {"trainer": ((a, stopped), (b, b)), "sampler": ((b, b), (a, stopped))}  # of which a worker is killed
+weights = {side: pathways.sync(tree(0.0, *own), to=list(to)) for side, (own, to) in sides.items()}
+new = {side: tree(1.0, *own) for side, (own, _) in sides.items()}
+jax.block_until_ready([weights[side].wait(0) for side in sides] + list(new.values()))
+print("stop", flush=True)
+input()
+for side in sides:
+    weights[side].push(new[side])
+    jax.block_until_ready(weights[side]._coming.params[0])
+    assert not weights[side]._coming.is_there(), side
+    assert weights[side].latest()[0] == 0, side
+print("kill", flush=True)
+for side in sides:
+    try:
+        weights[side].wait(1)
+    except jax.errors.JaxRuntimeError as error:
+        assert str(error).startswith("UNAVAILABLE: worker worker-1 is gone: "), error
+        print(side, flush=True)
+    assert weights[side].latest()[0] == 0, side
+assert [set(np.asarray(x)) for x in weights["trainer"].latest()[1]] == [{0.0}] * 2
+"""
+
+
+def test_half_of_a_version_is_not_shown_when_a_worker_is_killed_within_a_push():
+    with Cluster(3, 1) as cluster:
+        client = cluster.start(HALF)
+        assert lines(client, 1) == ["stop"]
+        cluster.signal("worker-1", signal.SIGSTOP)
+        print(file=client.stdin, flush=True)
+        assert lines(client, 1) == ["kill"]
+        cluster.signal("worker-1", signal.SIGKILL)
+        out, err = client.communicate(timeout=120)
+        assert client.returncode == 0, out + err
+        assert out.split() == ["trainer", "sampler"], out
