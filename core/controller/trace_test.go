@@ -348,14 +348,21 @@ func said(s *wire.Status) string {
 	return fmt.Sprintf("%v: %s", status.Code(s.Code), s.Message)
 }
 
+// decoded returns the message of an action.
+func decoded[M any, P interface {
+	*M
+	proto.Message
+}](w *strings.Builder, a Action) P {
+	m := P(new(M))
+	if err := proto.Unmarshal(sent(a), m); err != nil {
+		fmt.Fprintf(w, "  does not decode: %v\n", err)
+	}
+	return m
+}
+
 // print writes an action, but for what is said to people alone.
 func (tr *tracer) print(w *strings.Builder, a Action) {
 	to := strings.Trim(fmt.Sprint(a.To), "[]")
-	into := func(m proto.Message) {
-		if err := proto.Unmarshal(sent(a), m); err != nil {
-			fmt.Fprintf(w, "  does not decode: %v\n", err)
-		}
-	}
 	switch a.Kind {
 	case Welcome:
 		fmt.Fprintf(w, "  → %s: welcome, process %d", to, a.Message.Process)
@@ -378,12 +385,10 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 		fmt.Fprintf(w, "  → %s: ", to)
 		switch a.Wire {
 		case wire.KindGoodbye:
-			m := new(wire.Goodbye)
-			into(m)
+			m := decoded[wire.Goodbye](w, a)
 			fmt.Fprintf(w, "goodbye, %s", said(m.Status))
 		case wire.KindCompile:
-			m := new(wire.Compile)
-			into(m)
+			m := decoded[wire.Compile](w, a)
 			fmt.Fprintf(w, "compile %d %s on", m.Op, m.Code)
 			for _, p := range m.Places {
 				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
@@ -392,21 +397,17 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 				fmt.Fprintf(w, ", %d bytes of text from %d by transfer %d", m.Text.Size, m.Text.Process, m.Text.Transfer)
 			}
 		case wire.KindGive:
-			m := new(wire.Give)
-			into(m)
+			m := decoded[wire.Give](w, a)
 			fmt.Fprintf(w, "give text of compile %d or artifact %d to %d by transfer %d", m.Op, m.Artifact, m.To, m.Transfer)
 		case wire.KindSource:
-			m := new(wire.Source)
-			into(m)
+			m := decoded[wire.Source](w, a)
 			fmt.Fprintf(w, "artifact %d, %s, from %d by transfer %d", m.Artifact, said(m.Status), m.Content.GetProcess(),
 				m.Content.GetTransfer())
 		case wire.KindCompiling:
-			m := new(wire.Compiling)
-			into(m)
+			m := decoded[wire.Compiling](w, a)
 			fmt.Fprintf(w, "compiling %d on %s for %d ms", m.Op, m.Worker, m.SinceMs)
 		case wire.KindHeld:
-			m := new(wire.Held)
-			into(m)
+			m := decoded[wire.Held](w, a)
 			if h := m.Held; m.GoesOn {
 				fmt.Fprintf(w, "%s goes on after %d ms", h.What, h.SinceMs)
 			} else {
@@ -414,12 +415,10 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 					len(h.Holders), h.SinceMs, m.FailsInMs)
 			}
 		case wire.KindCompiled:
-			m := new(wire.Compiled)
-			into(m)
+			m := decoded[wire.Compiled](w, a)
 			fmt.Fprintf(w, "compiled %d, %s, on %v", m.Program, said(m.Status), m.Info.GetDevices())
 		case wire.KindLoad:
-			m := new(wire.Load)
-			into(m)
+			m := decoded[wire.Load](w, a)
 			fmt.Fprintf(w, "load program %d of session %d", m.Program, m.Session)
 			switch {
 			case m.Loadable.Kept:
@@ -432,8 +431,7 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
 			}
 		case wire.KindForget:
-			m := new(wire.Forget)
-			into(m)
+			m := decoded[wire.Forget](w, a)
 			if len(m.Compiles) > 0 {
 				fmt.Fprintf(w, "no session waits for %v", m.Compiles)
 				break
@@ -444,8 +442,7 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 			}
 			fmt.Fprintf(w, "forget programs %v of session %d", m.Programs, m.Session)
 		case wire.KindDispatch:
-			m := new(wire.Dispatch)
-			into(m)
+			m := decoded[wire.Dispatch](w, a)
 			fmt.Fprintf(w, "gang %d of session %d for process %d: ", m.Gang, m.Session, m.Client)
 			if wire.Kind(m.Kind) == wire.KindFree {
 				f := new(wire.Free)
@@ -485,35 +482,29 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 				}
 			}
 		case wire.KindCompleted:
-			m := new(wire.Completed)
-			into(m)
+			m := decoded[wire.Completed](w, a)
 			fmt.Fprintf(w, "ended %v", m.Ok)
 			for _, f := range m.Failed {
 				fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
 			}
 		case wire.KindProfile:
-			m := new(wire.Profile)
-			into(m)
+			m := decoded[wire.Profile](w, a)
 			fmt.Fprintf(w, "profile %d of session %d for %d, stop %v", m.Id, m.Session, m.Client, m.Stop)
 		case wire.KindProfiled:
-			m := new(wire.Profiled)
-			into(m)
+			m := decoded[wire.Profiled](w, a)
 			fmt.Fprintf(w, "profiled %d by %d, %s, %d bytes", m.Id, m.Worker, said(m.Status), m.Bytes)
 		case wire.KindSliceAnswer:
-			m := new(wire.SliceAnswer)
-			into(m)
+			m := decoded[wire.SliceAnswer](w, a)
 			if m.Position > 0 {
 				fmt.Fprintf(w, "slice %d waits as number %d: %s", m.Slice, m.Position, m.Lacks)
 				break
 			}
 			fmt.Fprintf(w, "slice %d, %s, is %v", m.Slice, said(m.Status), m.Devices)
 		case wire.KindAbort:
-			m := new(wire.Abort)
-			into(m)
+			m := decoded[wire.Abort](w, a)
 			fmt.Fprintf(w, "abort gang %d, %s", m.Gang, said(m.Status))
 		case wire.KindPeers:
-			m := new(wire.Peers)
-			into(m)
+			m := decoded[wire.Peers](w, a)
 			fmt.Fprint(w, "peers")
 			for _, p := range m.Come {
 				fmt.Fprintf(w, " +%d", p.Number)
@@ -522,19 +513,16 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 				fmt.Fprintf(w, " -%d (%s)", n, said(m.Why))
 			}
 		case wire.KindDrop:
-			m := new(wire.Drop)
-			into(m)
+			m := decoded[wire.Drop](w, a)
 			fmt.Fprintf(w, "drop session %d, %s", m.Session, said(m.Status))
 		case wire.KindSession:
-			m := new(wire.Session)
-			into(m)
+			m := decoded[wire.Session](w, a)
 			fmt.Fprintf(w, "session %d of process %d:", m.Session, m.Client.Number)
 			for _, s := range m.Devices {
 				fmt.Fprintf(w, " %d.%d+%d", s.Worker, s.Local, s.Count)
 			}
 		case wire.KindReport:
-			m := new(wire.Report)
-			into(m)
+			m := decoded[wire.Report](w, a)
 			fmt.Fprint(w, "report")
 			for _, is := range m.Islands {
 				fmt.Fprintf(w, ", island %q", is.Name)
@@ -563,8 +551,7 @@ func (tr *tracer) print(w *strings.Builder, a Action) {
 				}
 			}
 		case wire.KindRebind:
-			m := new(wire.Rebind)
-			into(m)
+			m := decoded[wire.Rebind](w, a)
 			fmt.Fprintf(w, "offer of epoch %d:", m.Epoch)
 			for _, d := range m.Devices {
 				fmt.Fprintf(w, " %d is %d.%d", d.Number, d.Worker, d.Local)

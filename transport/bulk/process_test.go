@@ -95,43 +95,18 @@ func process(s string) error {
 	x.Peers([]*wire.Process{{Number: 1, Name: "test", Host: "here", Addresses: []string{strings.TrimSpace(test)}}}, nil,
 		nil)
 	switch mode {
-	case "sink": // takes blocks 1, 2, 3 …
-		var next func(id uint64)
-		next = func(id uint64) {
-			x.Expect(1, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
-				if err == nil {
-					b.Release()
-					next(id + 1)
-				}
-			})
-		}
-		next(1)
-	case "into": // the same, into its own memory
-		own := make([]byte, size)
-		var next func(id uint64)
-		next = func(id uint64) {
-			x.Expect(1, key(id, 0), int64(size), own, func(b transport.Block, err error) {
-				if err == nil {
-					next(id + 1)
-				}
-			})
-		}
-		next(1)
+	case "sink":
+		take(x, 1, 1, size, nil, func(_ uint64, b transport.Block) { b.Release() })
+	case "into":
+		take(x, 1, 1, size, make([]byte, size), func(uint64, transport.Block) {})
 	case "echo": // sends them back
-		var next func(id uint64)
-		next = func(id uint64) {
-			x.Expect(1, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
-				if err == nil {
-					x.PushBytes(1, key(id, 1), b.Data, func(error) { b.Release() })
-					next(id + 1)
-				}
-			})
-		}
-		next(1)
+		take(x, 1, 1, size, nil, func(id uint64, b transport.Block) {
+			x.PushBytes(1, key(id, 1), b.Data, func(error) { b.Release() })
+		})
 	case "flood": // sends blocks, as many as are taken, and takes what comes
 		data := make([]byte, size)
 		for id := range uint64(8) {
-			var send, take func(id uint64)
+			var send func(id uint64)
 			send = func(id uint64) {
 				x.PushBytes(1, key(id, 1), data, func(err error) {
 					if err == nil {
@@ -139,20 +114,22 @@ func process(s string) error {
 					}
 				})
 			}
-			take = func(id uint64) {
-				x.Expect(1, key(id, 0), int64(size), nil, func(b transport.Block, err error) {
-					if err == nil {
-						b.Release()
-						take(id + 8)
-					}
-				})
-			}
 			send(id)
-			take(id)
+			take(x, id, 8, size, nil, func(_ uint64, b transport.Block) { b.Release() })
 		}
 	}
 	_, _ = io.Copy(io.Discard, in) // until the test ends it
 	return x.Close()
+}
+
+// take takes blocks id, id + step … of the test's, into memory of its own or new one.
+func take(x *Exchange, id, step uint64, size int, own []byte, came func(id uint64, b transport.Block)) {
+	x.Expect(1, key(id, 0), int64(size), own, func(b transport.Block, err error) {
+		if err == nil {
+			came(id, b)
+			take(x, id+step, step, size, own, came)
+		}
+	})
 }
 
 // servePlain takes size bytes at a time, and answers with one.
@@ -214,6 +191,19 @@ func with(t testing.TB, kind, mode string, size, others int) (*Exchange, []*chil
 	return x, children
 }
 
+// nothingLeft returns a function that fails the test where this process holds more than it does now.
+func nothingLeft(t testing.TB) func() {
+	t.Helper()
+	files, shared := held(t)
+	return func() {
+		t.Helper()
+		if f, s := held(t); f > files || s > shared {
+			t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files,
+				shared)
+		}
+	}
+}
+
 // held is what this process holds of the system: open files, and mappings of
 // shared memory.
 func held(t testing.TB) (files int, shared int) {
@@ -234,7 +224,7 @@ func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 	for _, kind := range []string{"unix", "tcp"} {
 		for _, size := range []int{0, 8, 16 << 10, 100_000, 5<<20 + 3} {
 			t.Run(fmt.Sprint(kind, size), func(t *testing.T) {
-				files, shared := held(t)
+				left := nothingLeft(t)
 				x, _ := with(t, kind, "echo", size, 1)
 				var back sync.WaitGroup
 				for id := uint64(1); id <= 20; id++ {
@@ -259,10 +249,7 @@ func TestBytesGoToAnotherProcessAndBack(t *testing.T) {
 				}
 				back.Wait()
 				x.Close()
-				if f, s := held(t); f > files || s > shared {
-					t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files,
-						shared)
-				}
+				left()
 			})
 		}
 	}
@@ -274,7 +261,7 @@ func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 	const size = 4 << 20
 	for _, kind := range []string{"unix", "tcp"} {
 		t.Run(kind, func(t *testing.T) {
-			files, shared := held(t)
+			left := nothingLeft(t)
 			x, children := with(t, kind, "flood", size, 2)
 			data := make([]byte, size)
 			var ends sync.WaitGroup // of what goes with the first
@@ -335,10 +322,7 @@ func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 				<-second
 			}
 			x.Close()
-			if f, s := held(t); f > files || s > shared {
-				t.Errorf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files,
-					shared)
-			}
+			left()
 		})
 	}
 }
@@ -347,7 +331,7 @@ func TestKilledProcessLeavesItsNeighbourWorking(t *testing.T) {
 func TestCloseWhileMemoryIsMade(t *testing.T) {
 	data := make([]byte, 32<<20)
 	for range 5 {
-		files, shared := held(t)
+		left := nothingLeft(t)
 		x, _ := with(t, "unix", "echo", len(data), 1)
 		sent := make(chan error, 1)
 		x.PushBytes(2, key(1, 0), data, func(err error) { sent <- err })
@@ -360,8 +344,6 @@ func TestCloseWhileMemoryIsMade(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		x.Close()
-		if f, s := held(t); f > files || s > shared {
-			t.Fatalf("%d open files and %d mappings of shared memory are left, %d and %d were there before", f, s, files, shared)
-		}
+		left()
 	}
 }
