@@ -120,6 +120,18 @@ def finish(process: subprocess.Popen, told: str | None = None) -> subprocess.Com
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def hear(process: subprocess.Popen) -> str:
+    """Reads a line of a script."""
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.strip()
+
+
+def tell(process: subprocess.Popen, line: str = "") -> None:
+    """Writes a line to a script, which may wait for no more than that."""
+    print(line, file=process.stdin, flush=True)
+
+
 def end(processes) -> None:
     """Ends scripts, in any state, and closes their pipes."""
     for process in processes:

@@ -34,8 +34,7 @@ def results(one_device, tmp_path_factory):
     processes = {backend: fresh.start(script, backend, optimized) for backend in ("pathways", "plugin")}
     try:
         for backend, process in processes.items():
-            process.stdin.write(f"{folder / backend}.npz\n")
-            process.stdin.flush()
+            fresh.tell(process, f"{folder / backend}.npz")
         for backend, process in processes.items():
             done = fresh.finish(process)
             assert done.returncode == 0, f"{backend}: {done.stderr}"

@@ -138,8 +138,7 @@ CACHED = """
 
 def cached_run(directory, backend="pathways"):
     process = fresh.start(CACHED, backend)
-    process.stdin.write(f"{directory}\n")
-    process.stdin.flush()
+    fresh.tell(process, f"{directory}")
     done = fresh.finish(process)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -31,8 +31,7 @@ def stock(tmp_path_factory):
     """Returns seed → what stock JAX makes of its program, in one process for all, which begins at once."""
     path = tmp_path_factory.mktemp("bits") / "stock.npz"
     process = fresh.start(SCRIPT, "plugin", {"PATHWAYS_ADDRESS": ""})
-    process.stdin.write(f"{path} {','.join(map(str, SEEDS))}\n")
-    process.stdin.flush()
+    fresh.tell(process, f"{path} {','.join(map(str, SEEDS))}")
     results = {}
 
     def of(seed):

@@ -56,12 +56,14 @@ def until(what: str, yes) -> None:
 class Cluster:
     """A controller and workers on this machine; a context manager, which leaves nothing behind or fails.
 
-    A worker that dies is not started again, unless restart is set. Every client's script begins with begin.
+    Scripts of clients that still run at its end are killed. A worker that dies is not started again, unless restart is
+    set. Every client's script begins with begin.
     """
 
     begin = ""
 
     def __init__(self, workers: int, devices: int, *arguments: str, restart: bool = False):
+        self.clients: list[subprocess.Popen] = []
         # Names of unix sockets are short, so pytest's directories will not do.
         self.dir = Path(tempfile.mkdtemp(prefix="pw", dir="/tmp"))
         try:
@@ -81,6 +83,7 @@ class Cluster:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
+        fresh.end(self.clients)
         logs = {path.name: path.read_text() for path in (self.dir / "default").glob("*.log")}
         failed = kind is not None
         try:
@@ -107,7 +110,8 @@ class Cluster:
 
     def start(self, code: str, **env: str) -> subprocess.Popen:
         """Starts a client's script."""
-        return fresh.start(self.begin + code, env=self.environment(**env))
+        self.clients.append(fresh.start(self.begin + code, env=self.environment(**env)))
+        return self.clients[-1]
 
     def report(self) -> dict:
         """What `pathways status` knows."""

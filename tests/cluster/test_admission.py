@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 
+import fresh
 import pytest
 from processes import Cluster, until
 
@@ -54,8 +55,7 @@ class Script:
         assert said == text, f"it says {said!r}, not {text!r}" + ("" if said else self.process.stderr.read())
 
     def tell(self) -> None:
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        fresh.tell(self.process)
 
 
 def test_sessions_that_need_most_of_the_memory_take_turns(cluster):

@@ -2,6 +2,7 @@
 
 import signal
 
+import fresh
 import pytest
 from processes import Cluster, until
 
@@ -40,8 +41,7 @@ def begin(cluster, code: str):
     client = cluster.start(COMPILE + code)
     read_until(client.stdout, "ready")
     cluster.signal("worker-0", signal.SIGSTOP)
-    client.stdin.write("\n")
-    client.stdin.flush()
+    fresh.tell(client)
     return client
 
 

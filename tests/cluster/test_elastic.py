@@ -67,8 +67,7 @@ def test_workers_that_join_serve_devices_of_a_running_script():
 
         assert lack("2 of its 4 devices wait for 1 worker of island default, with 2 devices of kind cpu each")
         cluster.signal("controller", signal.SIGKILL)
-        client.stdin.write("go\n")
-        client.stdin.flush()
+        fresh.tell(client, "go")
         assert lines(client, 2) == ["restarted", "goes on"]
         at = ("--address", cluster.address, "--dir", str(cluster.dir))
         with serving("worker", *at, "--name", "single", "--devices", "1"):

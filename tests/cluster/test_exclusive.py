@@ -5,6 +5,7 @@ import json
 import signal
 
 import fresh
+from fresh import hear, tell
 from processes import Cluster, command, tokens_of, until
 
 OWNER = """
@@ -48,12 +49,6 @@ print(len(slices.add_slice(devices=1, wait=600).devices), flush=True)
 )
 
 
-def line(process) -> str:
-    text = process.stdout.readline()
-    assert text, process.stderr.read()
-    return text.strip()
-
-
 def told(process, words: str) -> None:
     """Reads what a client logs until it says these words."""
     while words not in (text := process.stderr.readline()):
@@ -67,36 +62,30 @@ def test_exclusive_slices_of_several_clients():
         def queue() -> list[dict]:
             return json.loads(command("queue", "--json", "--dir", str(cluster.dir)).stdout)
 
-        try:
-            for script in (HAS_HALF, WANTS_ALL, CANCELS):
-                clients.append(cluster.start(script, PYTHONUNBUFFERED="1"))
-                if script == HAS_HALF:
-                    line(clients[0])
-                elif script == WANTS_ALL:
-                    told(clients[1], "number 1 in the queue>: 2 are in an exclusive slice of session 1")
-            first, second, third = clients
-            print("", file=first.stdin, flush=True)
-            assert line(first) == "released"
-            told(second, "1 is in use by session 1")
-            told(third, "number 2 in the queue>: devices are reserved for requests that come before it")
-            assert [(q["session"], q["devices"], q.get("exclusive", False)) for q in queue()] == [
-                (2, 4, True),
-                (3, 1, False),
-            ]
-            assert "PLACE" in command("status", "--dir", str(cluster.dir)).stdout
-            third.send_signal(signal.SIGINT)
-            first.communicate("\n", timeout=fresh.HANG_SECONDS)
-            assert line(second) == "has 4"
-            print("", file=second.stdin, flush=True)
-            second.communicate(timeout=fresh.HANG_SECONDS)
-            out, err = third.communicate(timeout=fresh.HANG_SECONDS)
-            assert out.splitlines()[-2:] == ["cancelled", "1"], (out, err)
-            assert "no request for a slice waits" in command("queue", "--dir", str(cluster.dir)).stdout
-        finally:
-            for client in clients:
-                if client.poll() is None:
-                    client.kill()
-                    client.communicate()
+        for script in (HAS_HALF, WANTS_ALL, CANCELS):
+            clients.append(cluster.start(script, PYTHONUNBUFFERED="1"))
+            if script == HAS_HALF:
+                hear(clients[0])
+            elif script == WANTS_ALL:
+                told(clients[1], "number 1 in the queue>: 2 are in an exclusive slice of session 1")
+        first, second, third = clients
+        tell(first)
+        assert hear(first) == "released"
+        told(second, "1 is in use by session 1")
+        told(third, "number 2 in the queue>: devices are reserved for requests that come before it")
+        assert [(q["session"], q["devices"], q.get("exclusive", False)) for q in queue()] == [
+            (2, 4, True),
+            (3, 1, False),
+        ]
+        assert "PLACE" in command("status", "--dir", str(cluster.dir)).stdout
+        third.send_signal(signal.SIGINT)
+        first.communicate("\n", timeout=fresh.HANG_SECONDS)
+        assert hear(second) == "has 4"
+        tell(second)
+        second.communicate(timeout=fresh.HANG_SECONDS)
+        out, err = third.communicate(timeout=fresh.HANG_SECONDS)
+        assert out.splitlines()[-2:] == ["cancelled", "1"], (out, err)
+        assert "no request for a slice waits" in command("queue", "--dir", str(cluster.dir)).stdout
         until("nothing to be left", cluster.idle)
 
 
@@ -106,7 +95,7 @@ def test_work_on_another_sessions_devices_fails():
             OWNER + 's = slices.add_slice(devices=2, exclusive=True)\nprint("has", flush=True)\ninput()\n'
         )
         try:
-            assert line(owner) == "has"
+            assert hear(owner) == "has"
             got = cluster.run(
                 """
                 import jax, numpy as np
@@ -181,41 +170,35 @@ def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
             until(f"{queue} to wait", lambda: waiting() == list(queue))
             return process
 
-        try:
-            holder = client("ada")
-            assert line(holder) == "has"
-            waits("bob", 2).kill()
-            until("a request to go with its client", lambda: waiting() == [])
-            stopped, lost = waits("bob", 3), waits("ada", 3, 4)
-            lost.send_signal(signal.SIGUSR1)
-            assert "UNAVAILABLE" in line(lost)
-            until("a request to go with its client's connection", lambda: waiting() == [3])
-            last = waits("ada", 3, 5)
-            # The file changes meanwhile: first to a quota that is held already, then without the tenant.
-            tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 2')
-            command("tenants", "apply", "--dir", str(cluster.dir))
-            assert (holding(), waiting()) == ([1], [3, 5])
-            tenants("")
-            command("tenants", "apply", "--dir", str(cluster.dir))
-            assert (holding(), waiting()) == ([1], [3, 5])
-            # A client that is stopped gets its devices all the same, which it has until it is killed.
-            stopped.send_signal(signal.SIGSTOP)
-            print("", file=holder.stdin, flush=True)
-            assert line(holder) == "released"
-            holder.kill()
-            until("a stopped client to have its devices", lambda: (holding(), waiting()) == ([3], [5]))
-            stopped.send_signal(signal.SIGCONT)
-            assert line(stopped) == "has"
-            stopped.kill()
-            assert line(last) == "has"
-            last.communicate("\n\n", timeout=fresh.HANG_SECONDS)
-            until(
-                "a tenant without sessions to be forgotten",
-                lambda: [tenant["name"] for tenant in cluster.report()["tenants"]] == ["bob"],
-            )
-        finally:
-            for process in clients:
-                if process.poll() is None:
-                    process.kill()
-                process.communicate()
+        holder = client("ada")
+        assert hear(holder) == "has"
+        waits("bob", 2).kill()
+        until("a request to go with its client", lambda: waiting() == [])
+        stopped, lost = waits("bob", 3), waits("ada", 3, 4)
+        lost.send_signal(signal.SIGUSR1)
+        assert "UNAVAILABLE" in hear(lost)
+        until("a request to go with its client's connection", lambda: waiting() == [3])
+        last = waits("ada", 3, 5)
+        # The file changes meanwhile: first to a quota that is held already, then without the tenant.
+        tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 2')
+        command("tenants", "apply", "--dir", str(cluster.dir))
+        assert (holding(), waiting()) == ([1], [3, 5])
+        tenants("")
+        command("tenants", "apply", "--dir", str(cluster.dir))
+        assert (holding(), waiting()) == ([1], [3, 5])
+        # A client that is stopped gets its devices all the same, which it has until it is killed.
+        stopped.send_signal(signal.SIGSTOP)
+        tell(holder)
+        assert hear(holder) == "released"
+        holder.kill()
+        until("a stopped client to have its devices", lambda: (holding(), waiting()) == ([3], [5]))
+        stopped.send_signal(signal.SIGCONT)
+        assert hear(stopped) == "has"
+        stopped.kill()
+        assert hear(last) == "has"
+        last.communicate("\n\n", timeout=fresh.HANG_SECONDS)
+        until(
+            "a tenant without sessions to be forgotten",
+            lambda: [tenant["name"] for tenant in cluster.report()["tenants"]] == ["bob"],
+        )
         until("nothing to be left", cluster.idle)

@@ -10,6 +10,7 @@ import signal
 import textwrap
 import time
 
+import fresh
 import pytest
 from conftest import SEED, SOAK_SECONDS
 from processes import FREEZES, Cluster, command, until
@@ -330,8 +331,7 @@ print("right")
         )
         assert lines(client, 1) == ["ready"]
         cluster.signal("worker-1", signal.SIGSTOP)
-        client.stdin.write("\n")
-        client.stdin.flush()
+        fresh.tell(client)
         assert lines(client, 1) == ["waiting"]
         client.send_signal(signal.SIGINT)
         assert lines(client, 1) == ["interrupted False"]

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from conftest import SEED, SOAK_SECONDS
+from fresh import hear
 from processes import Cluster, until
 
 # Integers, so that sums are the same in any order. A step that finds no memory lets go of all that the client has.
@@ -102,7 +103,7 @@ def test_random_work_of_clients_that_come_and_go():
             left -= each
             clients = [cluster.start(WALK.format(seed=choose.randrange(1 << 30), seconds=each)) for _ in range(3)]
             for client in clients:
-                assert client.stdout.readline() == "ready\n", client.communicate()[1]
+                assert hear(client) == "ready"
             victim = clients.pop()
             time.sleep(choose.uniform(0, each / 2))
             victim.kill()

@@ -150,7 +150,7 @@ def test_sessions_on_several_platforms(tmp_path):
     with Cluster(1, 2, "--driver", f"cpu,{plugin},sim:slow=1x3") as cluster:
         clients = [cluster.start(SIMULATED), cluster.start(COMPUTES, PATHWAYS_PLATFORM="fast")]
         for client in clients:
-            assert client.stdout.readline() == "ready\n", client.communicate()
+            assert fresh.hear(client) == "ready"
         assert [island["platform"] for island in cluster.report()["islands"]].count("sim_slow") == 1
         assert cluster.run(BOTH).stdout == "right\n"
         for client in clients:

@@ -92,12 +92,9 @@ def test_planes_of_workers_and_what_is_said_of_one_that_is_lost(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     with Cluster(2, 1) as cluster:
         script = cluster.start(SCRIPT)
-        try:
-            assert script.stdout.readline() == "recording\n"
-            cluster.signal("worker-1", signal.SIGKILL)
-            done = fresh.finish(script, "\n")
-        finally:
-            fresh.end([script])
+        assert fresh.hear(script) == "recording"
+        cluster.signal("worker-1", signal.SIGKILL)
+        done = fresh.finish(script, "\n")
     assert done.returncode == 0, done.stderr
     ran, lost = "['jit__lambda']", "not in the profile: worker worker-1: "
     planes = done.stdout.splitlines()

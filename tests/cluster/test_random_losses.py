@@ -55,8 +55,7 @@ def test_random_programs_go_on_when_workers_are_killed(tmp_path):
         begun = time.monotonic()
         stock = fresh.start(STOCK.format(seed=seed), "plugin", {"PATHWAYS_ADDRESS": ""})
         try:
-            stock.stdin.write(f"{theirs}\n")
-            stock.stdin.flush()
+            fresh.tell(stock, f"{theirs}")
             go_on(seed, max(SOAK_SECONDS / 2, end - begun - 5), ours)
             done = fresh.finish(stock)
         finally:

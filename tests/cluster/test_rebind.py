@@ -146,8 +146,7 @@ def test_script_goes_on_after_a_worker_was_killed():
     with Cluster(2, 2, restart=True) as cluster:
         client = cluster.start(SCRIPT)
         assert lines(client, 1) == ["ready"]
-        client.stdin.write("go\n")
-        client.stdin.flush()
+        fresh.tell(client, "go")
         time.sleep(0.3)  # somewhere in its loop; where does not matter
         cluster.signal("worker-1", signal.SIGKILL)
         out, err = client.communicate(timeout=120)

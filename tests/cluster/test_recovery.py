@@ -16,35 +16,31 @@ def test_the_script_goes_on_after_losses():
     script = script.replace(steps, steps + "\n            input()")
     with Cluster(workers=2, devices=2, restart=True) as cluster:
         process = fresh.start(script, backend=None, env=cluster.environment())
-        try:
-            written = []
+        written = []
 
-            def on():
-                process.stdin.write("\n")
-                process.stdin.flush()
+        def on():
+            fresh.tell(process)
 
-            def until(line):
-                """Lets it go on up to a line, behind which it stands."""
-                for said in process.stdout:
-                    written.append(said)
-                    if said == line:
-                        return
-                    on()
-                raise AssertionError(f"it ended without {line!r}: {written}\n{process.stderr.read()}")
+        def until(line):
+            """Lets it go on up to a line, behind which it stands."""
+            for said in process.stdout:
+                written.append(said)
+                if said == line:
+                    return
+                on()
+            raise AssertionError(f"it ended without {line!r}: {written}\n{process.stderr.read()}")
 
-            until("step 3\n")
-            cluster.signal("worker-1", signal.SIGKILL)
-            on()
-            until("lost after step 3\n")
-            until("step 5\n")
-            place = ("--dir", str(cluster.dir))
-            command("down", *place)
-            command("up", *place, "--workers", "2", "--devices", "2", env={"PATHWAYS_DEVICES": ""})
-            on()
-            until("lost after step 5\n")
-            done = fresh.finish(process, "\n" * 40)
-        finally:
-            fresh.end([process])
+        until("step 3\n")
+        cluster.signal("worker-1", signal.SIGKILL)
+        on()
+        until("lost after step 3\n")
+        until("step 5\n")
+        place = ("--dir", str(cluster.dir))
+        command("down", *place)
+        command("up", *place, "--workers", "2", "--devices", "2", env={"PATHWAYS_DEVICES": ""})
+        on()
+        until("lost after step 5\n")
+        done = fresh.finish(process, "\n" * 40)
         want = np.zeros(8, "float32")
         for _ in range(30):
             want = want * np.float32(0.5) + np.float32(1)

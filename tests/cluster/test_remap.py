@@ -3,6 +3,7 @@
 import signal
 
 import fresh
+from fresh import hear, tell
 from processes import Cluster, command, until
 
 USER = """
@@ -56,12 +57,6 @@ ask()
 )
 
 
-def line(process) -> str:
-    text = process.stdout.readline()
-    assert text, process.stderr.read()
-    return text.strip()
-
-
 def granted(cluster: Cluster) -> list[list[dict]]:
     """Where each session's slices are, by session."""
     return [[slice_["devices"] for slice_ in s.get("slices", [])] for s in cluster.report().get("sessions", [])]
@@ -70,35 +65,29 @@ def granted(cluster: Cluster) -> list[list[dict]]:
 def test_remap_after_a_worker_is_lost():
     with Cluster(3, 2) as cluster:
         first, second = cluster.start(REMAPS), None
-        try:
-            told = line(first)
-            second = cluster.start(USER + "ask()\n")
-            other = line(second)
-            mine, others = (text.split("]")[0] for text in (told, other))
-            assert mine != others, "two users were granted the same worker, and others are free"
-            assert told.endswith("[2.0, 4.0]") and other.endswith("[2.0, 4.0]")
-            shown = command("status", "--dir", str(cluster.dir)).stdout
-            assert shown.count("2: worker-") == 2, shown
-            assert [len(spans) for spans in granted(cluster)] == [1, 1]
+        told = hear(first)
+        second = cluster.start(USER + "ask()\n")
+        other = hear(second)
+        mine, others = (text.split("]")[0] for text in (told, other))
+        assert mine != others, "two users were granted the same worker, and others are free"
+        assert told.endswith("[2.0, 4.0]") and other.endswith("[2.0, 4.0]")
+        shown = command("status", "--dir", str(cluster.dir)).stdout
+        assert shown.count("2: worker-") == 2, shown
+        assert [len(spans) for spans in granted(cluster)] == [1, 1]
 
-            numbers = {name: int(w["process"]["number"]) for name, w in cluster.workers().items()}
-            (span,) = granted(cluster)[0][0]
-            (victim,) = (name for name, number in numbers.items() if number == int(span["worker"]))
-            cluster.signal(victim, signal.SIGKILL)
-            until("the loss to be seen", lambda: victim not in cluster.workers())
-            print("", file=first.stdin, flush=True)
-            assert line(first) == "True True"
-            assert line(first) == "[6.0, 8.0]"
-            assert line(first) == "{}"
-            assert line(first) == "RESOURCE_EXHAUSTED True"
-            places = [int(span["worker"]) for spans in granted(cluster) for slice_ in spans for span in slice_]
-            assert sorted(places) == sorted(number for name, number in numbers.items() if name != victim)
-            first.communicate("\n", timeout=fresh.HANG_SECONDS)
-            until("its slice to be freed", lambda: [len(spans) for spans in granted(cluster)] == [1])
-            second.communicate("\n", timeout=fresh.HANG_SECONDS)
-            until("the other's too", lambda: granted(cluster) == [])
-        finally:
-            for client in (first, second):
-                if client is not None and client.poll() is None:
-                    client.kill()
-                    client.communicate()
+        numbers = {name: int(w["process"]["number"]) for name, w in cluster.workers().items()}
+        (span,) = granted(cluster)[0][0]
+        (victim,) = (name for name, number in numbers.items() if number == int(span["worker"]))
+        cluster.signal(victim, signal.SIGKILL)
+        until("the loss to be seen", lambda: victim not in cluster.workers())
+        tell(first)
+        assert hear(first) == "True True"
+        assert hear(first) == "[6.0, 8.0]"
+        assert hear(first) == "{}"
+        assert hear(first) == "RESOURCE_EXHAUSTED True"
+        places = [int(span["worker"]) for spans in granted(cluster) for slice_ in spans for span in slice_]
+        assert sorted(places) == sorted(number for name, number in numbers.items() if name != victim)
+        first.communicate("\n", timeout=fresh.HANG_SECONDS)
+        until("its slice to be freed", lambda: [len(spans) for spans in granted(cluster)] == [1])
+        second.communicate("\n", timeout=fresh.HANG_SECONDS)
+        until("the other's too", lambda: granted(cluster) == [])

@@ -45,8 +45,7 @@ def run(tmp_path_factory, request):
         if where == PROCESSES:
             address = clusters.enter_context(Cluster(4, 2)).address
         begun[where] = process = fresh.start(SCRIPT, backend, {"PATHWAYS_ADDRESS": address})
-        process.stdin.write(f"{folder / str(order.index(where))}.npz\n")
-        process.stdin.flush()
+        fresh.tell(process, f"{folder / str(order.index(where))}.npz")
 
     def results(where):
         if where not in done:

@@ -4,6 +4,7 @@ import xml.etree.ElementTree
 
 import pathways
 import pytest
+from fresh import hear
 from processes import Cluster, command, until
 
 
@@ -34,21 +35,16 @@ assert sys.stdin.readline()
 """
     with Cluster(1, 1, "--memory-limit", "10MiB", "--memory-wait", "10m") as cluster:
         first, second = cluster.start(put), None
-        try:
-            assert [first.stdout.readline() for _ in range(2)] == ["asked\n", "has it\n"], first.stderr.read()
-            second = cluster.start(put)
-            assert second.stdout.readline() == "asked\n", second.stderr.read()
-            until("something is held", lambda: "held" in repr(pathways.status(cluster.address)))
-            until("host memory is told", lambda: "of its host" in repr(pathways.status(cluster.address)))
-            status = pathways.status(cluster.address)
-            text = command("status", "--dir", str(cluster.dir)).stdout
-            first.communicate("\n", timeout=60)
-            assert second.stdout.readline() == "has it\n", second.stderr.read()
-            second.communicate("\n", timeout=60)
-        finally:
-            for process in filter(None, (first, second)):
-                process.kill()
-                process.communicate()
+        assert [hear(first) for _ in range(2)] == ["asked", "has it"]
+        second = cluster.start(put)
+        assert hear(second) == "asked"
+        until("something is held", lambda: "held" in repr(pathways.status(cluster.address)))
+        until("host memory is told", lambda: "of its host" in repr(pathways.status(cluster.address)))
+        status = pathways.status(cluster.address)
+        text = command("status", "--dir", str(cluster.dir)).stdout
+        first.communicate("\n", timeout=60)
+        assert hear(second) == "has it"
+        second.communicate("\n", timeout=60)
     one, two = status.report["sessions"]
     held = two["held"]
     assert not one["held"]["operations"]

@@ -3,6 +3,7 @@
 import os
 import signal
 
+from fresh import hear
 from processes import Cluster, command, kill_controller, tokens_of, until
 
 # Always has more queued than a device is given ahead, which is 50 ms.
@@ -69,23 +70,18 @@ def test_shares_and_quotas_outlive_the_controller_and_change_while_scripts_run(t
 
     with Cluster(1, 1, "--tenants", str(file), restart=True) as cluster:
         clients = [cluster.start(BUSY, PATHWAYS_TOKEN_FILE=str(path)) for path in tokens.values()]
-        try:
-            for client in clients:
-                assert client.stdout.readline() == "runs\n", client.stderr.read()
-            kill_controller(cluster)
-            status = "status", "--dir", str(cluster.dir)
-            until("it to answer", lambda: command(*status, check=False).returncode == 0)
-            until("both to be back", lambda: len(cluster.report()["sessions"]) == 2)
-            share(cluster, 2, 4.5)
-            refused = cluster.run(ONCE, check=False, PATHWAYS_WAIT="0", PATHWAYS_TOKEN_FILE=str(tokens["students"]))
-            assert "tenant students has 1 session, which is its quota" in refused.stderr
-            file.write_text(FILE.replace("weight = 3", "weight = 0.5"))
-            command("tenants", "apply", "--dir", str(cluster.dir))
-            share(cluster, 0.3, 0.8)
-        finally:
-            for client in clients:
-                client.kill()
-                client.communicate()
+        for client in clients:
+            assert hear(client) == "runs"
+        kill_controller(cluster)
+        status = "status", "--dir", str(cluster.dir)
+        until("it to answer", lambda: command(*status, check=False).returncode == 0)
+        until("both to be back", lambda: len(cluster.report()["sessions"]) == 2)
+        share(cluster, 2, 4.5)
+        refused = cluster.run(ONCE, check=False, PATHWAYS_WAIT="0", PATHWAYS_TOKEN_FILE=str(tokens["students"]))
+        assert "tenant students has 1 session, which is its quota" in refused.stderr
+        file.write_text(FILE.replace("weight = 3", "weight = 0.5"))
+        command("tenants", "apply", "--dir", str(cluster.dir))
+        share(cluster, 0.3, 0.8)
 
 
 def test_tenants_share_devices_by_their_weights(tmp_path):
@@ -105,42 +101,36 @@ def test_tenants_share_devices_by_their_weights(tmp_path):
             return "ran" if done.returncode == 0 else done.stderr
 
         clients = {name: cluster.start(BUSY, PATHWAYS_TOKEN_FILE=str(path)) for name, path in tokens.items()}
-        try:
-            for client in clients.values():
-                assert client.stdout.readline() == "runs\n", client.stderr.read()
+        for client in clients.values():
+            assert hear(client) == "runs"
 
-            share(cluster, 2, 4.5)
-            assert {name: (t["sessions"], t["promised"]) for name, t in tenants().items()} == {
-                "research": (1, 0.75),
-                "students": (1, 0.25),
-            }
-            assert {session["tenant"] for session in cluster.report()["sessions"]} == set(tokens)
-            assert "tenant students has 1 session, which is its quota" in once("students")
-            assert "the credential names none" in once("")
+        share(cluster, 2, 4.5)
+        assert {name: (t["sessions"], t["promised"]) for name, t in tenants().items()} == {
+            "research": (1, 0.75),
+            "students": (1, 0.25),
+        }
+        assert {session["tenant"] for session in cluster.report()["sessions"]} == set(tokens)
+        assert "tenant students has 1 session, which is its quota" in once("students")
+        assert "the credential names none" in once("")
 
-            # The file is read again on demand: a mistake changes nothing.
-            file.write_text(FILE.replace("sessions = 1", "sessions = 0"))
-            refused = command("tenants", "apply", "--dir", str(cluster.dir), check=False)
-            assert refused.returncode == 1 and "line 8: tenants.students.sessions is 0" in refused.stderr
-            assert tenants()["students"]["max_sessions"] == 1
-            file.write_text(FILE.replace("sessions = 1", "sessions = 2"))
-            command("tenants", "apply", "--dir", str(cluster.dir))
-            moved = {
-                name: cluster.run(MOVES, PATHWAYS_TOKEN_FILE=str(path)).stdout.splitlines()
-                for name, path in tokens.items()
-            }
-            assert moved["research"] == ["120.0", "(1024, 512)"]
-            assert moved["students"][0] == "120.0"
-            assert "operations of tenant students may take 1 MiB there at a time" in moved["students"][1]
-            assert "that is more than the tenant may have" in moved["students"][1]
-            file.write_text(FILE)
-            os.kill(cluster.processes["controller"], signal.SIGHUP)
-            until("the controller has read the file", lambda: tenants()["students"]["max_sessions"] == 1)
-            text = command("tenants", "--dir", str(cluster.dir)).stdout.splitlines()
-            assert [line.split()[:3] for line in text[1:]] == [["research", "normal", "3"], ["students", "normal", "1"]]
-            events = command("events", "--dir", str(cluster.dir)).stdout
-            assert "the file of tenants cannot be used" in events and "for tenant research" in events
-        finally:
-            for client in clients.values():
-                client.kill()
-                client.communicate()
+        # The file is read again on demand: a mistake changes nothing.
+        file.write_text(FILE.replace("sessions = 1", "sessions = 0"))
+        refused = command("tenants", "apply", "--dir", str(cluster.dir), check=False)
+        assert refused.returncode == 1 and "line 8: tenants.students.sessions is 0" in refused.stderr
+        assert tenants()["students"]["max_sessions"] == 1
+        file.write_text(FILE.replace("sessions = 1", "sessions = 2"))
+        command("tenants", "apply", "--dir", str(cluster.dir))
+        moved = {
+            name: cluster.run(MOVES, PATHWAYS_TOKEN_FILE=str(path)).stdout.splitlines() for name, path in tokens.items()
+        }
+        assert moved["research"] == ["120.0", "(1024, 512)"]
+        assert moved["students"][0] == "120.0"
+        assert "operations of tenant students may take 1 MiB there at a time" in moved["students"][1]
+        assert "that is more than the tenant may have" in moved["students"][1]
+        file.write_text(FILE)
+        os.kill(cluster.processes["controller"], signal.SIGHUP)
+        until("the controller has read the file", lambda: tenants()["students"]["max_sessions"] == 1)
+        text = command("tenants", "--dir", str(cluster.dir)).stdout.splitlines()
+        assert [line.split()[:3] for line in text[1:]] == [["research", "normal", "3"], ["students", "normal", "1"]]
+        events = command("events", "--dir", str(cluster.dir)).stdout
+        assert "the file of tenants cannot be used" in events and "for tenant research" in events

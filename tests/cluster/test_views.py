@@ -3,7 +3,7 @@ what becomes of them when the array, the session or the worker goes."""
 
 import signal
 
-from fresh import finish
+from fresh import finish, hear
 from processes import Cluster
 
 START = """
@@ -225,7 +225,7 @@ def test_what_fails_or_goes():
     with Cluster(1, 2, "--memory-limit", "8MiB") as cluster:
         assert cluster.run("import pathways\n" + START + FAILED).stdout == "right\n"
         client = cluster.start("import pathways\n" + START + KILLED)
-        assert client.stdout.readline() == "ready\n", client.stderr.read()
+        assert hear(client) == "ready"
         cluster.signal("worker-0", signal.SIGKILL)
         client.stdin.write("go on\n")
         assert finish(client).stdout == "right\n"

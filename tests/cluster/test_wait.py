@@ -68,19 +68,16 @@ pathways.init(devices=2)
 print(jax.devices())
 """
     )
-    try:
-        for seconds in (300, 30):
-            said = line(
-                script, f"waiting up to {seconds} s", "a session of 3 devices was asked for", "Ctrl-C ends the wait"
-            )
-            assert said.count("\n") == 1
-            script.send_signal(signal.SIGINT)
-        done = fresh.finish(script)
-        assert done.stdout == "interrupted\ninterrupted\n[CpuDevice(id=0), CpuDevice(id=1)]\n", (
-            f"{done.stdout}\n{done.stderr}"
+    for seconds in (300, 30):
+        said = line(
+            script, f"waiting up to {seconds} s", "a session of 3 devices was asked for", "Ctrl-C ends the wait"
         )
-    finally:
-        fresh.end([script])
+        assert said.count("\n") == 1
+        script.send_signal(signal.SIGINT)
+    done = fresh.finish(script)
+    assert done.stdout == "interrupted\ninterrupted\n[CpuDevice(id=0), CpuDevice(id=1)]\n", (
+        f"{done.stdout}\n{done.stderr}"
+    )
 
 
 def test_what_is_missing_is_said(cluster):

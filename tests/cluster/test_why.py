@@ -2,6 +2,7 @@
 
 import signal
 
+from fresh import hear, tell
 from processes import Cluster, command, until
 
 STANDS = """
@@ -61,41 +62,37 @@ def test_what_stands_still_is_aborted_with_its_cause_and_all_goes_on():
     with Cluster(2, 2, "--silence", "300s", "--stuck-after", "5s") as cluster:
         before = {name: worker["process"]["number"] for name, worker in cluster.workers().items()}
         client = cluster.start(FAILS)
-        try:
-            assert client.stdout.readline() == "ready\n"
-            cluster.signal("worker-1", signal.SIGSTOP)
-            print("", file=client.stdin, flush=True)
-            error = client.stdout.readline()
-            for part in (
-                "DEADLINE_EXCEEDED: jit__lambda",
-                "in all-reduce 0 on devices 0-1 of worker-0",
-                "--stuck-after",
-                "it waits for worker-1",
-                "worker-1 has said nothing for",
-            ):
-                assert part in error, error
-            error = client.stdout.readline()
-            for part in ("DEADLINE_EXCEEDED: a transfer stood still", "worker-1 has said nothing for"):
-                assert part in error, error
-            # Another session computes meanwhile.
-            other = cluster.run("import jax, jax.numpy as jnp\nprint(jnp.arange(3, device=jax.devices()[0]) + 1)")
-            assert other.stdout == "[1 2 3]\n"
-            cluster.signal("worker-1", signal.SIGCONT)
-            print("", file=client.stdin, flush=True)
-            error = client.stdout.readline()
-            for part in (
-                "DEADLINE_EXCEEDED: jit__lambda",
-                "in all-reduce 0 on devices 0-1 of worker-0",
-                "worker-1 has ended its part without it",
-            ):
-                assert part in error, error
-            assert client.stdout.readline() == "done\n"
-            client.communicate()
-            assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == before
-            until("nothing to be left", cluster.idle)
-        finally:
-            client.kill()
-            client.communicate()
+        assert hear(client) == "ready"
+        cluster.signal("worker-1", signal.SIGSTOP)
+        tell(client)
+        error = hear(client)
+        for part in (
+            "DEADLINE_EXCEEDED: jit__lambda",
+            "in all-reduce 0 on devices 0-1 of worker-0",
+            "--stuck-after",
+            "it waits for worker-1",
+            "worker-1 has said nothing for",
+        ):
+            assert part in error, error
+        error = hear(client)
+        for part in ("DEADLINE_EXCEEDED: a transfer stood still", "worker-1 has said nothing for"):
+            assert part in error, error
+        # Another session computes meanwhile.
+        other = cluster.run("import jax, jax.numpy as jnp\nprint(jnp.arange(3, device=jax.devices()[0]) + 1)")
+        assert other.stdout == "[1 2 3]\n"
+        cluster.signal("worker-1", signal.SIGCONT)
+        tell(client)
+        error = hear(client)
+        for part in (
+            "DEADLINE_EXCEEDED: jit__lambda",
+            "in all-reduce 0 on devices 0-1 of worker-0",
+            "worker-1 has ended its part without it",
+        ):
+            assert part in error, error
+        assert hear(client) == "done"
+        client.communicate()
+        assert {name: worker["process"]["number"] for name, worker in cluster.workers().items()} == before
+        until("nothing to be left", cluster.idle)
 
 
 def test_why_names_a_stopped_worker_and_a_function_that_does_not_return():
@@ -105,22 +102,18 @@ def test_why_names_a_stopped_worker_and_a_function_that_does_not_return():
             return command("why", "--dir", str(cluster.dir)).stdout
 
         client = cluster.start(STANDS)
-        try:
-            assert client.stdout.readline() == "ready\n"
-            cluster.signal("worker-1", signal.SIGSTOP)
-            print("", file=client.stdin, flush=True)
-            assert client.stdout.readline() == "stands\n"
-            # The controller sees by itself that one says nothing; where the other stands comes with its next heartbeat.
-            named = "is in all-reduce 0 on devices 0-1 of worker-0", "worker-1 has said nothing for"
-            until("both to be named", lambda: all(part in text for text in [why()] for part in named))
-            cluster.signal("worker-1", signal.SIGCONT)
-            assert client.stdout.readline() == "called\n"
-            until("the client to be named", lambda: "the client has not returned from a function" in why())
-            print("", file=client.stdin, flush=True)
-            assert client.stdout.readline() == "done\n"
-            client.communicate()
-            until("the session to end", lambda: why() == "no session waits for anything\n")
-            assert "there is no session 1" in command("why", "1", "--dir", str(cluster.dir), check=False).stderr
-        finally:
-            client.kill()
-            client.communicate()
+        assert hear(client) == "ready"
+        cluster.signal("worker-1", signal.SIGSTOP)
+        tell(client)
+        assert hear(client) == "stands"
+        # The controller sees by itself that one says nothing; where the other stands comes with its next heartbeat.
+        named = "is in all-reduce 0 on devices 0-1 of worker-0", "worker-1 has said nothing for"
+        until("both to be named", lambda: all(part in text for text in [why()] for part in named))
+        cluster.signal("worker-1", signal.SIGCONT)
+        assert hear(client) == "called"
+        until("the client to be named", lambda: "the client has not returned from a function" in why())
+        tell(client)
+        assert hear(client) == "done"
+        client.communicate()
+        until("the session to end", lambda: why() == "no session waits for anything\n")
+        assert "there is no session 1" in command("why", "1", "--dir", str(cluster.dir), check=False).stderr
