@@ -9,22 +9,12 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device/sim"
 )
 
 // heldBed has a session that has all memory but what another one has, which is the client that it returns. A run of the
 // session is held, and behind it wait so many others, with as many arguments, and the frees of what these make.
 func heldBed(t testing.TB, queue, arguments int) (b *bed, other uint64) {
-	b = newBed(t, Config{MemoryWait: 60e9, Limits: Limits{Credit: queue + 10}}, 1, 1)
-	b.program(1)
-	statustest.OK(t, b.st.ledger.SetLimit(0, 8))
-	b.conns++
-	other = b.conns
-	b.step(Event{Kind: Join, Conn: other, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "other"}})
-	b.say(other, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: &wire.Array{Dtype: uint32(shape.F32)},
-		Devices: []uint32{0}})
-	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{b.st.gang}})
-	b.step(Event{Kind: Flush})
+	b, other = narrowBed(t, Limits{Credit: queue + 10}, 8, 1)
 	inputs := make([]uint64, arguments)
 	for i := range inputs {
 		inputs[i] = 1
@@ -154,15 +144,9 @@ func TestPutsGoPastARunThatWaitsForAPut(t *testing.T) {
 
 // compiling has the client compile a program. The worker answers when compiled is called.
 func (b *bed) compiling(program uint64) (compiled func(info *wire.ProgramInfo)) {
-	m := new(wire.Compile)
-	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
-		Code: fmt.Append(nil, program), Options: sim.CompileOptions([]int{0})}) {
-		if a.Kind == Send && a.Wire == wire.KindCompile {
-			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
-		}
-	}
+	op := b.compile(program, 1)
 	return func(info *wire.ProgramInfo) {
-		b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: m.Op, Info: info,
+		b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op, Info: info,
 			Loadable: &wire.Loadable{Serialized: []byte("x")}})
 	}
 }
@@ -171,8 +155,8 @@ func floats(n int64) *wire.Array { return &wire.Array{Dtype: uint32(shape.F32), 
 
 // narrowBed has one device of so many bytes. Another session, which is the client that it returns, has an array of so
 // many elements there.
-func narrowBed(t *testing.T, limit, elements int64) (b *bed, other uint64) {
-	b = newBed(t, Config{MemoryWait: 60e9}, 1, 1)
+func narrowBed(t testing.TB, limits Limits, limit, elements int64) (b *bed, other uint64) {
+	b = newBed(t, Config{MemoryWait: 60e9, Limits: limits}, 1, 1)
 	b.program(1)
 	statustest.OK(t, b.st.ledger.SetLimit(0, limit))
 	b.conns++
@@ -188,7 +172,7 @@ func narrowBed(t *testing.T, limit, elements int64) (b *bed, other uint64) {
 // known then. What was counted for the run is what is taken off again, though its program is known by that time.
 func TestPutsStayBehindARunOfAnUnknownProgram(t *testing.T) {
 	const long = 8 << 10
-	b, _ := narrowBed(t, 4+2*4*long+4*100*long+64, 60*long)
+	b, _ := narrowBed(t, Limits{}, 4+2*4*long+4*100*long+64, 60*long)
 	say := func(conn uint64, kind wire.Kind, m proto.Message) {
 		t.Helper()
 		b.say(conn, kind, m)
@@ -235,7 +219,7 @@ func TestPutsLeaveRoomForCode(t *testing.T) {
 		if !room {
 			limit--
 		}
-		b, _ := narrowBed(t, limit, 1)
+		b, _ := narrowBed(t, Limits{}, limit, 1)
 		b.compiling(2)(&wire.ProgramInfo{Name: "coded", Outputs: []*wire.Array{floats(1)},
 			Cost: &wire.Cost{CodeBytes: code}})
 		b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: floats(long), Devices: []uint32{0}})
@@ -255,7 +239,7 @@ func TestPutsLeaveRoomForCode(t *testing.T) {
 // Many puts that may go past a held run do so over several Steps, and all of them do.
 func TestManyPutsPassInParts(t *testing.T) {
 	const long, puts, atOnce = 8 << 10, 100, 10
-	b, other := narrowBed(t, 4+4*long+4+4*puts, puts)
+	b, other := narrowBed(t, Limits{}, 4+4*long+4+4*puts, puts)
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: floats(long), Devices: []uint32{0}})
 	b.say(b.client, wire.KindRun, &wire.Run{Op: 3, Program: 1, FirstOutput: 3, Inputs: []uint64{2}})
 	put := func(op uint64) {

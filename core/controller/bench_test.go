@@ -104,7 +104,6 @@ func (b *bed) program(devices int) {
 	for i := range on {
 		on[i] = uint32(i)
 	}
-	scalar := &wire.Array{Dtype: uint32(shape.F32)}
 	b.say(b.client, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: on})
 	for _, w := range b.workers {
 		b.say(w, wire.KindCompleted, &wire.Completed{Ok: []uint64{1}})
@@ -114,23 +113,27 @@ func (b *bed) program(devices int) {
 
 // install loads a program on the session's first devices, and returns what follows from its being compiled.
 func (b *bed) install(program uint64, devices int, collective bool) []Action {
+	return b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: b.compile(program, devices),
+		Info:     &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: collective},
+		Loadable: &wire.Loadable{Serialized: []byte("x")}})
+}
+
+// compile has the client compile a program for the session's first devices, and returns the operation that a worker
+// answers.
+func (b *bed) compile(program uint64, devices int) (op uint64) {
 	all := make([]int, devices)
 	for i := range all {
 		all[i] = i
 	}
-	scalar := &wire.Array{Dtype: uint32(shape.F32)}
-	var op uint64
 	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
-		Code: []byte(strconv.FormatUint(program, 10)), Options: sim.CompileOptions(all)}) {
+		Code: fmt.Append(nil, program), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
 			m := new(wire.Compile)
 			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
 			op = m.Op
 		}
 	}
-	return b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{
-		Op: op, Info: &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}, Collective: collective},
-		Loadable: &wire.Loadable{Serialized: []byte("x")}})
+	return op
 }
 
 // heap returns the bytes that are in use.
@@ -233,4 +236,50 @@ func processorTime(b *testing.B) time.Duration {
 	var t unix.Timespec
 	statustest.OK(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
 	return time.Duration(t.Nano())
+}
+
+// What a Tick costs while a worker is silent and 10,000 operations are under way: on all workers, of which one was
+// silent for a short time; on others than the one that was silent for long; and on that one alone, which may compute.
+func BenchmarkTickWhileAWorkerIsSilent(b *testing.B) {
+	const gangs, workers = 10_000, 8
+	for _, c := range []struct {
+		name   string
+		on     uint32 // 1 + the device that they are on; 0 is all
+		silent int64  // seconds
+	}{{"on all, not for long", 0, 30}, {"on others", 1, 600}, {"on it alone", workers, 600}} {
+		b.Run(c.name, func(b *testing.B) {
+			bed := newBed(b, Config{Heartbeat: 1e9, StuckAfter: 60e9, FirstCome: true,
+				Limits: Limits{Credit: 2 * gangs, Window: 4 * gangs, Objects: 4 * gangs}}, workers, 1)
+			bed.loads(1, false)
+			bed.puts(onAll(bed))
+			for range gangs {
+				if op := bed.next(); c.on == 0 {
+					bed.say(bed.client, wire.KindRun, &wire.Run{Op: op, Program: 1, FirstOutput: op, Inputs: []uint64{1}})
+				} else {
+					bed.say(bed.client, wire.KindPut, &wire.Put{Op: op, Object: op, Array: scalar, Devices: []uint32{c.on - 1}})
+				}
+			}
+			if n := len(bed.st.gangs); n != gangs {
+				b.Fatalf("%d gangs are under way, want %d", n, gangs)
+			}
+			tick := func() { // all but the last are heard of
+				bed.now += 1e9
+				for _, w := range bed.workers[:workers-1] {
+					bed.frame(w, wire.KindHeartbeat, nil)
+				}
+				bed.step(Event{Kind: Tick})
+			}
+			for range c.silent {
+				tick()
+			}
+			b.ResetTimer()
+			for range b.N {
+				bed.step(Event{Kind: Tick})
+			}
+			b.StopTimer()
+			if n := len(bed.st.gangs); n != gangs {
+				b.Fatalf("%d gangs are under way after the ticks, want %d", n, gangs)
+			}
+		})
+	}
 }

@@ -7,12 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
-	"github.com/openpathways/pathways/device/sim"
 )
 
 // stepCase is a kind of event, measured by BenchmarkSteps: how often it is repeated, on how large a cluster, and with
@@ -36,20 +33,7 @@ func onAll(b *bed) []uint32 {
 
 // loads loads for the session a program that has the portable form, which makes no pair of workers known to each other.
 func (b *bed) loads(program uint64, kept bool) {
-	all := make([]int, len(b.st.sessions[1].slots))
-	for i := range all {
-		all[i] = i
-	}
-	var op uint64
-	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
-		Code: []byte(fmt.Sprint(program)), Options: sim.CompileOptions(all)}) {
-		if a.Kind == Send && a.Wire == wire.KindCompile {
-			m := new(wire.Compile)
-			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
-			op = m.Op
-		}
-	}
-	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: op,
+	b.say(b.workers[0], wire.KindCompiled, &wire.Compiled{Op: b.compile(program, len(b.st.sessions[1].slots)),
 		Info:     &wire.ProgramInfo{Name: "p", Outputs: []*wire.Array{scalar}},
 		Loadable: &wire.Loadable{Serialized: []byte("x"), Kept: kept}})
 }
