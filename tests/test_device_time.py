@@ -10,7 +10,7 @@ import pathways
 import pytest
 from waiting import comes
 
-pytestmark = [pytest.mark.embedded("workers measure it by themselves: core/worker/running_test.go"), pytest.mark.versions]
+pytestmark = [pytest.mark.embedded("workers measure it: core/worker/running_test.go"), pytest.mark.versions]
 
 
 def program(name):

@@ -151,12 +151,10 @@ def test_clients_are_lost_in_each_state_of_a_request(tmp_path):
         file.chmod(0o644)
 
     tenants('[tenants.ada]\ntoken-file = "ada.token"\nslice-devices = 4')
-    clients = []
     with Cluster(1, 2, "--tenants", str(file), "--lease", "0") as cluster:
 
         def client(tenant: str):
-            clients.append(cluster.start(ASKS, PYTHONUNBUFFERED="1", PATHWAYS_TOKEN_FILE=str(tokens[tenant])))
-            return clients[-1]
+            return cluster.start(ASKS, PYTHONUNBUFFERED="1", PATHWAYS_TOKEN_FILE=str(tokens[tenant]))
 
         def waiting() -> list[int]:
             queue = json.loads(command("queue", "--json", "--dir", str(cluster.dir)).stdout)
