@@ -38,6 +38,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
+import sides  # noqa: E402
 from counting import Counting, Ended, hear  # noqa: E402
 from cuts import between, cut  # noqa: E402
 from page import table  # noqa: E402
@@ -286,7 +287,6 @@ def main():
     parser.add_argument("--only", default="", help="only faults whose names hold this")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write to (default out)")
     said = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found = {}
     calls = {fault.name: lambda fault=fault: measured(fault, said.rounds) for fault in FAULTS}
     calls[CLIENT_KILLED] = lambda: of_clients(said.rounds)
@@ -308,9 +308,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Ended as error:
-        sys.exit(f"faults.py: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    sides.run(main, Ended)

@@ -5,6 +5,7 @@
 A system has one colour in all pictures, a line has its name at its end, and each axis says which way is better.
 """
 
+import contextlib
 import pathlib
 import re
 import sys
@@ -86,6 +87,30 @@ def plain(axes, x, y):
     axes.set_ylabel(y)
 
 
+def save(figure, path):
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+@contextlib.contextmanager
+def lines_over(x, lines, path, width=0.86):
+    """Draws lines, each (values, style, name, colour), with their names right of this part of the width.
+
+    Limits, ticks and labels are the caller's, to whom the axes are given in between.
+    """
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    for values, style, _, colour in lines:
+        axes.plot(x, values, style, color=colour, marker="o", markersize=4)
+    yield axes
+    figure.tight_layout(rect=(0, 0, width, 1))
+    name_at_end(axes, [(x[-1], values[-1], name, colour) for values, _, name, colour in lines])
+    save(figure, path)
+
+
+def column_of(heads, rows, name):
+    return [number(row[heads.index(name)]) for row in rows]
+
+
 def doubling(axes, values):
     axes.set_xscale("log", base=2)
     axes.set_xticks(values, [f"{value:g}" for value in values])
@@ -120,8 +145,7 @@ def draw5(heads, rows, path):
     figure.tight_layout(w_pad=13, rect=(0, 0, 0.86, 1))
     for axes, ends in named:
         name_at_end(axes, ends)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def draw6(heads, rows, path):
@@ -145,52 +169,32 @@ def draw6(heads, rows, path):
     axes.annotate("as fast as JAX with gloo", (1, 1), (-4, -11), ha="right", xycoords=("axes fraction", "data"),
                   textcoords="offset points", fontsize=8, color=COLOURS["JAX with gloo"])  # fmt: skip
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def draw7(heads, rows, path):
     """Time of a stage by the number of stages."""
     stages = [int(row[0]) for row in rows]
-    figure, axes = pyplot.subplots(figsize=(8, 4.2))
-    ends = []
-    for column, name, style, colour in (
-        ("sequential", "sequential dispatch", "--", OURS),
-        ("parallel", "parallel dispatch", "-", OURS),
-        ("moves alone", "the moves alone", "-", GREY),
-    ):
-        values = [number(row[heads.index(column)]) for row in rows]
-        axes.plot(stages, values, style, color=colour, marker="o", markersize=4)
-        ends.append((stages[-1], values[-1], name, colour))
-    axes.set_ylim(bottom=0)
-    plain(axes, "stages of the program", "µs a stage (lower is better)")
-    doubling(axes, stages)
-    figure.tight_layout(rect=(0, 0, 0.86, 1))
-    name_at_end(axes, ends)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    lines = [
+        (column_of(heads, rows, "sequential"), "--", "sequential dispatch", OURS),
+        (column_of(heads, rows, "parallel"), "-", "parallel dispatch", OURS),
+        (column_of(heads, rows, "moves alone"), "-", "the moves alone", GREY),
+    ]
+    with lines_over(stages, lines, path) as axes:
+        axes.set_ylim(bottom=0)
+        plain(axes, "stages of the program", "µs a stage (lower is better)")
+        doubling(axes, stages)
 
 
 def draw_pipeline(heads, rows, path):
     """Tokens a second by the number of devices."""
     devices = [int(row[0]) for row in rows]
-    figure, axes = pyplot.subplots(figsize=(8, 4.2))
-    ends = []
-    for column, name, style, colour in (
-        ("pipeline, tokens/s", "pipeline", "-", OURS),
-        ("SPMD, tokens/s", "SPMD", "-", GREY),
-    ):
-        values = [number(row[heads.index(column)]) for row in rows]
-        axes.plot(devices, values, style, color=colour, marker="o", markersize=4)
-        ends.append((devices[-1], values[-1], name, colour))
-    axes.set_ylim(0, 1.1 * max(end[1] for end in ends))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    plain(axes, "devices", "tokens a second (higher is better)")
-    doubling(axes, devices)
-    figure.tight_layout(rect=(0, 0, 0.92, 1))
-    name_at_end(axes, ends)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    ours, spmd = (column_of(heads, rows, f"{side}, tokens/s") for side in ("pipeline", "SPMD"))
+    with lines_over(devices, [(ours, "-", "pipeline", OURS), (spmd, "-", "SPMD", GREY)], path, width=0.92) as axes:
+        axes.set_ylim(0, 1.1 * max(ours[-1], spmd[-1]))
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        plain(axes, "devices", "tokens a second (higher is better)")
+        doubling(axes, devices)
 
 
 def draw8(heads, rows, path):
@@ -214,28 +218,19 @@ def draw8(heads, rows, path):
         plain(axes, "clients", "computations a second (higher is better)" if axes is grid.flat[0] else "")
         doubling(axes, counts)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def draw12(heads, rows, path):
     """Throughput of two islands by what the network takes."""
     sends = [float(row[0]) for row in rows]
-    figure, axes = pyplot.subplots(figsize=(8, 4.2))
-    ends = []
-    for column, (style, colour) in enumerate(((":", GREY), ("--", OURS), ("-", OURS)), 1):
-        values = [number(row[column]) for row in rows]
-        axes.plot(sends, values, style, color=colour, marker="o", markersize=4)
-        ends.append((sends[-1], values[-1], heads[column], colour))
-    axes.set_ylim(0, 105)
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(decimals=0))
-    plain(
-        axes, "time to send the gradients / time to compute a step", "of one island of twice the size\n(more is better)"
-    )
-    figure.tight_layout(rect=(0, 0, 0.82, 1))
-    name_at_end(axes, ends)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    styles = zip((":", "--", "-"), heads[1:4], (GREY, OURS, OURS), strict=True)
+    lines = [(column_of(heads, rows, name), style, name, colour) for style, name, colour in styles]
+    with lines_over(sends, lines, path, width=0.82) as axes:
+        axes.set_ylim(0, 105)
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(decimals=0))
+        across = "time to send the gradients / time to compute a step"
+        plain(axes, across, "of one island of twice the size\n(more is better)")
 
 
 def draw_traces(traces, path):
@@ -259,8 +254,7 @@ def draw_traces(traces, path):
         axes.spines[["top", "right"]].set_visible(False)
     grid.flat[-1].set_xlabel("milliseconds")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 # By how the title of the section begins.

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import platform
-import signal
 import statistics
 import subprocess
 import sys
@@ -461,7 +460,6 @@ def main():
         "--out", type=pathlib.Path, default=pathlib.Path("out/paper"), help="folder (default %(default)s)"
     )
     said = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     import jax
 
@@ -488,9 +486,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except sides.Ended as error:
-        sys.exit(f"paper.py: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    sides.run(main)

@@ -21,7 +21,6 @@ table of docs/guides/reshard.md at the end.
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -34,6 +33,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 
 import fresh  # noqa: E402
+import sides  # noqa: E402
 from page import table  # noqa: E402
 from processes import COMMAND, Cluster, command, until  # noqa: E402
 
@@ -321,8 +321,6 @@ def main():
     options.add_argument("--rounds", type=int, default=0)
     options.add_argument("--quick", action="store_true")
     asked = options.parse_args()
-    # so that the clusters end, too
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sizes = asked.sizes or ("256" if asked.quick else "256,1024")
     rounds = asked.rounds or (5 if asked.quick else 11)
     rows = []
@@ -337,4 +335,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sides.run(main)

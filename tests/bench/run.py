@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import platform
-import signal
 import sys
 import time
 
@@ -58,8 +57,6 @@ def main():
     def chosen(name):
         return not wanted or any(part in name for part in wanted)
 
-    # As for ^C: what was started is ended first.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     import jax
 
@@ -100,9 +97,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except sides.Ended as error:
-        sys.exit(f"run.py: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    sides.run(main)

@@ -20,6 +20,17 @@ class Ended(Exception):
     """A side that ended when an answer was expected."""
 
 
+def run(main, ended=Ended):
+    """Runs a benchmark, which SIGTERM ends as ^C does: what it has started is ended first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        main()
+    except ended as error:
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
 class Side:
     """The asking end. Start several, then await each: they come up at the same time."""
 
