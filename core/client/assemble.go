@@ -143,14 +143,12 @@ func (r *remote) assemble(run *wire.Run) (read []*assembly) {
 	return read
 }
 
-// keepDevices keeps the devices of a program.
+// keepDevices keeps the devices of a program. The caller holds mu.
 func (r *remote) keepDevices(program uint64, rows []uint32) {
 	var key []byte
 	for _, d := range rows {
 		key = binary.LittleEndian.AppendUint32(key, d)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.devices == nil {
 		r.devices = map[uint64]string{}
 	}

@@ -58,7 +58,6 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 			if err := m.Status.Err(); err != nil {
 				return nil, err
 			}
-			r.keepDevices(id, m.Info.GetDevices())
 			return &Remote{ID: id, Info: m.Info}, nil
 		case <-ctx.Done():
 			err = status.New(status.Cancelled, "compiling was cancelled: %w", context.Cause(ctx))
@@ -68,6 +67,7 @@ func (r *remote) Compile(ctx context.Context, c CompileSpec) (*Remote, error) {
 	r.mu.Lock()
 	delete(r.compiles, id)
 	delete(r.texts, id) // the answer may have come meanwhile
+	delete(r.devices, id)
 	r.mu.Unlock()
 	return nil, err
 }
@@ -94,8 +94,11 @@ func (r *remote) compiled(payload []byte) error {
 		if m.Status.Err() == nil && m.Info == nil {
 			m.Status = wire.Of(status.New(status.Internal, "the controller's answer does not describe the compiled program"))
 		}
-		if c.text != nil && m.Status.Err() == nil {
-			r.texts[m.Op] = c.text
+		if m.Status.Err() == nil {
+			r.keepDevices(m.Op, m.Info.GetDevices()) // from now on the session has it, see rejoin
+			if c.text != nil {
+				r.texts[m.Op] = c.text
+			}
 		}
 		c.answer <- m
 	}

@@ -102,9 +102,11 @@ func TestAssembledArgumentsAcrossAStartOfTheController(t *testing.T) {
 		n := connectLasting(t)
 		defer n.cluster.Close()
 		r := n.cluster.(*remote)
+		r.mu.Lock()
 		for program := range uint64(2) {
 			r.keepDevices(program+1, []uint32{0, 1})
 		}
+		r.mu.Unlock()
 		o := n.cluster.Objects(10)
 		n.reads(o, o+1) // operation 1
 		n.reads(o, o+1) // operation 2, of an object o+10

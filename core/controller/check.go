@@ -71,7 +71,8 @@ type audit struct {
 	untold   map[*session]int  // of them, those that the client may still wait for
 	views    map[int]int       // sessions that have devices of a slot
 	users    map[*compiled]int // programs of sessions
-	// forgotten is the bytes of those that are gone and stay on disk.
+	// unkept is how many are gone and stay on disk, and forgotten their bytes.
+	unkept    int
 	forgotten int64
 }
 
@@ -184,8 +185,10 @@ func (a *audit) session(s *session) {
 	for _, p := range s.programs {
 		a.users[p.of]++
 	}
-	for _, u := range s.unkept {
+	for _, e := range s.unkept {
+		u := e.Value.(*unkept)
 		a.users[u.of]++
+		a.unkept++
 		a.forgotten += u.of.bytes
 	}
 	for program, c := range s.compiling {
@@ -505,8 +508,9 @@ func (a *audit) compiles() {
 	if made != len(a.st.made) || kept != a.st.kept {
 		a.say("%d programs of %d bytes are kept, %d of %d by their counts", made, kept, len(a.st.made), a.st.kept)
 	}
-	if a.forgotten != a.st.forgotten {
-		a.say("programs of %d bytes are forgotten and stay, %d by their count", a.forgotten, a.st.forgotten)
+	if u := &a.st.unkept; a.unkept != u.all.Len() || a.forgotten != u.bytes {
+		a.say("%d programs of %d bytes are forgotten and stay, %d of %d by their count", a.unkept, a.forgotten, u.all.Len(),
+			u.bytes)
 	}
 }
 

@@ -479,6 +479,36 @@ func (r *rebuilding) goOn(s *session) {
 		}
 	}
 	s.last = max(last, s.last)
+	r.forgetPrograms(s)
+}
+
+// forgetPrograms forgets the programs that a session has on disk and its client has forgotten: those of whose runs the
+// client had not heard the end (unkept.go). What it has sent again names some of them at most. It is called behind the
+// runs that were sent again.
+func (r *rebuilding) forgetPrograms(s *session) {
+	has := map[uint64]bool{}
+	for _, m := range r.of[s.conn] {
+		for _, id := range m.Programs {
+			has[id] = true
+		}
+	}
+	for _, one := range r.sent { // those that it waits for
+		if m, ok := one.ev.Message.(*wire.Compile); ok && one.s == s {
+			has[m.Program] = true
+		}
+	}
+	m := new(wire.Forget)
+	for _, id := range slices.Sorted(maps.Keys(s.programs)) {
+		if !has[id] {
+			m.Programs = append(m.Programs, id)
+		}
+	}
+	if len(m.Programs) == 0 {
+		return
+	}
+	if err := r.st.forgetLater(s, &Event{Wire: wire.KindForget, Message: m, kept: true}, m); err != nil {
+		r.st.expel(r.st.conns[s.conn], err)
+	}
 }
 
 // readmit makes a gang of an operation that workers have. It was admitted and had its place before.

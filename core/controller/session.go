@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"container/list"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -50,10 +51,10 @@ type session struct {
 	nodes     int // of graphs
 
 	// For a controller that starts again.
-	restored  bool     // it began before the controller started again
-	forgotten string   // then: where arrays may have gone that no worker has
-	orphans   set      // then: slots of workers that had parts of operations which had failed, see endOrphans
-	unkept    []unkept // programs that are gone, and stay on disk
+	restored  bool            // it began before the controller started again
+	forgotten string          // then: where arrays may have gone that no worker has
+	orphans   set             // then: slots of workers that had parts of operations which had failed, see endOrphans
+	unkept    []*list.Element // in State.unkept: programs that are gone, and stay on disk
 
 	// Its operations, from their arrival on. The queue holds those that were received and not performed.
 	last     uint64 // operation received last
@@ -352,8 +353,8 @@ func (st *State) drop(s *session, why error) {
 		st.letProgram(s.programs[id])
 	}
 	s.told.each(func(slot int) { st.workers[slot].users-- })
-	for _, u := range s.unkept {
-		st.letUnkept(s, u)
+	for _, e := range s.unkept {
+		st.letUnkept(e)
 	}
 	st.leaveBindings(s)
 	if !s.isThrough() { // computations that still run have its memory

@@ -224,7 +224,7 @@ type State struct {
 	made      []*compiled          // those of compiled that are ready
 	kept      int64                // bytes of these
 	keptAway  int64                // of these bytes, those that are with workers
-	forgotten int64                // bytes of what sessions' unkept programs were compiled to, for each of them
+	unkept    unkeptPrograms       // that sessions have forgotten, and that stay on disk
 	discarded map[string]int       // by key, those that sessions have and no others may come to use, see discard
 
 	looked   int64  // until when what devices do is looked at; 0: it is not

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"container/list"
 	"slices"
 
 	"github.com/openpathways/pathways/core/wire"
@@ -12,43 +13,64 @@ import (
 // the programs go whose runs these were.
 //
 // So compiled programs may take more than Limits.Store: by what forgotten ones were compiled to, up to
-// Limits.Forgotten. Above that, or with too many of them, a session that forgets one more lets go of those that it
-// forgot first. If the controller then starts again before the client has heard the end of a run of one of these, that
-// run fails.
+// Limits.Forgotten. Above that, those go that were forgotten first, of whichever session; a session that has too many
+// of them lets go of its own first ones. If the controller then starts again before the client has heard the end of a
+// run of one of these, that run fails.
 
 // unkept is a program that is gone and stays on disk. Its runs are operations above after, up to last.
 type unkept struct {
+	s           *session
 	program     uint64
 	after, last uint64
 	of          *compiled
+}
+
+// unkeptPrograms are those of all sessions; each is in its session's list, too. Both begin with what was forgotten
+// first.
+type unkeptPrograms struct {
+	all   list.List // of *unkept
+	bytes int64     // of what they were compiled to, for each of them
 }
 
 // maxUnkept bounds the programs of a session that are gone and stay on disk. It is more than the operations of which a
 // client says nothing for a while: 2,048 that have ended, and those under way.
 const maxUnkept = 4096
 
-// letKeptProgram removes the fact of a program, and lets what it was compiled to: at once if it never ran, else when
-// the client has heard the end of its runs.
+// letKeptProgram removes the fact of a program, and lets what it was compiled to: at once if it never ran or its
+// session has ended, else when the client has heard the end of its runs.
 func (st *State) letKeptProgram(p *program) {
 	s := p.place.s
-	u := unkept{program: p.id, after: p.after, last: s.last, of: p.of}
-	st.forgotten += u.of.bytes
-	if !st.config.Keeps || u.after == u.last {
-		st.letUnkept(s, u)
+	u := &unkept{s: s, program: p.id, after: p.after, last: s.last, of: p.of}
+	if !st.config.Keeps || u.after == u.last || st.sessions[s.id] != s {
+		st.letFact(u)
 		return
 	}
-	s.unkept = append(s.unkept, u)
-	for len(s.unkept) > maxUnkept || len(s.unkept) > 0 && st.forgotten > st.limits.Forgotten {
-		first := s.unkept[0]
-		s.unkept = slices.Delete(s.unkept, 0, 1)
-		st.letUnkept(s, first)
+	s.unkept = append(s.unkept, st.unkept.all.PushBack(u))
+	st.unkept.bytes += u.of.bytes
+	if len(s.unkept) > maxUnkept {
+		st.letFirst(s)
+	}
+	for st.unkept.bytes > st.limits.Forgotten {
+		st.letFirst(st.unkept.all.Front().Value.(*unkept).s)
 	}
 }
 
-// letUnkept removes what letKeptProgram left of a program. The caller takes it out of s.unkept.
-func (st *State) letUnkept(s *session, u unkept) {
-	st.forgotten -= u.of.bytes
-	st.keep(tablePrograms, programKey(s.id, u.program), nil) // before the fact that it names
+// letFirst removes what letKeptProgram left of the program that a session forgot first.
+func (st *State) letFirst(s *session) {
+	first := s.unkept[0]
+	s.unkept[0], s.unkept = nil, s.unkept[1:]
+	st.letUnkept(first)
+}
+
+// letUnkept removes what letKeptProgram left of a program. The caller takes it out of its session's list.
+func (st *State) letUnkept(e *list.Element) {
+	u := st.unkept.all.Remove(e).(*unkept)
+	st.unkept.bytes -= u.of.bytes
+	st.letFact(u)
+}
+
+func (st *State) letFact(u *unkept) {
+	st.keep(tablePrograms, programKey(u.s.id, u.program), nil) // before the fact that it names
 	st.let(u.of)
 }
 
@@ -58,11 +80,12 @@ func (st *State) letSettled(s *session, m *wire.Settled) {
 		return
 	}
 	slices.Sort(m.Pending)
-	s.unkept = slices.DeleteFunc(s.unkept, func(u unkept) bool {
+	s.unkept = slices.DeleteFunc(s.unkept, func(e *list.Element) bool {
+		u := e.Value.(*unkept)
 		i, _ := slices.BinarySearch(m.Pending, u.after+1)
 		settled := u.last < m.Next && (i == len(m.Pending) || m.Pending[i] > u.last)
 		if settled {
-			st.letUnkept(s, u)
+			st.letUnkept(e)
 		}
 		return settled
 	})

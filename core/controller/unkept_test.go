@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -77,10 +78,35 @@ func TestForgottenProgramsAreBounded(t *testing.T) {
 			t.Errorf("when program %d is forgotten, facts of %q are removed, want %q", program, got, want)
 		}
 	}
-	left := b.st.sessions[1].unkept
-	if len(left) != 2 || left[0].program != 4 || left[1].program != 5 {
-		t.Errorf("%v stay, want programs 4 and 5", left)
+	statustest.EqualSlices(t, b.unkept(), []string{programKey(1, 4), programKey(1, 5)}, "these stay")
+}
+
+// Those go first that were forgotten first, whichever session forgets one more.
+func TestForgottenProgramsGoByTheirAgeInAllSessions(t *testing.T) {
+	b := newBed(t, Config{Keeps: true, Limits: Limits{Store: 1}}, 2, 1)
+	b.program(2)
+	b.st.limits.Forgotten = 2 * b.st.sessions[1].programs[1].of.bytes
+	one, other := b.client, b.joinClient()
+	b.check(b.say(other, wire.KindPut, &wire.Put{Op: 1, Object: 1, Array: scalar, Devices: []uint32{0, 1}}))
+	b.reportAll()
+	for i, client := range []uint64{one, other, other} {
+		b.client = client
+		op, program := b.st.conns[client].s.last+1, uint64(i)+2
+		b.install(program, 2, false)
+		b.check(b.say(client, wire.KindRun, &wire.Run{Op: op, Program: program, FirstOutput: op, Inputs: []uint64{1}}))
+		b.reportAll()
+		b.forget(program)
 	}
+	statustest.EqualSlices(t, b.unkept(), []string{programKey(2, 3), programKey(2, 4)}, "these stay")
+}
+
+// unkept returns the keys of the programs that are gone and stay on disk.
+func (b *bed) unkept() (keys []string) {
+	for e := b.st.unkept.all.Front(); e != nil; e = e.Next() {
+		u := e.Value.(*unkept)
+		keys = append(keys, programKey(u.s.id, u.program))
+	}
+	return keys
 }
 
 // What a client has forgotten, and forgets again behind a start of the controller, stays for all runs that are under
@@ -97,5 +123,27 @@ func TestForgottenProgramsStayOnDiskBehindAStart(t *testing.T) {
 	}
 	if got := b.removed(wire.KindSettled, &wire.Settled{Next: 4}); !slices.Equal(got, []string{tablePrograms}) {
 		t.Errorf("then facts of %q are removed, want those of the program", got)
+	}
+}
+
+// A client sends its last Forgets again to the next start, and not all. What it does not name any more goes all the
+// same, once it has heard the end of the runs.
+func TestProgramsGoThatTheirClientHasForgottenBeforeAStart(t *testing.T) {
+	b := newBedThatKeeps(t)
+	kept := b.facts()
+	b.st = New(Config{Keeps: true, Starts: 2, Limits: b.st.config.Limits})
+	b.st.Restore(kept)
+	b.say(b.client, wire.KindRejoin, &wire.Rejoin{Last: 2, Frames: frames(t, wire.KindRun,
+		&wire.Run{Op: 2, Program: 1, FirstOutput: 2, Inputs: []uint64{1}})})
+	for _, w := range b.workers {
+		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1,
+			Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}}}}))
+	}
+	if n := b.st.sessions[1].underWay; n != 1 {
+		t.Fatalf("%d runs are under way, want that of the program", n)
+	}
+	statustest.EqualSlices(t, b.unkept(), []string{programKey(1, 1)}, "these stay")
+	if got := b.removed(wire.KindSettled, &wire.Settled{Next: 3}); !slices.Equal(got, []string{tablePrograms}) {
+		t.Errorf("then facts of %q are removed, want that of the program", got)
 	}
 }
