@@ -117,13 +117,8 @@ func (o *Options) parseAssignment(assignment []byte) error {
 			continue
 		}
 		var column []int64
-		for f, err := range protowalk.Fields(f.Bytes) {
-			if err == nil && f.Number == computationReplicaIDs {
-				column, err = f.AppendInts(column)
-			}
-			if err != nil {
-				return err
-			}
+		if err := protowalk.Read(f.Bytes, nil, protowalk.Lists{computationReplicaIDs: &column}); err != nil {
+			return err
 		}
 		if p == o.Partitions || len(column) != o.Replicas {
 			return invalid("partition %d has %d devices, want %d for each of %d partitions", p, len(column), o.Replicas,

@@ -175,14 +175,7 @@ func readInstruction(b []byte) (*instruction, error) {
 		case instructionConvolution:
 			err = in.convolution.read(f.Bytes)
 		case instructionDot:
-			for f, bad := range protowalk.Fields(f.Bytes) {
-				if err = bad; err == nil && f.Number == dotLeftContracting {
-					in.contracting, err = f.AppendInts(in.contracting)
-				}
-				if err != nil {
-					break
-				}
-			}
+			err = protowalk.Read(f.Bytes, nil, protowalk.Lists{dotLeftContracting: &in.contracting})
 		case instructionFFTLength:
 			in.fftLength, err = f.AppendInts(in.fftLength)
 		case instructionID:
@@ -212,24 +205,9 @@ func readWindow(b []byte) (window []windowDimension, err error) {
 			continue
 		}
 		var d windowDimension
-		for f, err := range protowalk.Fields(f.Bytes) {
-			if err != nil {
-				return nil, err
-			}
-			switch v := int64(f.Value); f.Number {
-			case windowSize:
-				d.size = v
-			case windowStride:
-				d.stride = v
-			case windowLow:
-				d.low = v
-			case windowHigh:
-				d.high = v
-			case windowDilation:
-				d.dilation = v
-			case windowBase:
-				d.base = v
-			}
+		if err := protowalk.Read(f.Bytes, protowalk.Ints{windowSize: &d.size, windowStride: &d.stride, windowLow: &d.low,
+			windowHigh: &d.high, windowDilation: &d.dilation, windowBase: &d.base}, nil); err != nil {
+			return nil, err
 		}
 		window = append(window, d)
 	}
@@ -237,26 +215,15 @@ func readWindow(b []byte) (window []windowDimension, err error) {
 }
 
 func (c *convolution) read(b []byte) error {
-	for f, err := range protowalk.Fields(b) {
-		switch v := int64(f.Value); f.Number {
-		case convolutionInputBatch:
-			c.inputBatch = v
-		case convolutionInputFeature:
-			c.inputFeature = v
-		case convolutionOutputFeature:
-			c.outputFeature = v
-		case convolutionInputSpatial:
-			c.inputSpatial, err = f.AppendInts(c.inputSpatial)
-		case convolutionKernelSpatial:
-			c.kernelSpatial, err = f.AppendInts(c.kernelSpatial)
-		case convolutionOutputSpatial:
-			c.outputSpatial, err = f.AppendInts(c.outputSpatial)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return protowalk.Read(b, protowalk.Ints{
+		convolutionInputBatch:    &c.inputBatch,
+		convolutionInputFeature:  &c.inputFeature,
+		convolutionOutputFeature: &c.outputFeature,
+	}, protowalk.Lists{
+		convolutionInputSpatial:  &c.inputSpatial,
+		convolutionKernelSpatial: &c.kernelSpatial,
+		convolutionOutputSpatial: &c.outputSpatial,
+	})
 }
 
 // operand returns the shape of an operand; one without elements if there is no such operand.

@@ -67,6 +67,29 @@ func Fields(message []byte) iter.Seq2[Field, error] {
 	}
 }
 
+// Ints and Lists say where the values of integer or bool fields go: the last one of a number, and all of a number.
+type (
+	Ints  map[Number]*int64
+	Lists map[Number]*[]int64
+)
+
+// Read reads those fields of a message, packed or not, and skips all others. It is for small messages: in those of
+// which a program has many, a switch is faster.
+func Read(message []byte, ints Ints, lists Lists) error {
+	for f, err := range Fields(message) {
+		if to := ints[f.Number]; to != nil {
+			*to = int64(f.Value)
+		}
+		if to := lists[f.Number]; to != nil {
+			*to, err = f.AppendInts(*to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Prefix returns the message at the beginning of a buffer whose other bytes are zero: no field has the number 0.
 func Prefix(buffer []byte) []byte {
 	size := 0

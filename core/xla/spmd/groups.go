@@ -156,13 +156,8 @@ func (m *module) readGroups(fields []protowalk.Field) (groups [][]int64, err err
 
 func appendGroup(groups [][]int64, b []byte) ([][]int64, error) {
 	var g []int64
-	for f, err := range protowalk.Fields(b) {
-		if err == nil && f.Number == groupIDs {
-			g, err = f.AppendInts(g)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := protowalk.Read(b, nil, protowalk.Lists{groupIDs: &g}); err != nil {
+		return nil, err
 	}
 	return append(groups, g), nil
 }
@@ -171,20 +166,9 @@ func appendGroup(groups [][]int64, b []byte) ([][]int64, error) {
 func readIota(b []byte) ([][]int64, error) {
 	var count, size int64
 	var reshape, perm []int64
-	for f, err := range protowalk.Fields(b) {
-		switch f.Number {
-		case iotaGroups:
-			count = int64(f.Value)
-		case iotaSize:
-			size = int64(f.Value)
-		case iotaReshape:
-			reshape, err = f.AppendInts(reshape)
-		case iotaPerm:
-			perm, err = f.AppendInts(perm)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := protowalk.Read(b, protowalk.Ints{iotaGroups: &count, iotaSize: &size},
+		protowalk.Lists{iotaReshape: &reshape, iotaPerm: &perm}); err != nil {
+		return nil, err
 	}
 	all, err := transposed(nil, reshape, perm)
 	if err != nil {
@@ -389,32 +373,12 @@ func readMesh(b []byte) (sizes, devices []int64, err error) {
 		switch f.Number {
 		case meshAxes:
 			size := int64(0)
-			for f, bad := range protowalk.Fields(f.Bytes) {
-				if err = bad; err != nil {
-					break
-				}
-				if f.Number == axisSize {
-					size = int64(f.Value)
-				}
-			}
+			err = protowalk.Read(f.Bytes, protowalk.Ints{axisSize: &size}, nil)
 			sizes = append(sizes, size)
 		case meshDevices:
 			devices, err = f.AppendInts(devices)
 		case meshTransform:
-			for f, bad := range protowalk.Fields(f.Bytes) {
-				if err = bad; err != nil {
-					break
-				}
-				switch f.Number {
-				case transformReshape:
-					reshape, err = f.AppendInts(reshape)
-				case transformPerm:
-					perm, err = f.AppendInts(perm)
-				}
-				if err != nil {
-					break
-				}
-			}
+			err = protowalk.Read(f.Bytes, nil, protowalk.Lists{transformReshape: &reshape, transformPerm: &perm})
 		}
 		if err != nil {
 			return nil, nil, err
@@ -432,17 +396,7 @@ func readAxis(b []byte) (a axis, err error) {
 		case axisRefIndex:
 			a.index = int64(f.Value)
 		case axisRefSub:
-			for f, bad := range protowalk.Fields(f.Bytes) {
-				if err = bad; err != nil {
-					break
-				}
-				switch f.Number {
-				case subPre:
-					a.pre = int64(f.Value)
-				case subSize:
-					a.size = int64(f.Value)
-				}
-			}
+			err = protowalk.Read(f.Bytes, protowalk.Ints{subPre: &a.pre, subSize: &a.size}, nil)
 			if err == nil && a.size < 1 {
 				err = status.New(status.InvalidArgument, "a part of an axis of size %d", a.size)
 			}
@@ -464,16 +418,8 @@ func (m *module) readPairs(fields []protowalk.Field, n numbering) ([][2]int, err
 			continue
 		}
 		var ends [2]int64
-		for f, err := range protowalk.Fields(f.Bytes) {
-			if err != nil {
-				return nil, err
-			}
-			switch f.Number {
-			case pairSource:
-				ends[0] = int64(f.Value)
-			case pairTarget:
-				ends[1] = int64(f.Value)
-			}
+		if err := protowalk.Read(f.Bytes, protowalk.Ints{pairSource: &ends[0], pairTarget: &ends[1]}, nil); err != nil {
+			return nil, err
 		}
 		if ends[0] < 0 || ends[0] >= int64(count) || ends[1] < 0 || ends[1] >= int64(count) ||
 			!sources.add(int(ends[0])) || !targets.add(int(ends[1])) {

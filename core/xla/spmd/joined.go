@@ -143,18 +143,9 @@ func (w *rewriter) slice(in *instruction) (array int64, ranges []span) {
 			continue
 		}
 		var r span
-		for f, err := range protowalk.Fields(f.Bytes) {
-			if err != nil {
-				return 0, nil
-			}
-			switch f.Number {
-			case sliceStart:
-				r.start = int64(f.Value)
-			case sliceLimit:
-				r.limit = int64(f.Value)
-			case sliceStride:
-				r.stride = int64(f.Value)
-			}
+		if protowalk.Read(f.Bytes,
+			protowalk.Ints{sliceStart: &r.start, sliceLimit: &r.limit, sliceStride: &r.stride}, nil) != nil {
+			return 0, nil
 		}
 		ranges = append(ranges, r)
 	}
@@ -163,13 +154,8 @@ func (w *rewriter) slice(in *instruction) (array int64, ranges []span) {
 
 // ints returns the numbers in a field.
 func ints(raw []byte, number protowalk.Number) (all []int64) {
-	for f, err := range protowalk.Fields(raw) {
-		if err == nil && f.Number == number {
-			all, err = f.AppendInts(all)
-		}
-		if err != nil {
-			return nil
-		}
+	if protowalk.Read(raw, nil, protowalk.Lists{number: &all}) != nil {
+		return nil
 	}
 	return all
 }

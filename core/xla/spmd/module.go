@@ -384,16 +384,7 @@ func (in *instruction) arrays() ([]hlo.Shape, error) {
 // readAssignmentSize reads how many replicas and partitions a serialized
 // xla.DeviceAssignmentProto is for.
 func readAssignmentSize(assignment []byte) (replicas, partitions int, err error) {
-	for f, err := range protowalk.Fields(assignment) {
-		if err != nil {
-			return 0, 0, err
-		}
-		switch f.Number {
-		case assignmentReplicas:
-			replicas = int(int32(f.Value))
-		case assignmentComputations:
-			partitions = int(int32(f.Value))
-		}
-	}
-	return replicas, partitions, nil
+	var rows, columns int64
+	err = protowalk.Read(assignment, protowalk.Ints{assignmentReplicas: &rows, assignmentComputations: &columns}, nil)
+	return int(int32(rows)), int(int32(columns)), err
 }
