@@ -7,23 +7,32 @@ import (
 	"testing"
 )
 
+// rounds measures the steps of a gang: it is submitted, the one of so many submissions before is launched, and another
+// ends. Each round starts one gang, which is the next to be launched. A gang reads the one before, if reads has room.
+func rounds(b *testing.B, s *State, g Gang, reads []uint64, launched, ended uint64) {
+	var out []Action
+	b.ReportAllocs()
+	for b.Loop() {
+		if reads != nil {
+			reads[0] = g.ID
+		}
+		g.ID++
+		out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
+		out = s.Step(Event{Kind: Launched, ID: g.ID - launched}, out)
+		if g.ID > ended {
+			out = s.Step(Event{Kind: Completed, ID: g.ID - ended, Time: g.Cost}, out)
+		}
+		if want := g.ID + 1 - max(launched, 1); len(out) != 1 || out[0].Kind != Start || out[0].ID != want {
+			b.Fatalf("got %v, want a start of gang %d", out, want)
+		}
+	}
+}
+
 // One gang from Submit to Completed with nothing in its way.
 func BenchmarkGang(b *testing.B) {
 	for _, n := range []int{1, 8, 64, 4096} {
 		b.Run("devices="+strconv.Itoa(n), func(b *testing.B) {
-			s := New(Config{})
-			g := Gang{Devices: firstDevices(n)}
-			var out []Action
-			b.ReportAllocs()
-			for b.Loop() {
-				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
-				out = s.Step(Event{Kind: Launched, ID: g.ID}, out)
-				out = s.Step(Event{Kind: Completed, ID: g.ID}, out)
-				if len(out) != 1 || out[0].Kind != Start {
-					b.Fatalf("got %v, want one start", out)
-				}
-			}
+			rounds(b, New(Config{}), Gang{Devices: firstDevices(n)}, nil, 0, 0)
 		})
 	}
 }
@@ -34,23 +43,11 @@ func BenchmarkContended(b *testing.B) {
 		b.Run("devices="+strconv.Itoa(n), func(b *testing.B) {
 			s := New(Config{})
 			g := Gang{Devices: firstDevices(n)}
-			var out []Action
 			for range 64 {
 				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
+				s.Step(Event{Kind: Submit, Gang: g}, nil)
 			}
-			turn := uint64(1)
-			b.ReportAllocs()
-			for b.Loop() {
-				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
-				out = s.Step(Event{Kind: Launched, ID: turn}, out)
-				out = s.Step(Event{Kind: Completed, ID: turn}, out)
-				turn++
-				if len(out) != 1 || out[0].ID != turn {
-					b.Fatalf("got %v, want a start of gang %d", out, turn)
-				}
-			}
+			rounds(b, s, g, nil, 64, 64)
 		})
 	}
 }
@@ -59,48 +56,21 @@ func BenchmarkContended(b *testing.B) {
 func BenchmarkChain(b *testing.B) {
 	s := New(Config{})
 	after := make([]uint64, 1)
-	g := Gang{Devices: firstDevices(8), After: after}
-	var out []Action
-	g.ID = 1
-	out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
-	b.ReportAllocs()
-	for b.Loop() {
-		after[0] = g.ID
-		g.ID++
-		out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
-		out = s.Step(Event{Kind: Launched, ID: g.ID - 1}, out)
-		out = s.Step(Event{Kind: Completed, ID: g.ID - 1}, out)
-		if len(out) != 1 || out[0].ID != g.ID {
-			b.Fatalf("got %v, want a start of gang %d", out, g.ID)
-		}
-	}
+	g := Gang{ID: 1, Devices: firstDevices(8), After: after}
+	s.Step(Event{Kind: Submit, Gang: g}, nil)
+	rounds(b, s, g, after, 1, 1)
 }
 
-// A gang from Submit to Completed with nothing in its way, and of one session, by each order of clusters.
+// A gang from Submit to Completed with nothing in its way, and of one session, by each order of clusters; 16 are under
+// way.
 func BenchmarkAlone(b *testing.B) {
-	for _, order := range []string{"fifo", "fair"} {
+	for order, c := range map[string]Config{
+		"fifo": {Policy: &FIFO{Window: 512, Share: 256}},
+		"fair": {Policy: &Fair{Gangs: 512}, OneByOne: true},
+	} {
 		b.Run(order, func(b *testing.B) {
-			c := Config{Policy: &FIFO{Window: 512, Share: 256}}
-			if order == "fair" {
-				c = Config{Policy: &Fair{Gangs: 512}, OneByOne: true}
-			}
-			s := New(c)
-			tenant := &Tenant{ID: 1, Weight: 1}
-			g := Gang{Session: 1, Tenant: tenant, Devices: firstDevices(8), Cost: 1e5}
-			var out []Action
-			const depth = 16 // under way
-			b.ReportAllocs()
-			for b.Loop() {
-				g.ID++
-				out = s.Step(Event{Kind: Submit, Gang: g}, out[:0])
-				out = s.Step(Event{Kind: Launched, ID: g.ID}, out)
-				if g.ID > depth {
-					out = s.Step(Event{Kind: Completed, ID: g.ID - depth, Time: 1e5}, out)
-				}
-				if len(out) != 1 || out[0].Kind != Start {
-					b.Fatalf("got %v, want one start", out)
-				}
-			}
+			g := Gang{Session: 1, Tenant: &Tenant{ID: 1, Weight: 1}, Devices: firstDevices(8), Cost: 1e5}
+			rounds(b, New(c), g, nil, 0, 16)
 		})
 	}
 }
