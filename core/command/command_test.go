@@ -391,9 +391,7 @@ func TestUpAndDown(t *testing.T) {
 		return names
 	}
 	fitsSchema(t, run("status", "--json").out)
-	if got := workers(); len(got) != 3 {
-		t.Errorf("status has workers %v", got)
-	}
+	statustest.Equal(t, len(workers()), 3, "workers of the status")
 	run("status").ends(t, ExitSuccess, "worker-1", "no sessions")
 	run("events").ends(t, ExitSuccess, " joined   worker-1 came to island \"default\"\n")
 	last := run("events", "--json", "--last", "1").ends(t, ExitSuccess)

@@ -180,9 +180,7 @@ func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
 
 func TestNoRestart(t *testing.T) {
 	s := newSupervised(t, "--no-restart")
-	if all := s.list(); len(all) != 3 {
-		t.Errorf("up started %v", all)
-	}
+	statustest.Equal(t, len(s.list()), 3, "processes that up started")
 	s.says("no supervisor")
 }
 

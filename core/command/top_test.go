@@ -8,6 +8,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -103,9 +104,7 @@ func TestTopFollowsAnswersAndKeys(t *testing.T) {
 	look(50, errors.New("the controller does not answer"))
 	shows("where the controller is away", "up 40s", "waits for w·[2J", "the controller does not answer", "w0")
 	m.Update(tea.WindowSizeMsg{Width: 30, Height: 5})
-	if lines := strings.Split(m.text(), "\n"); len(lines) != 5 {
-		t.Errorf("on a screen of 5 lines it shows %d", len(lines))
-	}
+	statustest.Equal(t, len(strings.Split(m.text(), "\n")), 5, "on a screen of 5 lines it shows")
 	if cmd := m.press("q"); cmd == nil || cmd() != tea.Quit() {
 		t.Error("q does not quit")
 	}

@@ -44,7 +44,5 @@ func TestArraysAssembledOfTheSame(t *testing.T) {
 		b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{10 + i*7%n}})
 		statustest.OK(t, b.st.Check())
 	}
-	if got := b.st.sessions[1].objects[1].in; len(got) != 0 {
-		t.Errorf("array 1 is left a member of %v", got)
-	}
+	statustest.EqualSlices(t, b.st.sessions[1].objects[1].in, nil, "array 1 is left a member of")
 }

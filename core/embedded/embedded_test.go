@@ -91,9 +91,7 @@ func TestRunsUnderWayCount(t *testing.T) {
 	s.Free(first.Objects[0])
 	s.Free(first.Computation)
 	s.Free(first.Computation)
-	if u := s.Memory(0); u.InUse != 100 {
-		t.Errorf("%d bytes are in use, want 2 × 40 and 20 beside", u.InUse)
-	}
+	statustest.Equal(t, s.Memory(0).InUse, 100, "bytes in use, 2 × 40 and 20 beside")
 }
 
 // A program's code is part of what its first run on a device needs, and counts until the program is forgotten and its

@@ -79,9 +79,7 @@ func holds(t testing.TB, s *Session, what string, objects int, bytes ...int64) {
 		if d < len(bytes) {
 			want = bytes[d]
 		}
-		if u := s.Memory(d); u.InUse != want {
-			t.Errorf("%s: %d bytes in use on device %d, want %d", what, u.InUse, d, want)
-		}
+		statustest.Equal(t, s.Memory(d).InUse, want, "%s: bytes in use on device %d", what, d)
 	}
 }
 

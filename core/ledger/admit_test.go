@@ -38,7 +38,5 @@ func TestTemporariesCountOnceADevice(t *testing.T) {
 	for _, id := range []ID{second, third, fourth} {
 		l.Free(id)
 	}
-	if use := l.Device(0); use.InUse != 0 {
-		t.Errorf("%d bytes are left", use.InUse)
-	}
+	statustest.Equal(t, l.Device(0).InUse, 0, "bytes that are left")
 }

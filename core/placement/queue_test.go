@@ -331,9 +331,7 @@ func TestOneOwnersRequestsDoNotFillTheQueue(t *testing.T) {
 		q.ask(fmt.Sprint("2", strings.Repeat("!", i+1)), long, alone(2))
 	}
 	q.ask("3a", long, alone(1))
-	if r := q.requests["3a"]; r.Position() != 2 {
-		t.Errorf("it waits as number %d", r.Position())
-	}
+	statustest.Equal(t, q.requests["3a"].Position(), 2, "its number among those that wait")
 	q.now += ages // each that waits lets others have devices
 	q.serve()
 	statustest.Equal(t, q.devices("3a"), "[1]", "it got")

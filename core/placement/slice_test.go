@@ -163,9 +163,7 @@ func TestGrantIsRefused(t *testing.T) {
 					t.Errorf("%q does not say %s", err, text)
 				}
 			}
-			if got := m.Holders(); len(got) != 0 {
-				t.Errorf("what was refused is held by %v", got)
-			}
+			statustest.EqualSlices(t, m.Holders(), nil, "what was refused is held by")
 		})
 	}
 	grant(t, &m, v, 1, Want{Devices: 1})

@@ -18,17 +18,14 @@ func TestFairPlacesGangsWhereAnEarlierOneHasEnded(t *testing.T) {
 	}
 	submit(1, 1, DefaultWindow, 0, 1)
 	s.Step(Event{Kind: Launched, ID: 1}, nil)
-	if got := submit(2, 2, 0, 1); len(got) != 0 {
-		t.Fatalf("gang 2 has a place beside one that fills the window: %v", got)
-	}
+	statustest.MustEqualSlices(t, submit(2, 2, 0, 1), nil, "gang 2 has a place beside one that fills the window")
 	submit(3, 2, 0, 0)
 	got := s.Step(Event{Kind: Left, ID: 1, Gang: Gang{Devices: Devices(1)}}, nil)
 	if want := (Action{Kind: Start, ID: 2}); !slices.Equal(got, []Action{want}) {
 		t.Fatalf("when gang 1 has left device 1: %v, want %v", got, want)
 	}
-	if got := s.Step(Event{Kind: Left, ID: 1, Gang: Gang{Devices: Devices(1)}}, nil); len(got) != 0 {
-		t.Fatalf("when it has left the device again: %v, want nothing", got)
-	}
+	statustest.MustEqualSlices(t, s.Step(Event{Kind: Left, ID: 1, Gang: Gang{Devices: Devices(1)}}, nil), nil,
+		"when it has left the device again")
 	got = s.Step(Event{Kind: Completed, ID: 1}, nil)
 	if want := (Action{Kind: Start, ID: 3}); !slices.Equal(got, []Action{want}) {
 		t.Fatalf("when gang 1 has ended: %v, want %v", got, want)

@@ -33,9 +33,7 @@ func TestWorkerTellsWhatAWatchedDeviceDoes(t *testing.T) {
 		}
 		begun := time.Now() // of both workers, too
 		slow(1, 1500*time.Millisecond)
-		if got := told(); len(got) > 0 {
-			t.Errorf("without being asked it tells %v", got)
-		}
+		statustest.EqualSlices(t, told(), nil, "without being asked it tells")
 		s.tellOne(0, wire.KindWatch, &wire.Watch{Devices: []uint32{0, 7}, Bars: 2, Ms: 3500})
 		slow(2, 100*time.Millisecond)
 		time.Sleep(100 * time.Millisecond)
@@ -65,8 +63,6 @@ func TestWorkerTellsWhatAWatchedDeviceDoes(t *testing.T) {
 		}
 		slow(10, time.Second)
 		time.Sleep(2 * time.Second)
-		if got := told(); len(got) > 0 {
-			t.Errorf("after it was asked to, it tells %v", got)
-		}
+		statustest.EqualSlices(t, told(), nil, "after it was asked to, it tells")
 	})
 }

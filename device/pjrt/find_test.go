@@ -203,19 +203,13 @@ func TestFindNewestStableHLO(t *testing.T) {
 	c.Plugins[older] = entry
 	b = statustest.Value(json.Marshal(&c)).OK(t)
 	statustest.OK(t, os.WriteFile(file, b, 0o644))
-	if f := find(); f.Path != older {
-		t.Errorf("the cache was not used: %+v", f)
-	}
+	statustest.Equal(t, find().Path, older, "the cache was not used")
 	// A plugin that changed is asked again.
 	statustest.OK(t, os.Chtimes(older, time.Now(), time.Now().Add(time.Hour)))
-	if f := find(); f.Path != newer {
-		t.Errorf("the cache was used for a plugin that changed: %+v", f)
-	}
+	statustest.Equal(t, find().Path, newer, "the cache was used for a plugin that changed")
 	// A cache that cannot be read or written is no obstacle.
 	statustest.OK(t, os.WriteFile(file, []byte("{"), 0o644))
-	if f := find(); f.Path != newer {
-		t.Errorf("with a broken cache: %+v", f)
-	}
+	statustest.Equal(t, find().Path, newer, "with a broken cache")
 	blocked := filepath.Join(dir, "file")
 	touch(t, dir, "file")
 	f, err := Find(FindOptions{

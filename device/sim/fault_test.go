@@ -100,9 +100,7 @@ func TestDonationTakesNoMemory(t *testing.T) {
 	for range 10 {
 		b = execute(t, exe, 0, []device.Buffer{b}).Outputs[0][0]
 	}
-	if got := get(t, b); fmt.Sprint(got) != "[11 12]" {
-		t.Errorf("got %v, want [11 12]", got)
-	}
+	statustest.Equal(t, fmt.Sprint(get(t, b)), "[11 12]", "got")
 	if got := stats(t, d, 0); got.InUse != 8 {
 		t.Errorf("%+v, want 8 bytes in use", got)
 	}
@@ -156,9 +154,7 @@ func TestFailAlloc(t *testing.T) {
 	_, err := exe.Execute(device.Run{Inputs: [][]device.Buffer{in}, Only: -1})
 	statustest.Fails(t, "the second array", err, status.ResourceExhausted, "fragments")
 	statustest.Equal(t, stats(t, d, 0).InUse, before, "bytes in use after the failure")
-	if got := get(t, execute(t, exe, 0, in).Outputs[0][0]); got[0] != 1 {
-		t.Errorf("afterwards: %v", got)
-	}
+	statustest.Equal(t, get(t, execute(t, exe, 0, in).Outputs[0][0])[0], 1, "its element afterwards")
 }
 
 func TestLostDeviceFailsWhatNeedsIt(t *testing.T) {

@@ -105,9 +105,7 @@ func TestHangThroughData(t *testing.T) {
 	is.Settle()
 	statustest.Checkf(t, is.Hang(), "waiting for a member that may come")
 	execute(t, compile(t, m[1], g, 0, 2), 1, []device.Buffer{put(t, m[1], 0, 2)})
-	if got := get(t, waits.Outputs[0][0]); got[0] != 3 {
-		t.Errorf("got %v, want 3", got)
-	}
+	statustest.Equal(t, get(t, waits.Outputs[0][0])[0], 3, "got")
 
 	// Now gang h takes device 1 and 3 and stands on device 1 behind a computation
 	// that needs h's sibling: a real circle.

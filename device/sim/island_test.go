@@ -180,9 +180,7 @@ func TestAllReduceAcrossMembers(t *testing.T) {
 	for i, out := range outs {
 		want := float32(63 * (i%5 + 1)) // 0+1+10+11+20+21
 		for _, row := range out.Outputs {
-			if got := get(t, row[0]); got[0] != want {
-				t.Errorf("member %d launch %d: %v, want %v", i/5, i%5+1, got, want)
-			}
+			statustest.Equal(t, get(t, row[0])[0], want, "member %d launch %d", i/5, i%5+1)
 		}
 	}
 }

@@ -32,9 +32,7 @@ func pair(t *testing.T) (one, two *inproc.Exchange) {
 			x.Close()
 		}
 		pool.Trim()
-		if s := pool.Stats(); s.Mapped != 0 {
-			t.Errorf("memory of blocks stays: %+v", s)
-		}
+		statustest.Equal(t, pool.Stats().Mapped, 0, "bytes of blocks that stay")
 		statustest.Equal(t, content.Used(), 0, "bytes of transfers stay")
 	})
 	return all[0], all[1]

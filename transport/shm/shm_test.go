@@ -275,9 +275,7 @@ func TestIdleMemoryIsReturned(t *testing.T) {
 	if got := <-told; got != number {
 		t.Errorf("segment %d went, the block was of %d", got, number)
 	}
-	if s := p.Stats(); s.Mapped != 0 {
-		t.Errorf("%+v is left", s)
-	}
+	statustest.Equal(t, p.Stats().Mapped, 0, "bytes that are mapped")
 	b = get(t, a, 100)
 	if b.Segment.Number == number {
 		t.Error("a number was used twice")

@@ -105,9 +105,8 @@ func TestRunEndsAfterItsCalls(t *testing.T) {
 	one, two := <-held, <-held
 	r.Lose(1)
 	behind, _ := s.Start(plain, x)
-	if err := s.Wait(behind); status.CodeOf(err) != status.DataLoss { // of its array; the client has heard of the loss
-		t.Errorf("a run behind the loss: %v", err)
-	}
+	// The loss is of its array: the client has heard of it.
+	statustest.Equal(t, status.CodeOf(s.Wait(behind)), status.DataLoss, "a run behind the loss")
 	if err, over := s.Ended(token); over {
 		t.Fatalf("the run ended while two calls were under way: %v", err)
 	}
