@@ -10,8 +10,9 @@ four, cut along their columns. Each other way takes turns with ours, an update e
   samplers; four ranks receive all and copy their columns. The gathering before it is not counted.
 * file: four threads save the parts, four load them and copy their columns. The files stay in the system's cache.
 
-What training loses: an MLP of 256 MiB whose weights are cut over the trainer's devices (fsdp), ten steps with one push
-by turns with ten steps without.
+What training loses: an MLP of 256 MiB whose weights are cut over the trainer's devices (fsdp), ten steps with a push
+after each by turns with ten steps without. What one push among ten steps costs is less than ten steps differ from each
+other; so it is taken as a tenth of what ten pushes cost.
 """
 
 import os
@@ -112,7 +113,7 @@ def started(stack, name, mib, rows):
 
 
 def training(rounds):
-    """The seconds of ten steps without and with a push, by turns."""
+    """The seconds of ten steps without pushes, and with a push after each, by turns."""
     took = {"alone": [], "push": []}
     with ExitStack() as stack:
         ours = Ours(stack, "shm", rows_of(SMALL))
@@ -132,8 +133,8 @@ def measure(quick):
         for way, (reference, target) in TARGETS.items():
             times = ratio(out["updates"][mib], way, reference)
             print(f"weights of {mib} MiB, {way}: {times:.2f} of {TITLES[reference]} (target {target})", flush=True)
-    out["training"] = training(3 if quick else 5)
-    print(f"a push every {EVERY} steps: {lost(out['training']):+.1%} of training's time", flush=True)
+    out["training"] = training(3 if quick else 9)
+    print(f"a push after each step: {lost(out['training']):+.1%} of training's time", flush=True)
     return out
 
 
@@ -144,6 +145,7 @@ def ratio(took, way, other):
 
 
 def lost(took):
+    """What part of training's time pushes after each step take."""
     return statistics.median(b / a - 1 for a, b in zip(took["alone"], took["push"], strict=True))
 
 
@@ -168,7 +170,10 @@ def page(data):
     text += [table(heads, rows), ""]
     part = lost(data["training"])
     alone = statistics.median(data["training"]["alone"]) / EVERY
-    said = f"Training of 256 MiB of weights ({alone:.2f} s a step) with a push every {EVERY} steps takes {part:+.1%}"
-    text += [*verdicts, verdict(f"{said} (target {LOSS:.0%})", part <= LOSS)]
+    said = (
+        f"Training of 256 MiB of weights ({alone:.2f} s a step) with a push after each step takes {part:+.1%}, so with"
+        f" one every {EVERY} steps {part / EVERY:+.1%} (target {LOSS:.0%})"
+    )
+    text += [*verdicts, verdict(said, part / EVERY <= LOSS)]
     text += [f"- {TITLES[name]} is left out: {why}" for name, why in data["left out"].items()]
     return [*text, ""]

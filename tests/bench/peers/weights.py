@@ -5,7 +5,7 @@ python weights.py ray ROWS…     four actors put their parts, four get them
 python weights.py gloo ROWS…    a rank broadcasts to four others
 python weights.py file ROWS…    four threads save, four load
 
-Each answer is {"seconds": of an update}. Ours also trains: {"train": steps, "push": bool}.
+Each answer is {"seconds": of an update}. Ours also trains: {"train": steps, "push": after each}.
 """
 
 import os
@@ -98,9 +98,9 @@ def ours():
             x = jax.device_put(np.ones((batch, COLUMNS), np.float32), by_rows)
             trained = mlp, pathways.sync(mlp, to=by_columns), x
         mlp, samplers, x = trained
-        for i in range(steps):
+        for _ in range(steps):
             mlp = step(mlp, x)
-            if push and i == 0:  # the rest of the steps is there to hide it
+            if push:
                 samplers.push(mlp)
         jax.block_until_ready(mlp)
         trained = mlp, samplers, x
