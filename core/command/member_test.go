@@ -188,7 +188,7 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 func TestStubbornChild(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "child")
-	text := "#!/bin/sh\ntrap '' TERM\ntouch " + dir + "/up\nwhile :; do sleep 0.1; done\n"
+	text := "#!/bin/sh\ntrap '' TERM\ntouch " + dir + "/up\nexec sleep 60\n" // it ends if this test is killed
 	statustest.OK(t, os.WriteFile(script, []byte(text), 0o700))
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &program{Env: Env{Self: []string{script}}, out: os.Stdout, err: os.Stderr}
