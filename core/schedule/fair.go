@@ -414,7 +414,7 @@ func (f *Fair) place(a *asking) *Gang {
 
 // charge charges a session for a gang that gets its place, on the devices of some groups.
 func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
-	p, cost := s.of, f.cost(g)
+	p, cost, charge := s.of, f.cost(g), f.estimate(g)
 	for _, i := range groups {
 		at, t, u := f.groups[i], &p.on[i], &s.on[i]
 		if !overdue { // otherwise others, which are behind it, would lose what they have yet to get
@@ -428,13 +428,13 @@ func (f *Fair) charge(s *share, g *Gang, groups []int, overdue bool) {
 		at.last = g.ID
 		at.gangs++
 		at.counts(g, 1)
-		p.charge(i, cost, f.weightOf(p, i))
+		p.charge(i, cost, charge, f.weightOf(p, i))
 		if g.Calls {
 			t.calls++
 			u.calls++
 		}
 		u.cost += cost
-		u.finish += float64(cost)
+		u.finish += float64(charge)
 		f.set(s, i, u.gangs+1, u.waits)
 		t.take(p, f.now-at.longest, cost)
 	}
@@ -507,20 +507,29 @@ func (f *Fair) end(s *share, g *Gang, group int, time int64) {
 	at.since = f.now
 	at.longest = max(at.longest, time)
 	t, u := &p.on[group], &s.on[group]
-	p.correct(group, cost, time, f.weightOf(p, group))
+	charge := f.estimate(g)
+	p.correct(group, cost, charge, time, f.weightOf(p, group))
 	if g.Calls {
 		t.calls--
 		u.calls--
 	}
 	u.cost -= cost
-	u.finish += float64(time - cost)
+	u.finish += float64(time - charge)
 	t.mean += float64(time) / float64(max(1, t.waiting))
 	f.set(s, group, u.gangs-1, u.waits)
 	t.take(p, f.now-at.longest, time-cost)
 }
 
-// cost returns the time that a gang is charged on each device before it is measured. One that may wait for gangs that
-// come later takes nothing of the window, or these would have to wait for it.
+// estimate returns the time that a gang is charged on each device before it is measured.
+func (f *Fair) estimate(g *Gang) int64 {
+	if g.Calls {
+		return 0
+	}
+	return max(f.cost(g), g.Cost)
+}
+
+// cost returns what a gang takes of the window on each device. One that may wait for gangs that come later takes
+// nothing of it, or these would have to wait for it.
 func (f *Fair) cost(g *Gang) int64 {
 	switch {
 	case g.Calls:

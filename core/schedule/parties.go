@@ -26,9 +26,9 @@ type turns struct {
 	waiting  int // of these, those that have one that is not placed
 	gangs    int // placed and not ended
 	calls    int // of these, those that may wait for later ones
-	// Of the gangs, their estimated cost, and what they were charged for that.
-	cost    int64
-	charged float64
+	// Of the gangs, what they take of the window, their estimates, and what the party was charged for these.
+	cost, estimates int64
+	charged         float64
 	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
 	// sessions waited then.
 	virtual, mean float64
@@ -43,26 +43,28 @@ type turns struct {
 	next           *asking // of its heads, that of the session that is furthest behind; nil outside of lineBehind
 }
 
-// charge charges the estimated cost of a gang that gets its place.
-func (p *party) charge(group int, cost int64, weight float64) {
-	charge := float64(cost) / weight
+// charge charges the estimate of a gang that gets its place.
+func (p *party) charge(group int, cost, estimate int64, weight float64) {
+	charge := float64(estimate) / weight
 	p.finish[group] += charge
 	t := &p.on[group]
 	t.gangs++
 	t.cost += cost
+	t.estimates += estimate
 	t.charged += charge
 }
 
 // correct takes back what charge has charged for a gang, on average where there are several, and charges the time that
 // it took: weights change as others come and go.
-func (p *party) correct(group int, cost, time int64, weight float64) {
+func (p *party) correct(group int, cost, estimate, time int64, weight float64) {
 	t := &p.on[group]
 	charged := t.charged
-	if t.cost > cost {
-		charged *= float64(cost) / float64(t.cost)
+	if t.estimates > estimate {
+		charged *= float64(estimate) / float64(t.estimates)
 	}
 	t.gangs--
 	t.cost -= cost
+	t.estimates -= estimate
 	t.charged -= charged
 	p.finish[group] += float64(time)/weight - charged
 }
