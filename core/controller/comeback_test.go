@@ -316,14 +316,17 @@ func TestWhatIsSentAgainNeedsNoCredit(t *testing.T) {
 }
 
 // A worker may make an array all the same of whose operation the client has heard that it failed elsewhere: it hears
-// that the array is freed.
+// that the array is freed, or a shard of it.
 func TestWhatFailedElsewhereIsFreedBehindAStart(t *testing.T) {
 	b := newBedThatKeeps(t)
 	b.startAgain([2][]*wire.HeldGang{{{Gang: 70, Op: 2}}, {}}, &wire.Rejoin{Last: 2})
 	b.done(0, 70)
-	got := b.work(b.say(b.client, wire.KindFree, &wire.Free{Objects: []uint64{2}}))
-	if len(got[0]) != 1 || len(got[1]) > 0 {
-		t.Errorf("workers are sent %v, want one free to the first", got)
+	for _, free := range []*wire.Free{{Rows: []*wire.Rows{{Object: 2, Devices: []uint32{0, 1, 9}}}},
+		{Objects: []uint64{2}}} {
+		got := b.work(b.check(b.say(b.client, wire.KindFree, free)))
+		if len(got[0]) != 1 || len(got[1]) > 0 {
+			t.Errorf("workers are sent %v of %v, want one free to the first", got, free)
+		}
 	}
 }
 

@@ -16,17 +16,19 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 	by := map[int][]*wire.Rows{} // by slot
 	for _, rows := range all {
 		o := s.objects[rows.GetObject()]
-		if o == nil || o.absent {
-			continue
-		}
 		var fresh []uint32
 		for _, d := range rows.Devices {
-			if !o.place.has.has(int(d)) || o.freed.has(int(d)) {
+			slot := -1
+			if o != nil && !o.absent && o.place.has.has(int(d)) {
+				if o.freed.has(int(d)) {
+					continue
+				}
+				o.freed.add(int(d))
+				fresh = append(fresh, d)
+				slot = o.place.in.slots[d]
+			} else if slot = s.orphanOf(d); slot < 0 {
 				continue
 			}
-			o.freed.add(int(d))
-			fresh = append(fresh, d)
-			slot := o.place.in.slots[d]
 			list := by[slot]
 			if n := len(list) - 1; n < 0 || list[n].Object != rows.Object {
 				list = append(list, &wire.Rows{Object: rows.Object})
@@ -35,7 +37,9 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 			last.Devices = append(last.Devices, d)
 			by[slot] = list
 		}
-		st.retireRows(s, o, fresh)
+		if len(fresh) > 0 {
+			st.retireRows(s, o, fresh)
+		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(by)) {
 		var worker set
@@ -47,9 +51,21 @@ func (st *State) freeRows(s *session, all []*wire.Rows) {
 	}
 }
 
+// orphanOf returns the slot of a device's worker if it may have what the controller does not know of, see endOrphans;
+// else -1.
+func (s *session) orphanOf(d uint32) int {
+	if len(s.orphans) == 0 || int(d) >= len(s.slots) {
+		return -1
+	}
+	if slot := s.slots[d]; s.orphans.has(slot) && s.told.has(slot) { // another one may have its place
+		return slot
+	}
+	return -1
+}
+
 // retireRows takes shards out of the ledger: the object is charged again for those that it has left.
 func (st *State) retireRows(s *session, o *object, rows []uint32) {
-	if o.charge == 0 || len(rows) == 0 {
+	if o.charge == 0 {
 		return
 	}
 	left := slices.DeleteFunc(slices.Clone(o.place.rows), func(d uint32) bool { return o.freed.has(int(d)) })
