@@ -262,9 +262,8 @@ func isThisMachine(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// answer asks the controller for what a request may see.
-func (s *Site) answer(r *http.Request, ask *wire.Ask) *wire.Report {
-	v := viewing(r)
+// answer asks the controller for what a viewer may see.
+func (s *Site) answer(v viewer, ask *wire.Ask) *wire.Report {
 	return s.config.Source.Answer(ask, wire.Viewer{IsTenant: v.role != operators, Tenant: v.tenant})
 }
 
@@ -293,12 +292,13 @@ func (s *Site) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	report := s.answer(r, Recent())
-	if viewing(r).tenant != "" { // few look at a tenant's
+	v := viewing(r)
+	report := s.answer(v, Recent())
+	if v.tenant != "" { // few look at a tenant's
 		writeJSON(w, wire.AppendJSON(nil, report))
 		return
 	}
-	writeJSON(w, s.statuses[viewing(r).role].of(report, func(b []byte, r *wire.Report) []byte {
+	writeJSON(w, s.statuses[v.role].of(report, func(b []byte, r *wire.Report) []byte {
 		return wire.AppendJSON(b, r)
 	}))
 }
@@ -328,7 +328,7 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "after is the number of an event", http.StatusBadRequest)
 		return
 	}
-	report := s.answer(r, &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
+	report := s.answer(viewing(r), &wire.Ask{Events: pageEvents, After: after, OnlyEvents: true})
 	b := []byte(`{"events":[`)
 	for i, e := range report.Events {
 		if i > 0 {

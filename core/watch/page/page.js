@@ -1,7 +1,9 @@
 "use strict";
-// The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as HTML.
+// The page of a cluster: it asks once a second, and draws what it is told. All text of users is set as text, never as
+// HTML.
 
-const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f", "#7c9c34", "#8c5a3c"];
+const colours = ["#2a78d6", "#e0652b", "#1f9e77", "#a94fb5", "#c9a227", "#3aa6b9", "#d1495b", "#6b7a8f",
+  "#7c9c34", "#8c5a3c"];
 const known = new Map();  // sessions that the page shows, or showed: whose they are
 const hues = new Map();   // places of tenants in the order of coming; empty where the cluster has no file of them
 const mostKnown = 1024;   // sessions of the last ten minutes, or so: those that have ended are forgotten beyond it
@@ -62,7 +64,8 @@ function make(tag, text, className) {
   return e;
 }
 
-// table fills a table: columns are [head, isNumber], rows are lists of texts or elements. Without rows its section hides.
+// table fills a table: columns are [head, isNumber], rows are lists of texts or elements. Without rows its section
+// hides.
 function table(id, columns, rows) {
   const t = byId(id);
   t.closest("section").hidden = rows.length === 0;
@@ -127,9 +130,11 @@ function showTables(report) {
     ofEach(t.bytes, t.most_bytes, t.device_memory, "device"),
     ofEach(t.host_bytes, t.most_host_bytes, t.host_memory, "worker"),
     time(t.device_ns / 1e6)]));
-  table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"], ["devices", 1], ["objects", 1], ["memory", 1],
+  table("sessions", [["session"], ...(shared ? [["tenant"]] : []), ["client"], ["user"], ["host"],
+    ["devices", 1], ["objects", 1], ["memory", 1],
     ["under way", 1], ["device time", 1], ["age", 1]], report.sessions.map(s => [
-    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?", `${s.bytes.length} × ${s.platforms.join(", ")}`, s.objects, size(sum(s.bytes)), s.under_way,
+    sessionName(s), ...(shared ? [s.tenant] : []), s.name, s.user || "?", s.host || "?",
+    `${s.bytes.length} × ${s.platforms.join(", ")}`, s.objects, size(sum(s.bytes)), s.under_way,
     time(s.device_ns / 1e6), time(s.age_ms)]));
   table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
     all.flatMap(w => w.last.running.map(r => [
@@ -152,11 +157,16 @@ function showTables(report) {
       size(s.held.need) + (s.held.waits_for === "host-quota" ? ` of ${s.held.worker_name}'s machine` :
         ` on device ${s.held.local} of ${s.held.worker_name || "a lost worker"}`), time(s.held.since_ms),
       (forWhat[s.held.waits_for] ?? forWhat.memory)(s.held)]));
+  const spanName = span => `${names.get(span.worker) ?? "a lost worker"}/${span.local}` +
+    (span.count > 1 ? `-${span.local + span.count - 1}` : "");
   table("slices", [["session"], ["slice"], ["devices"]], report.sessions.flatMap(s => s.slices.map(slice => [
-    sessionName(s), slice.slice, slice.devices.map(span => `${names.get(span.worker) ?? "a lost worker"}/${span.local}` +
-      (span.count > 1 ? `-${span.local + span.count - 1}` : "")).join(", ") + (slice.exclusive ? " (exclusive)" : "")])));
-  const how = { "exclusive slice": "exclusive slice", slice: "slice", session: "asked for at its start", use: "in use" };
-  table("queue", [["place", true], ["session"], ["wants"], ["priority", true], ["since", true], ["at most", true], ["lacks"]],
+    sessionName(s), slice.slice,
+    slice.devices.map(spanName).join(", ") + (slice.exclusive ? " (exclusive)" : "")])));
+  const how = {
+    "exclusive slice": "exclusive slice", slice: "slice", session: "asked for at its start", use: "in use",
+  };
+  table("queue", [["place", true], ["session"], ["wants"], ["priority", true], ["since", true], ["at most", true],
+    ["lacks"]],
     report.slice_waits.map((q, i) => [i + 1, sessionName(q),
       [`${q.devices} ${q.devices > 1 ? "devices" : "device"}`, q.exclusive ? "exclusive" : "", q.island, q.kind]
         .filter(x => x).join(", "), q.priority, time(q.since_ms), q.left_ms < 0 ? "–" : time(q.since_ms + q.left_ms),

@@ -26,7 +26,8 @@ function choose(first) {
 // offer fills the list of what can be chosen: islands where there are several, and workers.
 function offer(report) {
   const wanted = [["", "all devices"]];
-  if (report.islands.length > 1) for (const is of report.islands) wanted.push(["island:" + is.name, "island " + is.name]);
+  if (report.islands.length > 1)
+    for (const is of report.islands) wanted.push(["island:" + is.name, "island " + is.name]);
   const all = workers(report);
   if (all.length > 1) for (const w of all) wanted.push(["worker:" + w.process.number, w.process.name]);
   const list = byId("timeline-of"), key = JSON.stringify(wanted);
@@ -61,7 +62,8 @@ async function followTimeline() {
   try {
     const answer = await ask(query());
     if (selection !== timeline.selection) return;  // something else has been chosen since
-    if (answer.newest < timeline.newest || answer.now < timeline.now) return choose(timeline.first);  // another controller
+    if (answer.newest < timeline.newest || answer.now < timeline.now)
+      return choose(timeline.first);  // another controller
     take(answer);
   } catch { return; }  // which the rest of the page tells
   if (!byId("timeline-hold").checked) drawTimeline();
@@ -91,7 +93,8 @@ function drawTimeline() {
     c.fillText(`${lane.worker}/${lane.device}`, 0, y + height / 2, labelWidth - 8);
     for (const bar of lane.bars) {
       if (bar.end <= begin || bar.begin >= end) continue;
-      const from = Math.max(bar.begin, begin), to = Math.min(bar.end, end), share = shares.get(bar.session) ?? { ms: 0, runs: 0 };
+      const from = Math.max(bar.begin, begin), to = Math.min(bar.end, end);
+      const share = shares.get(bar.session) ?? { ms: 0, runs: 0 };
       share.ms += to - from, share.runs += bar.runs;
       shares.set(bar.session, share);
       const x = labelWidth + (from - begin) * scale, w = (to - from) * scale;

@@ -21,8 +21,8 @@ function slicesOf(report) {
   for (const s of report.sessions) for (const slice of s.slices) for (const span of slice.devices)
     for (let d = span.local; d < span.local + span.count; d++) {
       const key = span.worker + "/" + d;
-      held.set(key, [...(held.get(key) ?? []), { session: s.session, name: `slice ${slice.slice} of ` + describe(s.session) +
-        (slice.exclusive ? " (exclusive)" : "") }]);
+      const name = `slice ${slice.slice} of ` + describe(s.session) + (slice.exclusive ? " (exclusive)" : "");
+      held.set(key, [...(held.get(key) ?? []), { session: s.session, name }]);
     }
   return held;
 }
@@ -33,7 +33,8 @@ function showTopology(report) {
     const box = make("div", undefined, "island");
     box.append(make("h3", `island ${island.name}` + (island.platform ? `, ${island.platform}` : "")));
     for (const w of island.workers) {
-      const row = make("div", undefined, "worker"), cells = make("div", undefined, "cells"), busy = busyOf(w, report.uptime_ms);
+      const row = make("div", undefined, "worker"), cells = make("div", undefined, "cells");
+      const busy = busyOf(w, report.uptime_ms);
       w.devices.forEach((d, i) => {
         const cell = make("i", "", "cell"), use = busy[i] ?? 0, slices = held.get(w.process.number + "/" + i) ?? [];
         cell.style.setProperty("--use", `${Math.round(100 * use)}%`);
