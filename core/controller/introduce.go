@@ -59,7 +59,6 @@ func (in *introductions) tell() {
 	st := in.st
 	type lesson struct {
 		come [][]byte
-		size int
 		to   []uint64
 	}
 	var lessons []*lesson
@@ -82,9 +81,7 @@ func (in *introductions) tell() {
 		if l == nil {
 			l = new(lesson)
 			known.each(func(other int) {
-				come := st.workers[other].introduction()
-				l.come = append(l.come, come)
-				l.size += len(come)
+				l.come = append(l.come, st.workers[other].introduction())
 			})
 			by[key] = l
 			lessons = append(lessons, l)
@@ -94,19 +91,33 @@ func (in *introductions) tell() {
 	}
 	in.touched = in.touched[:0]
 	for _, l := range lessons {
-		switch {
-		case l.size == 0:
-		case l.size < lateSize:
-			from := len(st.buffer)
-			for _, come := range l.come {
-				st.buffer = append(st.buffer, come...)
+		for left := l.come; len(left) > 0; {
+			n, size := 0, 0
+			for n < len(left) && (n == 0 || size+len(left[n]) <= lessonSize) {
+				size += len(left[n])
+				n++
 			}
-			st.deliver(l.to, wire.KindPeers, st.buffer[from:])
-		default:
-			st.deliverLate(l.to, wire.KindPeers, &Late{Size: l.size,
-				Encode: func() []byte { return slices.Concat(l.come...) }})
+			st.teach(l.to, left[:n], size)
+			left = left[n:]
 		}
 	}
+}
+
+// lessonSize is how many bytes of introductions are one message: far fewer than fit into a frame, and those of most
+// clusters.
+const lessonSize = 8 << 20
+
+// teach sends introductions, of so many bytes together, as one message.
+func (st *State) teach(to []uint64, come [][]byte, size int) {
+	if size >= lateSize {
+		st.deliverLate(to, wire.KindPeers, &Late{Size: size, Encode: func() []byte { return slices.Concat(come...) }})
+		return
+	}
+	from := len(st.buffer)
+	for _, one := range come {
+		st.buffer = append(st.buffer, one...)
+	}
+	st.deliver(to, wire.KindPeers, st.buffer[from:])
 }
 
 // introduction returns a worker as it is introduced to others: a Peers of it alone, which is also a part of a longer

@@ -68,15 +68,19 @@ func (c *long) fill(t *testing.T, text string) outcome {
 	statustest.Checkf(t, b.st.Check(), "%s", c.name)
 	out := taken
 	for _, a := range all {
+		size := len(a.Payload)
+		if a.Late != nil {
+			size = a.Late.Size
+		}
 		switch {
 		case a.Kind == Close:
 			t.Errorf("%s of %d bytes ends a connection", c.name, len(text))
 		case a.Err != nil && len(a.Err.Error()) > 20<<10:
 			t.Errorf("%s of %d bytes logs %d", c.name, len(text), len(a.Err.Error()))
 		case a.Kind != Send:
-		case len(a.Payload) > wire.MaxFrame:
-			t.Errorf("%s of %d bytes makes a message of kind %d with %d", c.name, len(text), a.Wire, len(a.Payload))
-		case len(a.Payload) > 60<<20 || a.Wire == wire.KindDispatch:
+		case size > wire.MaxFrame:
+			t.Errorf("%s of %d bytes makes a message of kind %d with %d", c.name, len(text), a.Wire, size)
+		case size > 60<<20 || a.Wire == wire.KindDispatch:
 			out = passed
 		case refusal(t, a):
 			out = refused
@@ -90,7 +94,7 @@ func refusal(t *testing.T, a Action) bool {
 	t.Helper()
 	var e *wire.Status
 	read := func(m proto.Message) {
-		statustest.OK(t, proto.Unmarshal(a.Payload, m))
+		statustest.OK(t, proto.Unmarshal(sent(a), m))
 	}
 	switch a.Wire {
 	case wire.KindCompiled:
@@ -259,7 +263,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindSource:     "numbers, or an error, which is cut",
 	wire.KindBurst:      "of short messages",
 	wire.KindDispatch:   "an operation, which is bounded beside it",
-	wire.KindPeers:      "grows with the workers of the cluster alone",
+	wire.KindPeers:      "see TestWorkersAreToldOfManyThings",
 	wire.KindDrop:       "an error, which is cut",
 	wire.KindWatch:      "numbers of devices of a worker",
 	wire.KindRebind:     "grows with the session's devices alone, and the answer to it is a number",

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -142,25 +143,51 @@ func TestManyLongErrors(t *testing.T) {
 	}
 }
 
-// Numbers of objects take up to ten bytes; those that are freed at once go in several messages.
-func TestManyFrees(t *testing.T) {
-	b := newBed(t, Config{}, 1, 1)
-	var all []uint64
-	for i := range uint64(3 << 20) {
-		all = append(all, 1<<60+i)
+// What workers are told of many things goes in several messages, each of which a frame holds by far.
+func TestWorkersAreToldOfManyThings(t *testing.T) {
+	for _, mib := range []int{0, 63, 64, 65, 200} {
+		size := mib << 20
+		b := newBed(t, Config{}, 1, 1)
+		free := make([]uint64, size/10)
+		for i := range free {
+			free[i] = 1<<63 + uint64(i) // ten bytes
+		}
+		b.st.letGo(b.st.sessions[1], free, setOf(0))
+		b.hears(wire.KindDispatch, size)
+
+		const workers = 40 // of long addresses
+		b = newBed(t, Config{}, 0, 1)
+		for i := range uint64(workers) {
+			b.step(Event{Kind: Join, Conn: 100 + i, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprint(i),
+				Worker: &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}},
+					Addresses: []string{strings.Repeat("a", size/workers)}}}})
+		}
+		var all set
+		for slot := range workers {
+			all.add(slot)
+		}
+		b.st.introduce(all)
+		b.hears(wire.KindPeers, size)
 	}
-	b.st.letGo(b.st.sessions[1], all, setOf(0))
-	freed := 0
+}
+
+// hears checks that messages to the first worker have so many bytes, each far fewer than a frame.
+func (b *bed) hears(kind wire.Kind, bytes int) {
+	b.t.Helper()
+	all := 0
 	for _, a := range b.st.out {
-		if a.Wire != wire.KindDispatch {
+		if a.Wire != kind || a.To[0] != b.st.workers[0].to[0] {
 			continue
 		}
-		if len(a.Payload) > wire.MaxFrame/4 {
-			t.Errorf("a message has %d bytes", len(a.Payload))
+		n := len(sent(a))
+		if n > wire.MaxFrame/4 {
+			b.t.Errorf("a message of kind %d has %d bytes", kind, n)
 		}
-		freed++
+		all += n
 	}
-	statustest.Equal(t, freed, 3, "messages that free 3 Mi objects")
+	if all < bytes/100*99 || all > bytes+bytes/10+1<<20 {
+		b.t.Errorf("messages of kind %d have %d bytes, want those of %d", kind, all, bytes)
+	}
 }
 
 // What was compiled is refused, with a sentence, where no message holds it.
