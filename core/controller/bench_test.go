@@ -31,19 +31,24 @@ type bed struct {
 func newBed(t testing.TB, c Config, workers, devices int) *bed {
 	b := &bed{t: t, st: New(c)}
 	for i := range workers {
-		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
-		for d := range devices {
-			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
-		}
-		b.conns++
-		b.workers = append(b.workers, b.conns)
-		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
-			Role: wire.Role_ROLE_WORKER, Name: "w" + strconv.Itoa(i), Worker: offer}})
+		b.workers = append(b.workers, b.joinWorker("w"+strconv.Itoa(i), devices))
 	}
 	b.conns++
 	b.client = b.conns
 	b.step(Event{Kind: Join, Conn: b.client, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "client"}})
 	return b
+}
+
+// joinWorker has a worker join that has so many devices, and returns its connection.
+func (b *bed) joinWorker(name string, devices int) uint64 {
+	offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}}
+	for d := range devices {
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d)})
+	}
+	b.conns++
+	b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{
+		Role: wire.Role_ROLE_WORKER, Name: name, Worker: offer}})
+	return b.conns
 }
 
 func (b *bed) step(ev Event) []Action {

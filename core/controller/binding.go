@@ -35,13 +35,17 @@ func (st *State) bind(view *placement.View) *binding {
 	n := view.Len()
 	b := &binding{view: view, spans: spans(view.Spans()), slots: make([]int, 0, n), numbers: make([]int, 0, n),
 		islands: make([]*island, 0, n)}
+	before := trail{of: st.bound}
 	st.bound = b
 	for _, span := range b.spans {
-		w := st.memberOf(span.Worker)
+		w := before.next(span.Worker)
+		if w == nil || st.workers[w.slot] != w {
+			w = st.memberOf(span.Worker)
+		}
 		b.at = append(b.at, w)
 		if !b.workers.has(w.slot) {
 			b.processes = append(b.processes, w.process)
-			b.knowPlatform(w.offer.Platform)
+			b.knowPlatform(w)
 		}
 		b.workers.add(w.slot)
 		for k := range int(span.Count) {
@@ -51,6 +55,27 @@ func (st *State) bind(view *placement.View) *binding {
 		}
 	}
 	return b
+}
+
+// trail goes through the workers of a binding, beside those of one that differs by few of them: it finds most of these
+// without a search.
+type trail struct {
+	of   *binding // or nil
+	span int      // the next
+}
+
+// next returns the worker of a process number if that is the next one of the binding, or the one behind it; else nil.
+func (t *trail) next(process uint64) *worker {
+	if t.of == nil {
+		return nil
+	}
+	for i := t.span; i < min(t.span+2, len(t.of.spans)); i++ {
+		if t.of.spans[i].Worker == process {
+			t.span = i + 1
+			return t.of.at[i]
+		}
+	}
+	return nil
 }
 
 // memberOf returns the worker of a process number, also one that has gone and keeps its slot; nil if there is none.

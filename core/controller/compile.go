@@ -166,9 +166,9 @@ func textOf(m *wire.Compile) (*wire.Content, error) {
 func (st *State) rows(s *session, m *wire.Compile, o compileoptions.Options) ([]uint32, error) {
 	if o.Portable {
 		first := min(int(m.First), len(s.slots)-1)
-		platform := st.workers[s.slots[first]].offer.Platform.GetName()
+		platform := st.workers[s.slots[first]].platform
 		here := slices.IndexFunc(s.slots[first:], func(w int) bool {
-			return st.workers[w].gone == nil && st.workers[w].offer.Platform.GetName() == platform
+			return st.workers[w].gone == nil && st.workers[w].platform == platform
 		})
 		return []uint32{uint32(first + max(here, 0))}, nil
 	}
@@ -202,7 +202,7 @@ func (st *State) key(m *wire.Compile, r *request, p *place) string {
 		put(h, r.handlers)
 	}
 	put(h, []byte(first.offer.Fingerprint))
-	put(h, []byte(first.offer.Platform.GetName()))
+	put(h, []byte(first.platform))
 	put(h, []byte(first.offer.Platform.GetVersion()))
 	if !r.parsed.Portable { // which rows are together, and where in their worker
 		order := map[int]int{} // of workers, by slot

@@ -34,15 +34,14 @@ func (st *State) platformsFor(h *wire.Hello) ([]string, error) {
 	return h.Platforms, nil
 }
 
-// knowPlatform adds a platform of devices, unless it is known.
-func (b *binding) knowPlatform(p *wire.Platform) {
-	known := func(other *wire.Platform) bool { return other.GetName() == p.GetName() }
-	if !slices.ContainsFunc(b.brings, known) {
-		b.brings = append(b.brings, p)
+// knowPlatform adds the platform of a worker's devices, unless it is known.
+func (b *binding) knowPlatform(w *worker) {
+	if !slices.ContainsFunc(b.brings, func(p *wire.Platform) bool { return p.Name == w.platform }) {
+		b.brings = append(b.brings, w.offer.Platform)
 	}
 }
 
 // platformIn returns the place of a worker's platform among a session's.
 func (w *worker) platformIn(platforms []string) uint32 {
-	return uint32(max(0, slices.Index(platforms, w.offer.Platform.GetName())))
+	return uint32(max(0, slices.Index(platforms, w.platform)))
 }

@@ -38,6 +38,11 @@ func (here spot) reaches(there spot, addresses []string) bool {
 	return len(addresses) == 0 // within one process
 }
 
+// reachesWorker reports whether a process here can dial a worker.
+func (here spot) reachesWorker(w *worker) bool {
+	return w.anywhere || here.reaches(w.spot, w.offer.Addresses)
+}
+
 // apartFrom returns why one of the workers that are there and one that joins cannot both
 // dial each other, or nil.
 //
@@ -53,7 +58,7 @@ func (st *State) apartFrom(h *wire.Hello) error {
 				"worker %s is refused, since worker %s, on another machine or in another container, cannot reach it at %s: "+
 					"start it with --listen and an address of its machine that others reach", h.Name, o.name,
 				strings.Join(addresses, " or "))
-		case !at.reaches(o.spot, o.offer.Addresses):
+		case !at.reachesWorker(o):
 			return unreached(h.Name, o)
 		}
 	}

@@ -67,7 +67,7 @@ func (st *State) offer(s *session) {
 	}
 	next := st.layout.Rebind(s.id, s.view, func(process uint64) bool {
 		w := st.processes[process]
-		return w != nil && s.spot.reaches(w.spot, w.offer.Addresses)
+		return w != nil && s.spot.reachesWorker(w)
 	}, st.occupied())
 	if next == nil {
 		return
@@ -105,7 +105,7 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 	b := s.offered
 	m := &wire.Rebind{Epoch: b.view.Epoch()}
 	var told set
-	onHost := sharingHosts(st.workersHere())
+	onHost := sharingHosts(st.neighboursOf(b, s.binding))
 	for d, slot := range b.slots {
 		if slot == s.slots[d] {
 			continue
@@ -120,6 +120,20 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 			w.offer.Devices[at.Local], onHost[w.process.Host]))
 	}
 	return m
+}
+
+// neighboursOf returns the workers that are on a host of one which comes with a binding in place of another.
+func (st *State) neighboursOf(next, before *binding) (all []*worker) {
+	hosts := map[string]bool{}
+	come := slices.Clone(next.workers)
+	come.without(before.workers)
+	come.each(func(slot int) { hosts[st.workers[slot].process.Host] = true })
+	for _, w := range st.workersHere() {
+		if hosts[w.process.Host] {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // rebindLater takes a client's answer to an offer.

@@ -283,7 +283,7 @@ func (a *Answer) Report() *wire.Report {
 			host[share.Session] += share.Bytes
 		}
 		if i == 0 || a.facts.workers[i-1].w.island != f.w.island {
-			island = &wire.Report_Island{Name: f.island, Platform: f.w.offer.Platform.GetName()}
+			island = &wire.Report_Island{Name: f.island, Platform: f.w.platform}
 			r.Islands = append(r.Islands, island)
 		}
 		island.Workers = append(island.Workers, &wire.Report_Worker{Process: f.w.process, Devices: f.w.offer.Devices,

@@ -37,6 +37,9 @@ func (st *State) flush() {
 
 // send encodes a message for some connections.
 func (st *State) send(to []uint64, kind wire.Kind, m proto.Message) {
+	if len(to) == 0 {
+		return
+	}
 	size := proto.Size(m)
 	if size >= lateSize {
 		st.deliverLate(to, kind, LateMessage(m, size))

@@ -209,9 +209,9 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 	if err != nil {
 		return nil, err
 	}
+	at := spotOf(h)
 	for _, w := range st.workers {
-		if w != nil && w.gone == nil && slices.Contains(platforms, w.offer.Platform.GetName()) &&
-			!spotOf(h).reaches(w.spot, w.offer.Addresses) {
+		if w != nil && w.gone == nil && slices.Contains(platforms, w.platform) && !at.reachesWorker(w) {
 			return nil, unreached(h.Name, w)
 		}
 	}

@@ -325,9 +325,10 @@ func (st *State) ownerOf(session uint32) string {
 
 // spans writes devices in their order, run-length coded.
 func spans(all []placement.Span) []*wire.Span {
-	out := make([]*wire.Span, len(all))
+	made, out := make([]wire.Span, len(all)), make([]*wire.Span, len(all))
 	for i, span := range all {
-		out[i] = &wire.Span{Worker: span.Worker, Local: uint32(span.Local), Count: uint32(span.Count)}
+		out[i] = &made[i]
+		made[i].Worker, made[i].Local, made[i].Count = span.Worker, uint32(span.Local), uint32(span.Count)
 	}
 	return out
 }

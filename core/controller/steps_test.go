@@ -127,10 +127,7 @@ func eightWait(b *bed) {
 
 var stepCases = []stepCase{
 	{name: "worker joins", workers: 10000, devices: 4, again: func(b *bed, i int) {
-		b.conns++
-		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: []*wire.LocalDevice{{}}}
-		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
-			Name: fmt.Sprint("new", i), Worker: offer}})
+		b.joinWorker(fmt.Sprint("new", i), 1)
 	}},
 	{name: "worker lost", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
 		b.step(Event{Kind: Lost, Conn: b.workers[len(b.workers)-1-i], Err: errLeft})
@@ -140,19 +137,21 @@ var stepCases = []stepCase{
 		again: func(b *bed, i int) { b.step(Event{Kind: Tick}) }},
 	{name: "worker comes back", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) {
 		b.step(Event{Kind: Lost, Conn: b.workers[i], Err: errLeft})
-		b.conns++
-		offer := &wire.WorkerOffer{Platform: &wire.Platform{Name: "sim"}, Devices: make([]*wire.LocalDevice, 4)}
-		for d := range offer.Devices {
-			offer.Devices[d] = &wire.LocalDevice{Local: uint32(d)}
+		b.joinWorker(fmt.Sprint("w", i), 4)
+		for _, s := range b.sessions() { // else there is no second offer
+			b.say(s.conn, wire.KindRebind, &wire.Rebind{Epoch: s.offered.view.Epoch()})
 		}
-		b.step(Event{Kind: Join, Conn: b.conns, Message: &wire.Hello{Role: wire.Role_ROLE_WORKER,
-			Name: fmt.Sprint("w", i), Worker: offer}})
 	}},
 	{name: "heartbeat", workers: 10000, devices: 4, again: func(b *bed, i int) {
 		b.say(b.workers[i], wire.KindHeartbeat, &wire.Heartbeat{})
 	}},
 	{name: "tick", workers: 10000, devices: 4, sessions: 250, again: func(b *bed, i int) { b.step(Event{Kind: Tick}) }},
 	{name: "client comes and goes", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		c := b.joinClient()
+		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
+	}},
+	{name: "the same, a worker has come", workers: 10000, devices: 4, again: func(b *bed, i int) {
+		b.joinWorker(fmt.Sprint("new", i), 4)
 		c := b.joinClient()
 		b.say(c, wire.KindGoodbye, &wire.Goodbye{})
 	}},
@@ -292,13 +291,15 @@ func (b *bed) holdsAll() {
 	}
 }
 
-// others returns the sessions beside the client's, by number.
-func (b *bed) others() (all []*session) {
-	for id := uint32(2); b.st.sessions[id] != nil; id++ {
+// sessions returns all sessions by number, and others those beside the client's.
+func (b *bed) sessions() (all []*session) {
+	for id := uint32(1); b.st.sessions[id] != nil; id++ {
 		all = append(all, b.st.sessions[id])
 	}
 	return all
 }
+
+func (b *bed) others() []*session { return b.sessions()[1:] }
 
 // putsAndFrees has the client put an array on all devices, and free it.
 func (b *bed) putsAndFrees() {

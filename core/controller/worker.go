@@ -42,6 +42,11 @@ type worker struct {
 	hadGang uint64   // the last that it had been sent when the controller started again
 	refused uint64   // gangs that were admitted and for which it had no memory all the same
 	lacked  shortage // the last of them
+
+	// Of offer, here for those who look at all workers: the name of its platform, and whether nothing speaks against one
+	// of its addresses, wherever a process is.
+	platform string
+	anywhere bool
 }
 
 // shortage is a gang that was admitted and failed for lack of memory.
@@ -152,6 +157,7 @@ func (st *State) newWorker(h *wire.Hello, name string, process uint64) (*worker,
 		o.Platform = new(wire.Platform)
 	}
 	w := &worker{slot: slices.Index(st.workers, nil), hello: h, offer: o, name: name, spot: spotOf(h),
+		platform: o.Platform.Name, anywhere: spot{"a", "a"}.reaches(spot{"b", "b"}, o.Addresses),
 		heard: st.now, process: &wire.Process{Number: process, Name: name, Addresses: o.Addresses,
 			Host: cmp.Or(o.Host, h.Host), Epoch: o.Epoch, Node: o.Node}}
 	return w, st.number(w)

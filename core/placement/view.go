@@ -44,12 +44,15 @@ func (m *Map) View(platforms ...string) *View {
 	if m.same.whole != nil && slices.Equal(m.same.of, platforms) {
 		return m.same.whole
 	}
-	n := 0
-	for _, w := range m.workers {
-		n += w.Devices
+	islands, workers, devices := m.islandsOf(platforms), 0, 0
+	for _, is := range islands {
+		workers += len(is.members)
+		for _, w := range is.members {
+			devices += w.Devices
+		}
 	}
-	v := &View{runs: make([]run, 0, len(m.workers)), at: make([]int32, 0, n)}
-	for _, is := range m.islandsOf(platforms) {
+	v := &View{runs: make([]run, 0, workers), at: make([]int32, 0, devices)}
+	for _, is := range islands {
 		for _, w := range is.members {
 			v.add(w, 0, w.Devices)
 		}
