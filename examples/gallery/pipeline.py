@@ -2,7 +2,7 @@
 # # A pipeline of four stages
 #
 # A model of twelve layers, three on each of four devices. A batch passes through in eight microbatches, so that the
-# stages work at the same time. The picture shows the planned order, and below it what the devices did.
+# stages work at the same time. The picture shows the plan, and beside it what the devices did.
 
 # %%
 import os
@@ -81,7 +81,7 @@ print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {STEPS} steps")
 
 # %% [markdown]
 # One more step, recorded. With a processor per device it looks as planned; with fewer, devices take turns.
-# `pipe.draw(path)` draws both below each other, with the optimizer's updates; here the picture has the model's, too.
+# `pipe.draw(path)` draws both, with the optimizer's updates; here the picture has the model's, too.
 
 # %%
 import pictures  # noqa: E402
@@ -93,30 +93,28 @@ with pathways.trace(out / "pipeline.json"):
 pipe.draw(out / "schedule.svg")
 
 recorded = pipe.recorded()
-planned = [(stage, slot / 1e3, 0.94 / 1e3, kind) for slot, stage, _, kind in pipe.schedule]
-measured = [(op.stage, begin, end - begin, op.kind) for op, begin, end in recorded.ops]
 idle = recorded.bubble
 print(f"idle of the time: {pipe.schedule.bubble:.0%} as planned, {idle:.0%} as measured")
 
 plt = pictures.pyplot()
 shades = {"forward": plt.cm.Blues, "backward": plt.cm.Greens}
-
-
-def shaded(bars):
-    return [(stage, begin, seconds, shades[kind](0.75 - 0.1 * stage)) for stage, begin, seconds, kind in bars]
-
-
-figure = plt.figure(figsize=(10, 5.6), layout="constrained")
-(plan, real), (target, learned) = figure.subplots(2, 2, width_ratios=(3, 1)).T
-rows = {stage: f"stage {stage}" for stage in range(4)}
-pictures.timeline(plan, shaded(planned), rows)
-for slot, stage, microbatch, _ in pipe.schedule:
-    plan.text(slot + 0.47, -stage, microbatch, ha="center", va="center", color="white", fontsize=8)
-plan.set(title=f"planned: {pipe.schedule.bubble:.0%} of the time idle", xlabel="slots (fewer is better)")
-pictures.timeline(real, shaded(measured), rows)
-real.set(title=f"measured: {idle:.0%} of the time idle (less is better); forward blue, backward green")
-for axes, image, title in ((target, colours, "to learn"), (learned, pipe.forward(points), "learned")):
-    axes.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
-    axes.set(title=title, xticks=[], yticks=[])
+rows = {(stage, said): f"stage {stage}, {said}" for stage in range(4) for said in ("plan", "as it ran")}
+short = recorded.seconds / 60  # too short for its number
+bars = [
+    ((op.stage, said), begin, end - begin, shades[op.kind](0.75 - 0.1 * op.stage))
+    + ((op.microbatch,) if end - begin > short else ())
+    for said, ops in (("plan", recorded.planned), ("as it ran", recorded.ops))
+    for op, begin, end in ops
+]
+figure = plt.figure(figsize=(10, 4.6), layout="constrained")
+(times, pair) = figure.subfigures(1, 2, width_ratios=(3, 1))
+axes = times.subplots()
+pictures.timeline(axes, bars, rows)
+for stage in range(1, 4):
+    axes.axhline(0.5 - 2 * stage, color="lightgrey", linewidth=0.8)
+axes.set(title=f"{pipe.schedule.bubble:.0%} idle as planned, {idle:.0%} as it ran; forward blue, backward green")
+for part, image, title in zip(pair.subplots(2), (colours, pipe.forward(points)), ("to learn", "learned"), strict=True):
+    part.imshow(np.clip(np.asarray(image), 0, 1).reshape(SIZE, SIZE, 3))
+    part.set(title=title, xticks=[], yticks=[])
 figure.savefig(out / "pipeline.png", dpi=100)
 print(f"wrote {out / 'schedule.svg'} and {out / 'pipeline.png'}")

@@ -1,11 +1,11 @@
-"""Draws the schedule of a pipeline, and below it the step as it ran, where that was recorded."""
+"""Draws the schedule of a pipeline, or, where a step was recorded, plan and truth side by side."""
 
 from __future__ import annotations
 
 from pathways._plan import ADDING
 from pathways._recorded import Recorded
 from pathways._schedule import Op, Schedule
-from pathways._slots import LEFT, ROW, Picture
+from pathways._slots import LEFT, Picture
 from pathways._text import duration
 
 # By kind: hue, lightness, and the colour of the number.
@@ -16,45 +16,51 @@ _LOOKS = {
     "weight": (45, 62, "#321"),
 }
 
-
 OTHER = "#9aa"  # the colour of what is no op
-
-GAP = 74  # pixels between the rows of the plan and those of the step
-FOOT = 44  # pixels below the last rows
+FOOT = 44  # pixels below the rows
+LINE = 18  # pixels of a further line of text there
 
 
 def svg(schedule: Schedule, recorded: Recorded | None = None) -> str:
+    return _beside(schedule, recorded) if recorded else _slots(schedule)
+
+
+def _slots(schedule: Schedule) -> str:
+    """Draws the schedule alone: an op takes a slot, or so many of them."""
     title = f"{schedule.name}: {schedule.shape}, {schedule.bubble:.0%} idle"
-    foot = FOOT + (GAP + ROW * len(schedule.rows) if recorded else 0)
-    picture = Picture(title, schedule.rows, schedule.slots, foot)
-    picture.parts.append(f'<text x="{LEFT}" y="42" fill="#555">numbers are microbatches: {_colours(schedule)}</text>')
+    picture = Picture(title, schedule.rows, schedule.slots, FOOT)
+    _say(picture, 42, f"numbers are microbatches: {_colours(schedule)}")
     for op in schedule:
         said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}, slot {op.slot}"
         picture.box(op.slot, schedule.places[op.stage], op.kind, said, op.microbatch, *_look(schedule, op))
-    _axis(picture, picture.bottom, f"time, in {schedule.slots} slots")
-    if recorded:
-        _ran(picture, schedule, recorded)
+    _axis(picture, f"time, in {schedule.slots} slots")
     return picture.text()
 
 
-def _ran(picture: Picture, schedule: Schedule, recorded: Recorded) -> None:
-    """Draws a recorded step below the plan, as wide as that."""
-    top, whole = picture.bottom + GAP, recorded.seconds
-    said = f"as it ran: {recorded.bubble:.0%} idle ({schedule.bubble:.0%} planned), all in {duration(whole)}"
+def _beside(schedule: Schedule, recorded: Recorded) -> str:
+    """Draws two rows for each place on one axis of time: the plan, and the step as it ran."""
+    planned = max(end for *_, end in recorded.planned)
+    title = f"{schedule.name}: {schedule.shape}; as it ran: {recorded.bubble:.0%} idle ({schedule.bubble:.0%} planned)"
+    rows = [said for name in schedule.rows for said in (f"{name}: plan", "as it ran")]
+    picture = Picture(title, rows, schedule.slots, FOOT + LINE, pairs=True)
+    whole, colours = max(recorded.seconds, planned), _colours(schedule)
     if recorded.others:
-        said += "; grey: other work, such as an optimizer's"
-    picture.parts.append(f'<text x="{LEFT}" y="{top - 10}" font-weight="bold">{said}</text>')
-    picture.rows(top, schedule.rows)
-    for op, begin, end in recorded.ops:
-        if op.kind == "input" and begin == end:  # an input half for which no stage waits is no computation
-            continue
-        said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}: {duration(end - begin)}"
-        y = top + ROW * schedule.places[op.stage]
-        picture.bar(begin / whole, end / whole, y, op.kind, said, op.microbatch, *_look(schedule, op))
+        colours += "; grey: other work, such as an optimizer's"
+    _say(picture, 42, f"numbers are microbatches: {colours}")
+    for row, ops in enumerate((recorded.planned, recorded.ops)):
+        for op, begin, end in ops:
+            if op.kind == "input" and begin == end:  # an input half for which no stage waits is no computation
+                continue
+            said = f"stage {op.stage}, {op.kind} of microbatch {op.microbatch}: {duration(end - begin)}"
+            at = 2 * schedule.places[op.stage] + row
+            picture.bar(begin / whole, end / whole, at, op.kind, said, op.microbatch, *_look(schedule, op))
     for place, name, begin, end in recorded.others:
         said, kind = f"{name}: {duration(end - begin)}", "adding" if name == ADDING else "other"
-        picture.bar(begin / whole, end / whole, top + ROW * place, kind, said, "", OTHER, "#fff")
-    _axis(picture, top + ROW * len(schedule.rows), f"time: {duration(whole)}")
+        picture.bar(begin / whole, end / whole, 2 * place + 1, kind, said, "", OTHER, "#fff")
+    _axis(picture, f"time: {duration(recorded.seconds)}")
+    said = f"plan: {duration(planned)}, if each op took the median of its stage and kind, and nothing came between"
+    _say(picture, picture.bottom + 32 + LINE, said)
+    return picture.text()
 
 
 def _colours(schedule: Schedule) -> str:
@@ -75,9 +81,11 @@ def _look(schedule: Schedule, op: Op) -> tuple[str, str]:
     return f"hsl({hue},{saturation}%,{lightness}%)", ink
 
 
-def _axis(picture: Picture, bottom: float, said: str) -> None:
-    left, right = picture.left, picture.right
-    picture.parts += [
-        f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>',
-        f'<text x="{left}" y="{bottom + 32}" fill="#555">{said}</text>',
-    ]
+def _axis(picture: Picture, said: str) -> None:
+    left, right, bottom = picture.left, picture.right, picture.bottom
+    picture.parts.append(f'<path d="M{left} {bottom + 12}H{right}m-6 -4l6 4l-6 4" fill="none" stroke="#555"/>')
+    _say(picture, bottom + 32, said, left)
+
+
+def _say(picture: Picture, y: float, said: str, x: float = LEFT) -> None:
+    picture.parts.append(f'<text x="{x}" y="{y}" fill="#555">{said}</text>')

@@ -235,8 +235,8 @@ class Pipeline:
         return recorded(self.schedule, [devices_of(sharding) for sharding in self.shardings], timeline.spans)
 
     def draw(self, path: str | os.PathLike[str] | None = None, timeline: Timeline | None = None) -> str:
-        """Draws the schedule, and below it the last recorded step as it ran, if there is one. A notebook shows a
-        pipeline so.
+        """Draws the last recorded step beside its plan: for each place a row of both, on one axis of time. Without a
+        recorded step it is the schedule alone. A notebook shows a pipeline so.
 
             with pathways.trace("step.json"):
                 jax.block_until_ready(pipe.value_and_grad(x, targets))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import inf, isclose
+from statistics import median
 from typing import NamedTuple
 
-from pathways._plan import ADDING, Timed, idle
+from pathways._plan import ADDING, Cost, Timed, idle, simulate
 from pathways._schedule import Schedule, needs
 from pathways._timeline import Span
 
@@ -30,17 +31,20 @@ class Recorded:
 
     Attributes:
       ops: each op of the schedule with its begin and end, `(op, begin, end)`, in the schedule's order.
+      planned: the same for the schedule's plan, if each op took the median of its stage and kind, and no time passed
+        between an op and those that wait for it.
       others: what else ran on the places since then, `(place, name, begin, end)`, such as an optimizer's update.
       bubble: the share of time in which a place ran no op and added up no gradients, from the first begin to the last
         end. `schedule.bubble` is the planned one.
     """
 
-    def __init__(self, ops: Sequence[Timed], others: Sequence[Other], width: int):
+    def __init__(self, schedule: Schedule, ops: Sequence[Timed], others: Sequence[Other]):
         start = min(timed.begin for timed in ops)
         self.ops = [Timed(op, begin - start, end - start) for op, begin, end in ops]
+        self.planned = _planned(schedule, self.ops)
         self.others = [Other(place, name, begin - start, end - start) for place, name, begin, end in others]
         added = [(other.begin, other.end) for other in self.others if other.name == ADDING]
-        self.bubble = idle([(begin, end) for _, begin, end in self.ops] + added, width)
+        self.bubble = idle([(begin, end) for _, begin, end in self.ops] + added, max(schedule.places) + 1)
 
     @property
     def seconds(self) -> float:
@@ -70,7 +74,17 @@ def recorded(schedule: Schedule, devices: Sequence[Sequence[int]], spans: Iterab
         for place in sorted({places[span.device] for span in gang if span.device in places}):
             begin = min(span.begin for span in gang)
             others.append(Other(place, gang[0].name, begin, max(span.begin + span.seconds for span in gang)))
-    return Recorded(ops, others, max(schedule.places) + 1)
+    return Recorded(schedule, ops, others)
+
+
+def _planned(schedule: Schedule, ops: Iterable[Timed]) -> list[Timed]:
+    """Returns the ops as the schedule has them, each as long as the median of its stage and kind."""
+    took: list[dict[str, list[float]]] = [defaultdict(list) for _ in range(schedule.stages)]
+    for op, begin, end in ops:
+        took[op.stage][op.kind].append(end - begin)
+    costs = [Cost(**{kind: median(lengths) for kind, lengths in of.items()}) for of in took]
+    (step,) = simulate(schedule, costs, [[place] for place in schedule.places])
+    return step
 
 
 def _runs(
