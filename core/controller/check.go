@@ -109,8 +109,11 @@ func (a *audit) gangs() {
 func (a *audit) kept() {
 	gangs := map[*kept]int{}
 	count := func(g *gang) {
-		if g != nil && g.keeps != nil {
-			gangs[g.keeps]++
+		if g == nil {
+			return
+		}
+		for _, k := range g.keeps {
+			gangs[k]++
 		}
 	}
 	for _, all := range []map[uint64]*gang{a.st.gangs, a.st.leaving} {

@@ -96,7 +96,7 @@ type gang struct {
 	turn           uint64
 	before, behind *gang
 	retires        []ledger.ID // of a put: what of its array was freed before it has ended
-	keeps          *kept       // workers that have gone and whose places it still has
+	keeps          []*kept     // workers that have gone and whose places it still has, by the times of their going
 }
 
 func (st *State) newGang(s *session, op uint64) *gang {
@@ -111,8 +111,8 @@ func (st *State) newGang(s *session, op uint64) *gang {
 
 func (st *State) recycle(g *gang) {
 	g.vacate()
-	if g.keeps != nil {
-		st.letGone(g.keeps)
+	for _, k := range g.keeps {
+		st.letGone(k)
 	}
 	*g = gang{waits: g.waits[:0]}
 	st.freeOps = append(st.freeOps, g)

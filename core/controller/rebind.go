@@ -210,12 +210,7 @@ func (st *State) keepGone(s *session, gone set) {
 		if g == nil || g.s != s || !g.to.meets(gone) && (g.place == nil || !g.place.workers.meets(gone)) {
 			return
 		}
-		if g.keeps != nil { // since an earlier time: what it kept then is kept with this
-			k.workers = append(k.workers, g.keeps.workers...)
-			g.keeps.workers = nil
-			st.letGone(g.keeps)
-		}
-		g.keeps = k
+		g.keeps = append(g.keeps, k) // beside what it keeps since an earlier time, which others may keep with it
 		k.gangs++
 	}
 	for _, g := range st.gangs {
