@@ -150,6 +150,14 @@ func (r *rebuilding) lacksSlice(s *session) error {
 func (r *rebuilding) askAgain(s *session, m *wire.SliceRequest) {
 	slice := r.st.layout.Slice(s.id, m.Slice)
 	switch {
+	case m.Devices == 0 && slice != nil:
+		// Its client does not know whether the devices were chosen again before the controller ended. If they cannot be
+		// now, it is told those that the slice has, so that both think the same.
+		if chosen, err := r.st.layout.Remap(s.id, m.Slice, r.st.occupied()); err == nil {
+			slice = chosen
+		}
+		r.st.changed(slice)
+		r.st.answer(s, m.Slice, slice, nil)
 	case m.Devices > 0 && slice != nil: // the answer was lost
 		r.st.tellSlice(s, m.Slice, slice, nil)
 	case m.Devices > 0 && r.st.layout.Waiting(s.id, m.Slice) != nil: // it is told its place
