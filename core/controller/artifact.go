@@ -121,18 +121,16 @@ func (st *State) give(c *compiled) {
 	for len(a.wants) > 0 {
 		to := a.wants[0]
 		from := a.senders.pick(to)
-		if from == nil {
-			if len(a.senders.from) == 0 { // its only holder is itself
-				a.wants = a.wants[1:]
-				delete(a.wanted, to)
-				st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
-					Content: &wire.Content{Process: to.process.Number}})
-				continue
-			}
+		if from == nil && !a.senders.held[to] {
 			return
 		}
 		a.wants = a.wants[1:]
 		delete(a.wanted, to)
+		if a.senders.held[to] { // since it has asked
+			st.send(to.to[:], wire.KindSource, &wire.Source{Artifact: c.number,
+				Content: &wire.Content{Process: to.process.Number}})
+			continue
+		}
 		in := st.introductions()
 		in.pair(from.slot, to.slot)
 		in.tell()

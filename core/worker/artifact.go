@@ -342,7 +342,7 @@ const fetchPause = 10 * time.Millisecond
 func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 	a := &w.artifacts
 	for { // one at a time: the controller knows of one transfer of an artifact to this worker
-		if parts := a.held(number); parts != nil {
+		if parts, err := w.parts(number); err == nil {
 			return parts, nil
 		}
 		a.mu.Lock()
@@ -373,23 +373,32 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 		if err = s.Status.Err(); err != nil {
 			return nil, err
 		}
-		if s.Content.GetProcess() == w.self { // it was compiled again, here
-			if parts = a.held(number); parts != nil {
+		if s.Content.GetProcess() == w.self { // it came here meanwhile
+			if parts, err = w.parts(number); err == nil {
 				return parts, nil
 			}
 			err = status.New(status.Unavailable, "it is not here any more")
 			continue
 		}
 		if parts, err = w.receive(s.start, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
-			w.sendHave(number, true) // it is here, but not to be had from here yet: the sender has time for another
+			w.sendFetched(number)
 			return parts, nil
 		}
 		if status.CodeOf(err) != status.Unavailable {
 			break
 		}
 	}
-	w.sendHave(number, true)
+	w.sendFetched(number)
 	return nil, status.Wrap(err, "the compiled program did not come")
+}
+
+// sendFetched tells the controller that nothing is on its way here any more: the sender has time for another. What has
+// come is not to be had from here yet, unless it was compiled here meanwhile.
+func (w *Worker) sendFetched(number uint64) {
+	w.artifacts.mu.Lock()
+	kept := w.artifacts.kept[number] != nil
+	w.artifacts.mu.Unlock()
+	w.sendHave(number, !kept)
 }
 
 // pause blocks for a while, or until the worker ends.
