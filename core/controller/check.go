@@ -527,7 +527,7 @@ func (a *audit) artifacts() {
 		if c.users == 0 && !known {
 			a.say("artifact %d is kept, and no session uses it", number)
 		}
-		waits := len(c.artifact.senders.from) > 0 || len(c.artifact.wants) > 0 && c.by == nil
+		waits := len(c.artifact.wants) > 0 && c.by == nil // what is on its way comes, or is asked for again
 		if len(c.artifact.senders.holders) == 0 && (known || waits) && a.st.comeback == nil {
 			a.say("artifact %d is nowhere, and can be asked for", number)
 		}

@@ -25,8 +25,9 @@ func (w *twin) joinWorker() {
 	}
 	w.workers[w.conns] = &twinWorker{met: map[uint64]bool{}, assembled: map[[2]uint64]bool{},
 		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
-		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]*twinGang{}, compiles: map[uint64]bool{},
-		locals: map[uint32][]uint32{}, first: map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},
+		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]*twinGang{}, compiles: map[uint64]*twinCompile{},
+		artifacts: newTwinArtifacts(),
+		locals:    map[uint32][]uint32{}, first: map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},
 		ended: map[uint64]*twinGang{}, arrays: map[[2]uint64]*twinArray{}, donates: map[[2]uint64]bool{}}
 	w.join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer})
 }
@@ -37,6 +38,7 @@ func (w *twin) joinClient() {
 		programs: map[uint64][]uint32{}, rows: map[uint64][]uint32{}, waiting: map[uint64][]uint32{},
 		failing: map[uint64]bool{},
 		where:   map[uint64][]uint32{}, rebound: map[uint32]uint64{}, messages: map[uint64]twinMessage{},
+		slices:   newTwinSlices(),
 		compiles: map[uint64]*wire.Compile{}, everyGraph: map[uint64]*wire.Graph{}, assembles: map[uint64]*wire.Assemble{}}
 	devices := 0
 	if more := rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "vacant"); more > 0 {
@@ -105,7 +107,7 @@ func (w *twin) submits(c *twinClient) {
 	}
 	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch",
 		"transfer", "transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play",
-		"forget graph", "settled"}).Draw(t, "what")
+		"forget graph", "settled", "slice", "release", "remap"}).Draw(t, "what")
 	if len(c.programs) == 0 && what == "run" && len(c.waiting) == 0 {
 		what = "compile"
 	}
@@ -129,9 +131,12 @@ func (w *twin) submits(c *twinClient) {
 		}
 		c.program++
 		c.waiting[c.program] = rows
-		w.say(c.conn, wire.KindCompile,
-			&wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
-				Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))})
+		m := &wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
+			Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))}
+		if rapid.Bool().Draw(t, "long") {
+			m = withoutCode(m)
+		}
+		w.say(c.conn, wire.KindCompile, m)
 	case "put":
 		m := &wire.Put{Op: next(), Array: scalar, Devices: devices()}
 		m.Object = fresh(m.Devices)
@@ -238,6 +243,12 @@ func (w *twin) submits(c *twinClient) {
 		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 1e6}})
 	case "settled":
 		w.say(c.conn, wire.KindSettled, &wire.Settled{Next: c.op + 1, Pending: c.pending()})
+	case "slice":
+		w.asksForSlice(c)
+	case "release":
+		w.releasesSlice(c)
+	case "remap":
+		w.remapsSlice(c)
 	case "abort":
 		if c.op > 0 {
 			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
@@ -261,21 +272,24 @@ func readOn(c *twinClient, g *wire.Graph, input uint64) (on []uint32) {
 // reports has a worker report a gang or a program.
 func (w *twin) reports(number uint64, worker *twinWorker) {
 	bad := &wire.Status{Code: uint32(status.Internal), Message: "bad luck"}
-	if op, _ := pick(w, worker.compiles, "compile"); op != 0 {
-		delete(worker.compiles, op)
-		m := &wire.Compiled{Op: op, Status: bad}
-		if rapid.IntRange(0, 5).Draw(w.t, "luck") < 5 {
-			info := &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2],
-				Cost: &wire.Cost{CodeBytes: []int64{-1, 0, 5}[op%3]}}
-			m = &wire.Compiled{Op: op, Info: info, Loadable: &wire.Loadable{Serialized: []byte("x"),
-				Collective: op%3 > 0}}
-		}
-		w.say(number, wire.KindCompiled, m)
+	a := &worker.artifacts
+	if len(a.later) > 0 {
+		m := a.later[0]
+		a.later = a.later[1:]
+		w.say(number, wire.KindHave, m)
 		return
 	}
-	if len(worker.loads) > 0 && (len(worker.gangs) == 0 || rapid.Bool().Draw(w.t, "loads")) {
-		m := worker.loads[0]
-		worker.loads = worker.loads[1:]
+	if op, _ := pick(w, worker.compiles, "compile"); op != 0 {
+		w.compiles(number, op, worker)
+		return
+	}
+	if len(a.fetchable()) > 0 && (len(worker.gangs) == 0 || rapid.Bool().Draw(w.t, "fetches")) {
+		w.fetches(number, worker)
+		return
+	}
+	if i := worker.loadable(); i >= 0 && (len(worker.gangs) == 0 || rapid.Bool().Draw(w.t, "loads")) {
+		m := worker.loads[i].Loaded
+		worker.loads = slices.Delete(worker.loads, i, i+1)
 		w.say(number, wire.KindLoaded, m)
 		return
 	}
@@ -296,4 +310,10 @@ func (w *twin) reports(number uint64, worker *twinWorker) {
 		worker.ends(gang, nil)
 	}
 	w.say(number, wire.KindCompleted, m)
+}
+
+// twinInfo describes a program that was compiled as op.
+func twinInfo(op uint64) *wire.ProgramInfo {
+	return &wire.ProgramInfo{Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: [][]uint32{nil, {0}}[op%2],
+		Cost: &wire.Cost{CodeBytes: []int64{-1, 0, 5}[op%3]}}
 }

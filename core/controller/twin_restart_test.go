@@ -221,11 +221,15 @@ func (worker *twinWorker) startsAgain() {
 	clear(worker.assembled)
 	worker.stale = maps.Clone(worker.graphs)
 	worker.untold = maps.Clone(worker.known)
+	worker.artifacts.startsAgain()
+	for _, c := range worker.compiles {
+		c.stale = true
+	}
 }
 
 // rejoin says what a worker has.
 func (worker *twinWorker) rejoin(w *twin) *wire.Rejoin {
-	m := &wire.Rejoin{Last: worker.last}
+	m := &wire.Rejoin{Last: worker.last, Artifacts: worker.artifacts.held()}
 	of := map[uint32]*wire.Holding{}
 	holding := func(session uint32) *wire.Holding {
 		if of[session] == nil {
@@ -403,6 +407,7 @@ func (c *twinClient) rejoin(w *twin) *wire.Rejoin {
 	for _, op := range aborts {
 		add(wire.KindAbort, &wire.Abort{Gang: op, Status: wire.Of(status.New(status.Unavailable, "a row is lost"))})
 	}
+	c.retellSlices(m, func(request *wire.SliceRequest) { add(wire.KindSliceRequest, request) })
 	for _, f := range c.frees {
 		add(f.kind, f.m)
 	}

@@ -30,11 +30,12 @@ type twin struct {
 	sent     map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
 	memory   int64                       // of each device of workers
 	// Of a controller that may start again, see twin_restart_test.go:
-	hellos map[uint64]*wire.Hello
-	disk   map[string]map[string][]byte
-	behind []Action        // facts that are on their way to the disk
-	deaf   map[uint64]bool // to whom nothing comes any more
-	mute   map[uint64]bool // of whom nothing comes any more
+	hellos  map[uint64]*wire.Hello
+	disk    map[string]map[string][]byte
+	behind  []Action        // facts that are on their way to the disk
+	refused map[uint64]bool // transfers that their senders refuse
+	deaf    map[uint64]bool // to whom nothing comes any more
+	mute    map[uint64]bool // of whom nothing comes any more
 }
 
 type twinWorker struct {
@@ -47,9 +48,10 @@ type twinWorker struct {
 	last      uint64
 	known     map[uint32]bool
 	loaded    map[[2]uint64]bool
-	loads     []*wire.Loaded       // to be told
+	loads     []twinLoad // to be told
+	artifacts twinArtifacts
 	gangs     map[uint64]*twinGang // to be reported
-	compiles  map[uint64]bool
+	compiles  map[uint64]*twinCompile
 	first     map[[2]uint64]uint64 // the last operation dispatched, by session and virtual device
 	did       map[[2]uint64]bool   // operations, by session
 	ended     map[uint64]*twinGang // and not settled
@@ -88,6 +90,7 @@ type twinClient struct {
 	everyGraph map[uint64]*wire.Graph
 	assembles  map[uint64]*wire.Assemble
 	frees      []twinMessage
+	slices     twinSlices
 }
 
 func (w *twin) step(ev Event) {
@@ -181,7 +184,7 @@ func (w *twin) see(a Action) {
 		worker, client := w.workers[to], w.clients[to]
 		switch {
 		case worker != nil:
-			w.workerSees(worker, a)
+			w.workerSees(to, worker, a)
 		case client != nil:
 			w.clientSees(client, a)
 		}
@@ -278,6 +281,14 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 		for _, d := range m.Devices {
 			c.lacks = append(c.lacks, d.Number)
 		}
+	case wire.KindSliceAnswer:
+		m := new(wire.SliceAnswer)
+		w.into(a, m)
+		w.sliceAnswered(c, m)
+	case wire.KindGive:
+		m := new(wire.Give)
+		w.into(a, m)
+		w.givesText(c, m)
 	case wire.KindCompleted:
 		m := new(wire.Completed)
 		w.into(a, m)
@@ -332,13 +343,14 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 				Store:  1}}
 		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
 			gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
-			hellos: map[uint64]*wire.Hello{}, disk: map[string]map[string][]byte{}, bare: bare}
+			hellos: map[uint64]*wire.Hello{}, refused: map[uint64]bool{}, disk: map[string]map[string][]byte{}, bare: bare}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
 		w.joinClient()
 		for range rapid.IntRange(20, 250).Draw(t, "steps") {
+			w.slicesAgree()
 			// Small numbers are drawn more often.
 			switch n := rapid.IntRange(0, 99).Draw(t, "event"); {
 			case n < 20:
@@ -377,18 +389,23 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			}
 		}
 		// When workers have reported everything, every operation has ended.
-		for busy := true; busy; {
+		for busy, rounds := true, 0; busy; rounds++ {
+			if rounds > 1000 {
+				t.Fatalf("operations are held without end: %+v", w.st.held[0])
+			}
 			busy = len(w.st.held) > 0
 			w.now = max(w.now, w.st.Due())
 			w.step(Event{Kind: Tick})
 			for _, number := range slices.Sorted(maps.Keys(w.workers)) {
-				for worker := w.workers[number]; len(worker.gangs)+len(worker.compiles)+len(worker.loads) > 0; busy = true {
+				for worker := w.workers[number]; worker.isBusy(); busy = true {
 					w.reports(number, worker)
 				}
 			}
 		}
 		w.step(Event{Kind: Flush})
 		w.nothingIsKept()
+		w.artifactsAreKnown()
+		w.slicesAgree()
 		for _, number := range slices.Sorted(maps.Keys(w.clients)) {
 			c := w.clients[number]
 			for op := uint64(1); op <= c.op; op++ {
@@ -419,9 +436,11 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 		if n := w.st.ledger.Len(); n != 0 || len(w.st.held) != 0 {
 			t.Fatalf("%d arrays are left in the ledger, and %d gangs are held", n, len(w.st.held))
 		}
-		if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles) != 0 {
-			t.Fatalf("%d gangs, %d sessions and %d compiles are left", len(w.st.gangs), len(w.st.sessions), len(w.st.compiles))
+		if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles)+len(w.st.artifacts)+len(w.st.asked) != 0 {
+			t.Fatalf("%d gangs, %d sessions, %d compiles, %d artifacts and %d requests for slices are left", len(w.st.gangs),
+				len(w.st.sessions), len(w.st.compiles), len(w.st.artifacts), len(w.st.asked))
 		}
+		w.artifactsAreKnown()
 		for _, is := range w.st.islands {
 			if is.sched.Queued()+is.sched.Running()+len(is.held) != 0 {
 				t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(),

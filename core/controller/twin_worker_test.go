@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-func (w *twin) workerSees(worker *twinWorker, a Action) {
+func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 	switch a.Wire {
 	case wire.KindPeers:
 		m := new(wire.Peers)
@@ -48,7 +48,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 	case wire.KindCompile:
 		m := new(wire.Compile)
 		w.into(a, m)
-		worker.compiles[m.Op] = true
+		worker.compiles[m.Op] = &twinCompile{message: m}
 	case wire.KindLoad:
 		m := new(wire.Load)
 		w.into(a, m)
@@ -57,7 +57,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		}
 		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
 		worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
-		worker.loads = append(worker.loads, &wire.Loaded{Session: m.Session, Program: m.Program})
+		worker.load(m)
 		for _, p := range m.Places {
 			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
 				w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
@@ -185,11 +185,27 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		m := new(wire.Settled)
 		w.into(a, m)
 		worker.settles(m)
+	case wire.KindGive:
+		m := new(wire.Give)
+		w.into(a, m)
+		w.gives(conn, worker, m)
+	case wire.KindSource:
+		m := new(wire.Source)
+		w.into(a, m)
+		w.source(worker, m)
 	case wire.KindForget:
 		m := new(wire.Forget)
 		w.into(a, m)
-		for _, id := range m.Programs {
-			delete(worker.loaded, [2]uint64{uint64(m.Session), id})
+		worker.unload(func(session, program uint64) bool {
+			return session == uint64(m.Session) && slices.Contains(m.Programs, program)
+		})
+		for _, op := range m.Compiles {
+			if c := worker.compiles[op]; c != nil {
+				c.unwanted = true
+			}
+		}
+		for _, number := range m.Artifacts {
+			delete(worker.artifacts.kept, number)
 		}
 		for _, id := range m.Graphs {
 			key := [2]uint64{uint64(m.Session), id}
@@ -223,7 +239,7 @@ func (w *twin) workerSees(worker *twinWorker, a Action) {
 		delete(worker.untold, m.Session)
 		maps.DeleteFunc(worker.arrays, func(k [2]uint64, _ *twinArray) bool { return k[0] == uint64(m.Session) })
 		maps.DeleteFunc(worker.ended, func(_ uint64, g *twinGang) bool { return g.session == m.Session })
-		maps.DeleteFunc(worker.loaded, func(k [2]uint64, _ bool) bool { return k[0] == uint64(m.Session) })
+		worker.unload(func(session, _ uint64) bool { return session == uint64(m.Session) })
 	}
 }
 
