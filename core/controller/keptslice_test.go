@@ -11,8 +11,8 @@ import (
 )
 
 // A controller ends when it has chosen other devices for a slice, and the slice's client has not heard of them: this
-// asks again. If no devices can be chosen any more, it is told those that the slice has, and not that it keeps the first
-// ones.
+// asks again. If no devices can be chosen any more, it is told those that the slice has, and not that it keeps the
+// first ones.
 func TestClientHearsWhichDevicesItsSliceHasWhenTheControllerStartsAgain(t *testing.T) {
 	b := newBed(t, Config{Keeps: true}, 2, 1)
 	kept := b.facts()

@@ -182,7 +182,8 @@ func (w *twin) source(worker *twinWorker, m *wire.Source) {
 // gives has a worker send what it has of an artifact.
 func (w *twin) gives(conn uint64, worker *twinWorker, m *wire.Give) {
 	if w.isStranger(worker, m.To) {
-		w.t.Fatalf("process %d is to send artifact %d to process %d, of which it was not told", worker.process, m.Artifact, m.To)
+		w.t.Fatalf("process %d is to send artifact %d to process %d, of which it was not told", worker.process, m.Artifact,
+			m.To)
 	}
 	if !worker.artifacts.has(m.Artifact) {
 		if len(worker.artifacts.later) == 0 && !w.mute[conn] {
@@ -219,7 +220,8 @@ func (w *twin) compiles(number, op uint64, worker *twinWorker) {
 	switch text := compile.message.Text; {
 	case compile.unwanted && rapid.Bool().Draw(w.t, "cancelled"):
 		m.Status = &wire.Status{Code: uint32(status.Cancelled), Message: "no session waits for it"}
-	case text.GetTransfer() != 0 && (compile.stale || w.refused[text.Transfer] || !luck && rapid.Bool().Draw(w.t, "no text")):
+	case text.GetTransfer() != 0 && (compile.stale || w.refused[text.Transfer] ||
+		!luck && rapid.Bool().Draw(w.t, "no text")):
 		m.NoText = true
 	case luck:
 		m = &wire.Compiled{Op: op, Info: twinInfo(op), Loadable: &wire.Loadable{Collective: op%3 > 0}}
