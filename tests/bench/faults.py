@@ -11,9 +11,10 @@ the benchmark. When something fails, the script does what docs/guides/recovery.m
 begins a new session, and makes its arrays again.
 
 One fault at a time is caused from outside, by a signal or by shutting a socket down. A time ends when the first result
-is there of a step that was called after the fault. Faults that only cut a connection share a cluster; others have a new
-one each time, since a supervisor waits longer and longer for what dies again and again. The repeated ones happen to one
-plain cluster and two scripts, of which nothing may fail. It writes out/faults.json.
+is there of a step that was called after the fault; where another worker comes for a lost one, it is also counted from
+when the script hears of that. Faults that only cut a connection share a cluster; others have a new one each time, since
+a supervisor waits longer and longer for what dies again and again. The repeated ones happen to one plain cluster and
+two scripts, of which nothing may fail. It writes out/faults.json.
 """
 
 import argparse
@@ -302,6 +303,10 @@ def main():
         times = [one["seconds"] for one in got]
         rows.append([name, seen(got), seconds(statistics.median(times)), seconds(max(times))])
     print("\n" + table(["fault", "the script sees", "median", "worst"], rows))
+    came = {name: [t for one in got for t in one.get("came", ())] for name, got in found.items()}
+    rows = [[name, seconds(statistics.median(ts)), seconds(max(ts))] for name, ts in came.items() if ts]
+    if rows:
+        print("\n" + table(["fault, from when the other worker has come", "median", "worst"], rows))
     usual = [one["usual"] for got in found.values() for one in got if "usual" in one]
     if usual:
         print(f"\nA step without a fault takes {statistics.median(usual) * 1e3:.2f} ms.")

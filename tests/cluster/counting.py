@@ -20,14 +20,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 DEVICES, SIZE = 4, 32
 steps = []  # of each right result, when it was called for and when it was there
-errors, heard = [], []
+errors, heard, came = [], [], []
 over = threading.Event()
 plus = jax.jit(lambda a: a + 1)
+
+def hear(event):
+    heard.append((event.kind, event.worker))
+    if event.kind == "came":
+        came.append(time.monotonic())
 
 def begin():
     pathways.init(devices=DEVICES, wait=120)
     mesh = Mesh(np.array(jax.devices()), ("d",))
-    pathways.on_event(lambda event: heard.append((event.kind, event.worker)))
+    pathways.on_event(hear)
     mean = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, "d") / DEVICES + 1, mesh=mesh, in_specs=P("d"),
                                  out_specs=P("d")), donate_argnums=0)
     zero = np.zeros(SIZE, np.float32)
@@ -48,9 +53,10 @@ def answer():
         first = next(ended for called, ended in steps if called >= fault and ended >= since)
         usual = sorted(ended - called for called, ended in steps)[len(steps) // 2]
         time.sleep(0.2)  # what is heard may be heard later
-        done = dict(seconds=first - since, usual=usual, steps=len(steps), errors=errors, heard=heard)
+        done = dict(seconds=first - since, usual=usual, steps=len(steps), errors=errors, heard=heard,
+                    came=[first - at for at in came])
         print(json.dumps(done), flush=True)
-        errors.clear(), heard.clear(), steps.clear()
+        errors.clear(), heard.clear(), came.clear(), steps.clear()
     over.set()
 
 step, events = begin()
@@ -121,7 +127,8 @@ class Counting:
 
         Both are times of time.monotonic(), and now if they are not given. Returns the seconds that passed since then
         ("seconds"), those that a step took in the middle before ("usual"), and since the last answer the right results
-        ("steps"), the codes of what failed ("errors"), and the kinds of its events, with their workers ("heard").
+        ("steps"), the codes of what failed ("errors"), the kinds of its events, with their workers ("heard"), and the
+        seconds that passed since each worker had come ("came").
         """
         fault = time.monotonic() if fault is None else fault
         print(json.dumps([fault, fault if since is None else since]), file=self.process.stdin, flush=True)
