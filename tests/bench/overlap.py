@@ -115,7 +115,7 @@ def draw(axes, workers, title):
 def main():
     picture = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else slow.HERE.parents[1] / "docs/collectives/overlap.png")
     with ExitStack() as stack:
-        islands = slow.Islands(stack, RATE)
+        islands = slow.Islands(stack, slow.limited(RATE))
         found = {way: rows(traced(islands, way)) for way in slow.WAYS}
     figure, panels = pyplot.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
     titles = ("gradients sent during the backward", "gradients used a step later (--late)")

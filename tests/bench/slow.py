@@ -1,8 +1,9 @@
-"""Training over two islands of this machine, with a line between them whose rate the kernel limits.
+"""Training over two islands of this machine, with a line between them that the kernel makes slow.
 
 The islands are workers in two network namespaces, joined by a pair of virtual interfaces with tc's token bucket at both
-ends; that needs root. examples/models/two_islands.py trains on them, with gradients on the line during the backward,
-and for a whole step (--late).
+ends for a rate, or its netem for a delay too, where the kernel has that; this needs root.
+examples/models/two_islands.py trains on them, with gradients on the line during the backward, and for a whole step
+(--late).
 """
 
 import os
@@ -25,15 +26,16 @@ EXAMPLE = HERE.parents[1] / "examples" / "models" / "two_islands.py"
 SIZES = {"devices": 2, "layers": 6, "width": 256, "batch": 16, "length": 128, "chunk": 1 << 18}
 WEIGHTS = 5.2e6  # of that model
 RATES = (None, 1000, 400, 200, 100)  # megabits a second; None: as fast as the machine copies
+DELAYS = (1, 5, 20)  # milliseconds of each way
+DELAYED = 1000  # megabits a second of lines with a delay
 WAYS = {"during": (), "late": ("--late",)}
 
 
 class Islands:
-    """Two islands of a worker of one device each, on hosts with a line of this rate between them."""
+    """Two islands of a worker of one device each, on hosts with such a line between them."""
 
-    def __init__(self, stack, rate):
+    def __init__(self, stack, shape):
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="slow-"))
-        shape = () if rate is None else ("tbf", "rate", f"{rate}mbit", "burst", "256kb", "latency", "200ms")
         self.places = stack.enter_context(hosts.two_hosts(*shape))
         islands = tuple(("--name", name, "--island", name, "--devices", "1") for name in ("west", "east"))
         address, env = stack.enter_context(hosts.cluster_on(self.places, pathlib.Path(directory), workers=islands))
@@ -52,28 +54,48 @@ class Islands:
         return float(re.search(r"([\d,]+) tokens/s", done.stdout)[1].replace(",", ""))
 
 
+def limited(rate):
+    """tc's words for a line of a rate."""
+    return () if rate is None else ("tbf", "rate", f"{rate}mbit", "burst", "256kb", "latency", "200ms")
+
+
+def delayed(ms):
+    """tc's words for a line with a delay. The limit is of packets under way."""
+    return ("netem", "delay", f"{ms}ms", "rate", f"{DELAYED}mbit", "limit", "100000")
+
+
 def measure(quick):
-    """Returns the tokens a second by rate and way; None where there can be no such hosts."""
+    """Returns the tokens a second by line and way, {"rates": {rate: {way: …}}, "delays": {milliseconds: {way: …}}}, or
+    None where there can be no such hosts. Delays are None where the kernel has no netem."""
     if not hosts.may_make_networks():
         return None
-    steps, rounds, rates = (4, 1, RATES[::2]) if quick else (8, 3, RATES)
-    found = {}
-    for rate in rates:
-        with ExitStack() as stack:
-            islands = Islands(stack, rate)
-            took = {way: [] for way in WAYS}
-            for _ in range(rounds):
-                for way, how in WAYS.items():
-                    took[way].append(islands.train(steps, *how))
-            found[str(rate)] = {way: statistics.median(of) for way, of in took.items()}
-            print(f"slow, {rate or 'any'} Mbit/s: tokens/s {found[str(rate)]}", flush=True)
+    steps, rounds, every = (4, 1, 2) if quick else (8, 3, 1)
+    rates = {str(rate): tokens(f"{rate or 'any'} Mbit/s", limited(rate), steps, rounds) for rate in RATES[::every]}
+    try:
+        delays = {str(ms): tokens(f"{ms} ms", delayed(ms), steps, rounds) for ms in DELAYS[::every]}
+    except hosts.NoDiscipline as error:
+        print(f"slow, delays are left out: {error}", file=sys.stderr)
+        delays = None
+    return {"rates": rates, "delays": delays}
+
+
+def tokens(title, shape, steps, rounds):
+    """Returns the tokens a second over a line, by way."""
+    with ExitStack() as stack:
+        islands = Islands(stack, shape)
+        took = {way: [] for way in WAYS}
+        for _ in range(rounds):
+            for way, how in WAYS.items():
+                took[way].append(islands.train(steps, *how))
+    found = {way: statistics.median(of) for way, of in took.items()}
+    print(f"slow, {title}: tokens/s {found}", flush=True)
     return found
 
 
 def page(data):
     if data is None:
         return []
-    best = max(data["None"].values())
+    rates, best = data["rates"], max(data["rates"]["None"].values())
     text = ["### On this machine, over a line with a rate", ""]
     text += paragraph(
         f"A decoder of {WEIGHTS / 1e6:.1f} million weights on two islands of one device, {SIZES['batch']} sequences of"
@@ -82,13 +104,19 @@ def page(data):
         " controller. Tokens a second, and as a part of the most without a limit. *Sending*: what a step's bytes"
         " take of the line, as a part of that step."
     )
-    rows = []
-    for rate, of in data.items():
-        sending = "–"
-        if rate != "None":
-            step = SIZES["batch"] * SIZES["length"] / best
-            sending = f"{8 * 4 * WEIGHTS / 1e6 / float(rate) / step:.0%}"
-        cells = [f"{of[way]:,.0f} ({of[way] / best:.0%})" for way in WAYS]
-        rows.append(["no limit" if rate == "None" else f"{float(rate):,.0f} Mbit/s", sending, *cells])
-    text += [table(["rate", "sending / a step without a limit", "sent during the backward", "used a step later"], rows)]
-    return [*text, ""]
+
+    def row(name, rate, of):
+        sending = f"{8 * 4 * WEIGHTS / 1e6 / rate / (SIZES['batch'] * SIZES['length'] / best):.0%}" if rate else "–"
+        return [name, sending, *(f"{of[way]:,.0f} ({of[way] / best:.0%})" for way in WAYS)]
+
+    rows = [row("no limit" if r == "None" else f"{int(r):,} Mbit/s", r != "None" and int(r), rates[r]) for r in rates]
+    rows += [row(f"{DELAYED:,} Mbit/s, {ms} ms", DELAYED, of) for ms, of in (data["delays"] or {}).items()]
+    heads = ["line", "sending / a step without a limit", "sent during the backward", "used a step later"]
+    text += [table(heads, rows), ""]
+    if data["delays"] is None:
+        text += paragraph(
+            "Lines with a delay too are rows of this table where the kernel has netem (`modprobe sch_netem`), which"
+            " this one has not: `sudo python tests/bench/paper.py --figures slow`. Delays are measured above, over"
+            " the simulated network."
+        )
+    return text
