@@ -35,9 +35,8 @@ func inputs(t testing.TB, c *pjrt.Client, n int) [][]device.Buffer {
 // compile compiles a program that adds one.
 func compile(t testing.TB, c *pjrt.Client, devices ...int) device.Executable {
 	t.Helper()
-	x, err := c.Compile(context.Background(), devicetest.Simulated(devicetest.AddOne, vector).Source(),
-		compileoptions.New(len(devices), 1, devices, false))
-	statustest.OK(t, err)
+	x := statustest.Value(c.Compile(context.Background(), devicetest.Simulated(devicetest.AddOne, vector).Source(),
+		compileoptions.New(len(devices), 1, devices, false))).OK(t)
 	return x
 }
 

@@ -46,10 +46,8 @@ func TestOptionsAreReadOrPassedToThePlugin(t *testing.T) {
 			t.Errorf("memory_wait %v: %v, %v; want %v", wait, o.memoryWait, err, want)
 		}
 	}
-	o, err := sortOptions([]option{{"b", int64(1)}, {"b", "two"}})
-	if err != nil || o.Values["b"] != "two" {
-		t.Errorf("twice the same option: %+v, %v", o, err)
-	}
+	o := statustest.Value(sortOptions([]option{{"b", int64(1)}, {"b", "two"}})).OK(t)
+	statustest.Equal(t, o.Values["b"], "two", "twice the same option")
 }
 
 func TestOptionsRefused(t *testing.T) {
@@ -83,8 +81,7 @@ func TestOptionsRefused(t *testing.T) {
 
 // Options that XLA's CPU plugins would silently ignore are refused, with the list of known ones.
 func TestOptionsOfAKind(t *testing.T) {
-	known, err := sortOptions([]option{{"cpu_device_count", int64(2)}, {"devices", int64(2)}})
-	statustest.OK(t, err)
+	known := statustest.Value(sortOptions([]option{{"cpu_device_count", int64(2)}, {"devices", int64(2)}})).OK(t)
 	other := statustest.Value(sortOptions([]option{{"cpu_device_cuont", int64(2)}})).OK(t)
 	statustest.Check(t, known.check("cpu"))
 	statustest.Fails(t, "the error", other.check("cpu"), status.InvalidArgument,

@@ -101,9 +101,7 @@ func TestRecordsArriveOneByOneAsArrays(t *testing.T) {
 				}
 				statustest.Equal(t, got, want, "%s, record %d, %s", name, i, batch[c].Name)
 				out.Release()
-				if err := batch[c].Array.Wait(t.Context()); err != nil { // nothing reads its data any more
-					t.Error(err)
-				}
+				statustest.Check(t, batch[c].Array.Wait(t.Context())) // nothing reads its data any more
 				batch[c].Array.Free()
 			}
 			i++

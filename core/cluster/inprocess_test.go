@@ -83,9 +83,8 @@ func begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *s
 // program compiles p for the devices.
 func (s *session) program(p sim.Program, devices ...int) *client.Remote {
 	s.T.Helper()
-	r, err := s.Compile(s.T.Context(), client.CompileSpec{
-		Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})
-	statustest.OK(s.T, err)
+	r := statustest.Value(s.Compile(s.T.Context(), client.CompileSpec{
+		Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions(devices)})).OK(s.T)
 	return r
 }
 

@@ -56,12 +56,11 @@ func TestOperationsEndOnceWhileConnectionsToTheControllerBreak(t *testing.T) {
 // connectCollecting begins a session, and returns the ends of its operations, of so many at most.
 func connectCollecting(t *testing.T, l *cluster.Local, operations int) (client.Cluster, <-chan client.Ended) {
 	ended := make(chan client.Ended, operations)
-	s, err := l.Connect(t.Context(), "c", func(batch []client.Ended) {
+	s := statustest.Value(l.Connect(t.Context(), "c", func(batch []client.Ended) {
 		for _, e := range batch {
 			ended <- e
 		}
-	})
-	statustest.OK(t, err)
+	})).OK(t)
 	time.Sleep(time.Second) // all have heard of one another
 	return s, ended
 }
@@ -108,13 +107,11 @@ func carry(t *testing.T, s client.Cluster, i uint64) (object uint64) {
 	f32 := shape.Shape{DType: shape.F32, Dims: []int64{4}}
 	from, to := s.Devices()[0].Number, s.Devices()[1].Number
 	object = s.Objects(2)
-	if err := s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
+	statustest.OK(t, s.Put(&client.PutSpec{Object: object, Shape: f32, Devices: []uint32{from}, Token: 1 + 2*i,
 		Fill: func(_ uint32, dst []byte, written func(error)) {
 			copy(dst, carried(i))
 			written(nil)
-		}}); err != nil {
-		t.Fatal(err)
-	}
+		}}))
 	m := &wire.Transfer{Object: object + 1, Array: &wire.Array{Dtype: uint32(f32.DType), Dims: f32.Dims},
 		Moves: []*wire.Move{{Source: object, From: from, To: to}}}
 	statustest.OK(t, s.Transfer(m, 2+2*i))

@@ -162,11 +162,10 @@ func TestWorkerThatAcceptsNoCertificateOfItsController(t *testing.T) {
 // listens begins a listener that answers to an identity. It returns its address.
 func listens(t *testing.T, identity string) string {
 	t.Helper()
-	l, err := streams.Listen("tcp:127.0.0.1:0", streams.Options{
+	l := statustest.Value(streams.Listen("tcp:127.0.0.1:0", streams.Options{
 		Credentials: transport.Credentials{Identity: []byte(identity)}}, func(peer string, err error) {
 		t.Errorf("%s was refused: %v", peer, err)
-	})
-	statustest.OK(t, err)
+	})).OK(t)
 	t.Cleanup(func() { l.Close() })
 	return l.Address()
 }

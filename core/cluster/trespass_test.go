@@ -241,9 +241,8 @@ func TestTenantCannotSpeakAsAnother(t *testing.T) {
 // exchange is what the intruder has of its own.
 func (x *intruder) exchange() *bulk.Exchange {
 	x.t.Helper()
-	e, err := bulk.New(bulk.Config{Self: x.welcome.Process, Host: cluster.Host(),
-		Hello: &wire.Hello{Name: "intruder", Cluster: x.welcome.Cluster, Proof: x.welcome.Proof}})
-	statustest.OK(x.t, err)
+	e := statustest.Value(bulk.New(bulk.Config{Self: x.welcome.Process, Host: cluster.Host(),
+		Hello: &wire.Hello{Name: "intruder", Cluster: x.welcome.Cluster, Proof: x.welcome.Proof}})).OK(x.t)
 	x.t.Cleanup(func() { e.Close() })
 	e.Peers(x.welcome.Workers, nil, nil)
 	return e

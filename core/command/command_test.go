@@ -298,10 +298,8 @@ func TestLogsOfTenRunsAreKept(t *testing.T) {
 		}
 		logs := statustest.Value(c.keepLogs(begun.Add(time.Duration(i) * time.Second))).OK(t)
 		all = append(all, logs)
-		left, err := os.ReadDir(c.dir)
-		if err != nil || len(left) != 2 {
-			t.Fatalf("%v, %v are left, want what is no log", left, err)
-		}
+		left := statustest.Value(os.ReadDir(c.dir)).OK(t)
+		statustest.MustEqual(t, len(left), 2, "files that are left, want what is no log")
 	}
 	for i, logs := range all {
 		b, err := os.ReadFile(filepath.Join(logs, "worker-0.log"))

@@ -277,9 +277,7 @@ func TestPutsGoPastInTheirOrderWhenAnotherSessionFrees(t *testing.T) {
 	b := newBed(t, Config{MemoryWait: 60e9}, 1, 2)
 	b.program(1)
 	s := b.st.sessions[1]
-	if err := b.st.ledger.SetLimit(s.numbers[0], 4+4*long+15); err != nil { // of the other device there is no limit
-		t.Fatal(err)
-	}
+	statustest.OK(t, b.st.ledger.SetLimit(s.numbers[0], 4+4*long+15)) // of the other device there is no limit
 	other := b.joinClient()
 	put := func(conn, op uint64, elements int64, on uint32) {
 		b.say(conn, wire.KindPut, &wire.Put{Op: op, Object: op, Array: floats(elements), Devices: []uint32{on}})

@@ -66,9 +66,8 @@ func TestRunsUnderWayCount(t *testing.T) {
 	s := statustest.Value(Embedded{Devices: []string{"cpu"}, Limit: 100}.Open()).OK(t)
 	defer s.Close()
 	program := func(output, temp int64) uint64 {
-		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{output}, Temp: temp})
-		statustest.OK(t, err)
-		return id
+		return statustest.Value(s.AddProgram(
+			Program{Name: "step", Devices: []int{0}, Outputs: []int64{output}, Temp: temp})).OK(t)
 	}
 	admit := func(program uint64, taken int64) (Admitted, error) {
 		out := Admitted{Objects: make([]uint64, 1)}
@@ -107,9 +106,8 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 		}
 	}
 	program := func(code int64) uint64 {
-		id, err := s.AddProgram(Program{Name: "step", Devices: []int{0}, Outputs: []int64{10}, CodeBytes: code})
-		statustest.OK(t, err)
-		return id
+		return statustest.Value(s.AddProgram(
+			Program{Name: "step", Devices: []int{0}, Outputs: []int64{10}, CodeBytes: code})).OK(t)
 	}
 	run := func(program uint64, only int) (Admitted, error) {
 		out := Admitted{Objects: make([]uint64, 1)}

@@ -56,8 +56,7 @@ func TestLocalRequestsWait(t *testing.T) {
 		first, _, err := granted(l, placement.Want{Devices: 2, Exclusive: true})
 		statustest.OK(t, err)
 		ask := func(devices int, wait time.Duration) *grant.Request {
-			a, err := l.Ask(placement.Want{Devices: devices, Exclusive: true}, grant.Terms{Wait: wait})
-			statustest.OK(t, err)
+			a := statustest.Value(l.Ask(placement.Want{Devices: devices, Exclusive: true}, grant.Terms{Wait: wait})).OK(t)
 			return a
 		}
 		short, long, behind := ask(3, time.Second), ask(3, grant.Forever), ask(1, time.Hour)

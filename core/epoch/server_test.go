@@ -236,8 +236,7 @@ func TestMemberDoesNotRead(t *testing.T) {
 		statustest.OK(t, err)
 		defer conn.Close()
 		ask := func(r *wire.KeyRequest) error {
-			payload, err := proto.Marshal(r)
-			statustest.OK(t, err)
+			payload := statustest.Value(proto.Marshal(r)).OK(t)
 			return conn.Send(wire.KindKeyRequest, payload)
 		}
 		statustest.OK(t, ask(&wire.KeyRequest{Act: wire.KeyRequest_PUT, Key: []byte("k"), Value: make([]byte, 1<<20)}))

@@ -48,10 +48,8 @@ func TestFullIslandMakesTheNextGangWait(t *testing.T) {
 		b, c := now(t, is, span(0, 8)), now(t, is, span(8, 16))
 		now(t, is, span(0, 1)) // of one device
 		for _, after := range [][]uint64{nil, {b.Gang}} {
-			turn, err := is.Enter(&schedule.Gang{Devices: span(0, 8), After: after}, true)
-			if err != nil || turn.Now != (after == nil) {
-				t.Errorf("from a callback, after %v: %+v, %v", after, turn, err)
-			}
+			turn := statustest.Value(is.Enter(&schedule.Gang{Devices: span(0, 8), After: after}, true)).OK(t)
+			statustest.Equal(t, turn.Now, after == nil, "from a callback, after %v", after)
 			if !turn.Now {
 				is.Arm(turn.Gang, new(work))
 			}

@@ -155,10 +155,8 @@ func TestPlanesOfDevices(t *testing.T) {
 func TestPerfettoIsJSON(t *testing.T) {
 	var b bytes.Buffer
 	devices := []observe.Device{{Number: 0, Platform: "cpu", Worker: `"w0"`}, {Number: 4, Platform: "cpu"}}
-	if err := observe.WritePerfetto(&b, 7, observe.Recorded{
-		Began: 900, Spans: spans, Dropped: 2, Devices: devices}); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, observe.WritePerfetto(&b, 7, observe.Recorded{
+		Began: 900, Spans: spans, Dropped: 2, Devices: devices}))
 	var trace struct {
 		TraceEvents []struct {
 			Ph, Name string

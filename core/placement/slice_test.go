@@ -183,10 +183,8 @@ func TestGrantsOfOthers(t *testing.T) {
 	v := workers(t, &m, 1, 1, 1)
 	other := func(session uint32, want string) {
 		t.Helper()
-		s, err := ask(&m, session, 1, v, Want{Devices: 1})
-		if err != nil || fmt.Sprint(s.Devices) != want {
-			t.Fatalf("session %d was granted %v, %v, want %s", session, s, err, want)
-		}
+		s := statustest.Value(ask(&m, session, 1, v, Want{Devices: 1})).OK(t)
+		statustest.MustEqual(t, fmt.Sprint(s.Devices), want, "session %d was granted", session)
 	}
 	other(1, "[0]")
 	other(2, "[1]")
@@ -204,10 +202,8 @@ func TestRemap(t *testing.T) {
 	v := workers(t, &m, 2, 2, 2)
 	remap := func(number uint64, want string) {
 		t.Helper()
-		s, err := m.Remap(1, number, nil)
-		if err != nil || fmt.Sprint(s.Devices) != want {
-			t.Fatalf("slice %d became %v, %v, want %s", number, s, err, want)
-		}
+		s := statustest.Value(m.Remap(1, number, nil)).OK(t)
+		statustest.MustEqual(t, fmt.Sprint(s.Devices), want, "slice %d became", number)
 	}
 	grant(t, &m, v, 1, Want{Devices: 3})
 	grant(t, &m, v, 2, Want{Devices: 2})

@@ -29,7 +29,7 @@ func parse(text string) (*Table, error) { return Parse("/etc/pathways/tenants.to
 func TestFileSaysWhoSharesAndOnWhichTerms(t *testing.T) {
 	other := "tenant-fedcba9876543210"
 	sum := sha256.Sum256([]byte(other))
-	table, err := parse(`
+	table := statustest.Value(parse(`
 [tenants.research]
 token-file = "research.token"
 weight = 3
@@ -45,8 +45,7 @@ slice-devices = 2
 [tenants."batch"]
 token-sha256 = "` + hex.EncodeToString(sum[:]) + `"
 class = "low"
-`)
-	statustest.OK(t, err)
+`)).OK(t)
 	want := []Tenant{
 		{Name: "batch", Weight: 1, Class: Low, AtMost: 1},
 		{Name: "default", Weight: 1, AtMost: 1},

@@ -119,10 +119,9 @@ func TestAppendGraphAddsTheSession(t *testing.T) {
 }
 
 func TestTokenIsFoundAtTheBeginningOfAHello(t *testing.T) {
-	whole, err := proto.Marshal(&wire.Hello{
+	whole := statustest.Value(proto.Marshal(&wire.Hello{
 		ProtocolMin: 1, ProtocolMax: 5, Role: wire.Role_ROLE_CLIENT, Token: "secret", Name: "n", Host: "h",
-	})
-	statustest.OK(t, err)
+	})).OK(t)
 	at := bytes.Index(whole, []byte("secret"))
 	for n := range len(whole) + 1 {
 		token, found := wire.TokenIn(whole[:n])

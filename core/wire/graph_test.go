@@ -93,9 +93,7 @@ func FuzzGraph(f *testing.F) {
 			return
 		}
 		_ = g.String()
-		again, err := wire.GraphOf(m.Graph, g).Program()
-		if err != nil || len(again.Nodes) != len(g.Nodes) {
-			t.Errorf("read again: %v, %v", again, err)
-		}
+		again := statustest.Value(wire.GraphOf(m.Graph, g).Program()).OK(t)
+		statustest.Equal(t, len(again.Nodes), len(g.Nodes), "read again")
 	})
 }

@@ -31,10 +31,8 @@ func (d counting) Compile(ctx context.Context, p device.Program, options []byte)
 
 // damage cuts the only file of a folder.
 func damage(t *testing.T, folder string) {
-	files, err := filepath.Glob(filepath.Join(folder, "*.program"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("the folder has files %v, %v", files, err)
-	}
+	files := statustest.Value(filepath.Glob(filepath.Join(folder, "*.program"))).OK(t)
+	statustest.MustEqual(t, len(files), 1, "the folder has files")
 	statustest.OK(t, os.Truncate(files[0], 50))
 }
 

@@ -26,11 +26,10 @@ func TestCloseWhileServeBegins(t *testing.T) {
 	defer x.Close()
 	for range 500 {
 		near, remote := inproc.Pair("controller", "worker")
-		w, err := worker.New(worker.Config{
+		w := statustest.Value(worker.New(worker.Config{
 			Name: "w", Conn: remote, Driver: d, Exchange: x, Heartbeat: 1,
 			DeviceID: func(uint64, int) (int, bool) { return 0, true },
-		})
-		statustest.OK(t, err)
+		})).OK(t)
 		var both sync.WaitGroup
 		both.Go(w.Close)
 		both.Go(func() {
@@ -50,8 +49,7 @@ func TestCloseWhileMessagesCome(t *testing.T) {
 	defer x.Close()
 	for range 20 {
 		near, remote := inproc.Pair("controller", "worker")
-		w, err := worker.New(worker.Config{Name: "w", Conn: remote, Driver: d, Exchange: x})
-		statustest.OK(t, err)
+		w := statustest.Value(worker.New(worker.Config{Name: "w", Conn: remote, Driver: d, Exchange: x})).OK(t)
 		var all sync.WaitGroup
 		begun := make(chan struct{})
 		all.Go(func() { // until the worker has closed the connection

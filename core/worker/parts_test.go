@@ -1,12 +1,12 @@
 package worker_test
 
 import (
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/openpathways/pathways/core/shape"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -48,10 +48,8 @@ func TestTransferOfOwnMoves(t *testing.T) {
 	check := func(object uint64, op uint64) {
 		t.Helper()
 		for d, want := range [][]float32{{ramp(0)[0], ramp(1)[1], ramp(2)[0]}, ramp(2), ramp(1)} {
-			got, err := w.fetch(1, op+uint64(d), object, d, 4)
-			if err != nil || !slices.Equal(got[:len(want)], want) {
-				t.Errorf("device %d has %v, %v, want %v", d, got, err, want)
-			}
+			got := statustest.Value(w.fetch(1, op+uint64(d), object, d, 4)).OK(t)
+			statustest.EqualSlices(t, got[:len(want)], want, "device %d", d)
 		}
 	}
 	w.must(w.put(1, 1, 1, w.devices, ramp))

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/cluster/clustertest"
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
@@ -385,19 +386,5 @@ func simDrivers(t testing.TB, workers, each int, o sim.Options) []device.Driver 
 // empty fails the test where device memory stays in use.
 func (s *script) empty() {
 	s.t.Helper()
-	for i, d := range s.drivers {
-		for k := range d.Devices() {
-			deadline := time.Now().Add(far)
-			for {
-				m := statustest.Value(d.MemoryStats(k)).OK(s.t)
-				if m.InUse == 0 {
-					break
-				}
-				if time.Now().After(deadline) {
-					s.t.Fatalf("worker %d device %d has %d bytes in use, want none", i, k, m.InUse)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}
-	}
+	clustertest.Free(s.t, s.drivers)
 }

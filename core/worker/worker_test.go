@@ -90,10 +90,8 @@ func TestRunOnEveryNumberOfWorkersAndDevices(t *testing.T) {
 			}
 		}
 		for _, d := range devices {
-			got, err := s.fetch(1, uint64(10+d), 3, d, 4)
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("%d workers, device %d: %v, %v, want %v", c.workers, d, got, err, want)
-			}
+			got := statustest.Value(s.fetch(1, uint64(10+d), 3, d, 4)).OK(t)
+			statustest.EqualSlices(t, got, want, "%d workers, device %d", c.workers, d)
 		}
 		statustest.Fails(t, "a freed array", statustest.Of(s.fetch(1, 100, 2, 0, 4)), status.NotFound)
 		s.dispatch(1, wire.KindFree, &wire.Free{Objects: []uint64{3}}, all...)

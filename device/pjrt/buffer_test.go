@@ -160,9 +160,7 @@ func TestAlignedHostBytesAreAliased(t *testing.T) {
 			t.Errorf("the host bytes were released while the buffer is open: they were copied")
 		}
 		b.Close()
-		if err := c.Close(); err != nil { // waits for Done
-			t.Error(err)
-		}
+		statustest.Check(t, c.Close()) // waits for Done
 		if !done.Load() {
 			t.Errorf("Close of the client did not wait until the host bytes were released")
 		}
@@ -253,8 +251,7 @@ func TestRunsLeaveNothing(t *testing.T) {
 		x := compile(t, c, devicetest.StableHLO(devicetest.Donate, f32(4), 2), compileoptions.New(2, 1, []int{0, 1}, false))
 		rows := [][]device.Buffer{{nil}, {nil}}
 		for d := range rows {
-			b, err := c.FromHost(device.Host{Shape: f32(4), Data: floats(0, 0, 0, 0), Device: d})
-			statustest.OK(t, err)
+			b := statustest.Value(c.FromHost(device.Host{Shape: f32(4), Data: floats(0, 0, 0, 0), Device: d})).OK(t)
 			rows[d][0] = b
 		}
 		const rounds = 10000

@@ -80,8 +80,7 @@ func TestDonatedTwice(t *testing.T) {
 		if b.Deleted() {
 			t.Errorf("a run that was refused consumed its argument")
 		}
-		r, err := x.Execute(device.Run{Inputs: [][]device.Buffer{row}, NotDonated: []int{0}, Only: -1})
-		statustest.OK(t, err)
+		r := statustest.Value(x.Execute(device.Run{Inputs: [][]device.Buffer{row}, NotDonated: []int{0}, Only: -1})).OK(t)
 		t.Cleanup(r.Outputs[0][0].Close)
 		if got := get(t, r.Outputs[0][0]); !bytes.Equal(got, floats(2, 4, 6, 8)) {
 			t.Errorf("got %v", got)

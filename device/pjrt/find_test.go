@@ -93,10 +93,8 @@ func TestFindOrder(t *testing.T) {
 		touch(t, root, vfio, "sys/bus/pci/devices/0000:00:04.0/vendor")
 		statustest.OK(t, os.WriteFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:04.0/vendor"), []byte("0x1ae0\n"),
 			0o644))
-		f, err := Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(nil)})
-		if err != nil || f.Kind != "tpu" {
-			t.Errorf("found %+v, %v", f, err)
-		}
+		f := statustest.Value(Find(FindOptions{Dirs: []string{dir}, Root: root, Getenv: env(nil)})).OK(t)
+		statustest.Equal(t, f.Kind, "tpu", "what is found")
 	})
 }
 
@@ -212,11 +210,9 @@ func TestFindNewestStableHLO(t *testing.T) {
 	statustest.Equal(t, find().Path, newer, "with a broken cache")
 	blocked := filepath.Join(dir, "file")
 	touch(t, dir, "file")
-	f, err := Find(FindOptions{
-		Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})
-	if err != nil || f.Path != newer {
-		t.Errorf("with no cache: %+v, %v", f, err)
-	}
+	f = statustest.Value(Find(FindOptions{
+		Dirs: []string{dir}, Root: cacheDir, Getenv: env(nil), CacheDir: filepath.Join(blocked, "cache")})).OK(t)
+	statustest.Equal(t, f.Path, newer, "with no cache")
 	// A plugin that does not load is passed over, and a file linked twice is one.
 	dir = t.TempDir()
 	older, newer = build(t, filepath.Join(dir, fastatomstruct), "STABLEHLO=1,9,9"), filepath.Join(dir, lammps)

@@ -20,8 +20,7 @@ func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 		begin := func(rank int, h device.Host) {
 			h.Device = rank % 2
 			row := [][]device.Buffer{{put(t, g.clients[rank/2], h)}}
-			r, err := g.executables[rank/2].Execute(device.Run{LaunchID: 1, Inputs: row, Only: rank % 2})
-			statustest.OK(t, err)
+			r := statustest.Value(g.executables[rank/2].Execute(device.Run{LaunchID: 1, Inputs: row, Only: rank % 2})).OK(t)
 			runs[rank] = r
 		}
 		rows := gangInputs([]shape.Shape{f32(16, 16)}, 1)

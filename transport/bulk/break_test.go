@@ -149,9 +149,8 @@ func forwarded(t *testing.T, patience time.Duration) (one, two *Exchange, f *tra
 	o := options()
 	start := func(number uint64, name string) (*Exchange, string) {
 		l := statustest.Value(stream.Listen("tcp:127.0.0.1:0", o, nil)).OK(t)
-		x, err := New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o,
-			Listeners: []transport.Listener{l}, DialTime: patience})
-		statustest.OK(t, err)
+		x := statustest.Value(New(Config{Self: number, Hello: &wire.Hello{Cluster: "test", Name: name}, Options: o,
+			Listeners: []transport.Listener{l}, DialTime: patience})).OK(t)
 		t.Cleanup(func() { x.Close() })
 		return x, l.Address()
 	}

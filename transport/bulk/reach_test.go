@@ -79,9 +79,8 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 	failed := make(chan error, 1)
 	x.PushBytes(2, key(1, 0), []byte("for two"), func(err error) { failed <- err })
 	l := statustest.Value(stream.Listen(shared, options(), nil)).OK(t)
-	three, err := New(Config{Self: 3, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
-		Listeners: []transport.Listener{l}, DialTime: time.Hour})
-	statustest.OK(t, err)
+	three := statustest.Value(New(Config{Self: 3, Host: "here", Options: options(), Hello: &wire.Hello{Cluster: "test"},
+		Listeners: []transport.Listener{l}, DialTime: time.Hour})).OK(t)
 	defer three.Close()
 	two, _ := x.find(2, false)
 	const reason = "process 3 answers"

@@ -50,9 +50,7 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 		t.Error("other bytes were read")
 	}
 	statustest.Equal(t, content.Used()-before, 0, "bytes are counted as memory")
-	if err := m.Spill(folder); err != nil { // nothing is left to do
-		t.Error(err)
-	}
+	statustest.Check(t, m.Spill(folder)) // nothing is left to do
 	m.Release()
 	if !bytes.Equal(m.Data, want) {
 		t.Error("they are gone before their last user has")

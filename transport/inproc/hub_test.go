@@ -101,8 +101,7 @@ func TestBlocksShareABandwidth(t *testing.T) {
 		hub.Bandwidth = func(from, to uint64) float64 { return map[uint64]float64{1: 1000, 2: 500}[from] }
 		var all []*Exchange
 		for i := range uint64(3) {
-			x, err := hub.Join(i+1, "")
-			statustest.OK(t, err)
+			x := statustest.Value(hub.Join(i+1, "")).OK(t)
 			defer x.Close()
 			all = append(all, x)
 		}

@@ -27,8 +27,7 @@ func Certificates(t testing.TB) *tls.Config {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	statustest.OK(t, err)
+	der := statustest.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)).OK(t)
 	leaf := statustest.Value(x509.ParseCertificate(der)).OK(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)

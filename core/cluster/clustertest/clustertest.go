@@ -36,15 +36,14 @@ func Begin(t testing.TB, connect func(client.Notify) (client.Cluster, error)) *S
 	t.Helper()
 	s := &Session{T: t, ended: map[uint64]error{}}
 	s.changed = sync.NewCond(&s.mu)
-	c, err := connect(func(batch []client.Ended) {
+	c := statustest.Value(connect(func(batch []client.Ended) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range batch {
 			s.ended[e.Token] = e.Err
 		}
 		s.changed.Broadcast()
-	})
-	statustest.OK(t, err)
+	})).OK(t)
 	s.Cluster = c
 	t.Cleanup(func() { c.Close() })
 	return s

@@ -22,12 +22,10 @@ func open(t *testing.T, dir string) *Store {
 func facts(t *testing.T, s *Store, table string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	if err := s.Read(table, func(key string, value []byte) error {
+	statustest.OK(t, s.Read(table, func(key string, value []byte) error {
 		all[key] = string(value)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 

@@ -229,11 +229,9 @@ func TestWorkerDoesNotRead(t *testing.T) {
 	// Operations with long traces for the one that does not read, far past what a
 	// connection holds.
 	for i := range 40 {
-		if err := c.Transfer(&wire.Transfer{
+		statustest.OK(t, c.Transfer(&wire.Transfer{
 			Object: c.Objects(1), Array: &wire.Array{Dtype: 8, Memory: strings.Repeat("m", 1<<20)},
-			Moves: []*wire.Move{{Source: x, From: 0, To: 1}}}, uint64(1000+i)); err != nil {
-			t.Fatal(err)
-		}
+			Moves: []*wire.Move{{Source: x, From: 0, To: 1}}}, uint64(1000+i)))
 	}
 	run(t, c, p, 2, x)
 	for {

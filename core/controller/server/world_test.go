@@ -167,15 +167,14 @@ func newWorld(t testing.TB, c server.Config) *world {
 // client begins a session whose ended operations come to ends.
 func (w *world) client(ends chan<- client.Ended) client.Cluster {
 	w.t.Helper()
-	c, err := client.Connect(context.Background(),
+	c := statustest.Value(client.Connect(context.Background(),
 		client.Config{Dialer: w.network, Address: "inproc:controller", Hello: &wire.Hello{Name: "tester"},
 			Exchange: func(m *wire.Welcome) (transport.Exchange, error) { return box{w.mail, m.Process}, nil },
 			Notify: func(es []client.Ended) {
 				for _, e := range es {
 					ends <- e
 				}
-			}})
-	statustest.OK(w.t, err)
+			}})).OK(w.t)
 	w.t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -426,9 +425,8 @@ func put(t testing.TB, c client.Cluster, token uint64, devices ...uint32) uint64
 
 func compile(t testing.TB, c client.Cluster, add int, devices ...int) *client.Remote {
 	t.Helper()
-	p, err := c.Compile(context.Background(), client.CompileSpec{
-		Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})
-	statustest.OK(t, err)
+	p := statustest.Value(c.Compile(context.Background(), client.CompileSpec{
+		Format: "number", Code: []byte(strconv.Itoa(add)), Options: sim.CompileOptions(devices)})).OK(t)
 	return p
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/status/system"
 )
 
@@ -16,9 +17,7 @@ import (
 func TestErrorsOfSystemCallsHaveCodes(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	statustest.OK(t, os.WriteFile(file, nil, 0o600))
 	open := func(path string, how int) error {
 		f, err := os.OpenFile(path, how, 0o600)
 		if err == nil {

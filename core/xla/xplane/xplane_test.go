@@ -51,10 +51,9 @@ func space(t *testing.T) protoreflect.MessageDescriptor {
 		{Name: proto.String("Entry"),
 			Field: []*field{one("key", 1, number, "", false), one("value", 2, message, "Metadata", false)}},
 	}
-	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+	file := statustest.Value(protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: proto.String("x.proto"), Package: proto.String("x"),
-		Syntax: proto.String("proto3"), MessageType: messages}, nil)
-	statustest.OK(t, err)
+		Syntax: proto.String("proto3"), MessageType: messages}, nil)).OK(t)
 	return file.Messages().ByName("Space")
 }
 

@@ -22,8 +22,7 @@ func TestOneProgramRunsOnThreePlatforms(t *testing.T) {
 	platforms := []string{"cpu", "sim_fast", "sim_large"}
 	r := &rig{t: t, drivers: []device.Driver{driver(t, 1)}}
 	for _, p := range platforms[1:] {
-		d, err := sim.Open(sim.Options{Platform: p})
-		statustest.OK(t, err)
+		d := statustest.Value(sim.Open(sim.Options{Platform: p})).OK(t)
 		t.Cleanup(func() {
 			statustest.Check(t, d.Close())
 		})
@@ -50,9 +49,8 @@ module @triple {
 	simulated := func(op string, value float64, device int) *client.Remote {
 		source := sim.Program{Name: op, Params: []sim.Param{{DType: "f32", Dims: numbers.Dims}},
 			Results: []sim.Result{{Op: op, Args: []int{0}, Value: value}}}.Source()
-		p, err := s.Compile(t.Context(), client.CompileSpec{Format: source.Format, Code: source.Code,
-			Options: sim.CompileOptions([]int{device})})
-		statustest.OK(t, err)
+		p := statustest.Value(s.Compile(t.Context(), client.CompileSpec{Format: source.Format, Code: source.Code,
+			Options: sim.CompileOptions([]int{device})})).OK(t)
 		return p
 	}
 	d := &drawing{Graph: graphs.Graph{Inputs: 1, Programs: map[uint64]*graphs.Program{}}, last: 1}
