@@ -72,9 +72,7 @@ func (n *near) sent() (all []string) {
 
 func (n *near) wantSent(want ...string) {
 	n.t.Helper()
-	if got := n.sent(); !slices.Equal(got, want) {
-		n.t.Errorf("the controller was sent %q, want %q", got, want)
-	}
+	statustest.EqualSlices(n.t, n.sent(), want, "the controller was sent")
 }
 
 // Puts of one shape to several devices, one behind the other, are one operation that makes one object.

@@ -283,9 +283,7 @@ func TestWhatHurriesDoesNotWaitForCredit(t *testing.T) {
 func (n *near) waits() {
 	n.t.Helper()
 	synctest.Wait() // or a third would come
-	if got := len(n.came(wire.KindRun)); got != 2 {
-		n.t.Errorf("%d runs were sent, want 2", got)
-	}
+	statustest.Equal(n.t, len(n.came(wire.KindRun)), 2, "runs that were sent")
 }
 
 // Freed objects are sent with the next submission, or alone if there is none.

@@ -128,9 +128,7 @@ func (s *session) adds(r *client.Remote, devices ...int) {
 		for i := range want {
 			want[i]++
 		}
-		if got, err := s.read(out, d); err != nil || !slices.Equal(got, want) {
-			s.T.Errorf("device %d has %v, %v, want %v", d, got, err, want)
-		}
+		statustest.EqualSlices(s.T, statustest.Value(s.read(out, d)).OK(s.T), want, "device %d", d)
 	}
 	s.Free([]uint64{in, out})
 }

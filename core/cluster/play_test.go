@@ -2,7 +2,6 @@ package cluster_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,9 +115,7 @@ func (p *played) freeKept() {
 
 func (s *session) expect(object uint64, d int, want ...float32) {
 	s.T.Helper()
-	if got, err := s.read(object, d); err != nil || !slices.Equal(got, want) {
-		s.T.Errorf("object %d on device %d: %v, %v, want %v", object, d, got, err, want)
-	}
+	statustest.EqualSlices(s.T, statustest.Value(s.read(object, d)).OK(s.T), want, "object %d on device %d", object, d)
 }
 
 var (

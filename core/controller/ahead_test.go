@@ -312,9 +312,7 @@ func (b *bed) fillsMemory(devices int, array uint64) {
 		statustest.OK(b.t, b.st.ledger.SetLimit(d, b.st.ledger.Device(d).InUse))
 	}
 	b.say(b.client, wire.KindRun, &wire.Run{Op: b.next(), Program: 1, FirstOutput: 1 << 20, Inputs: []uint64{array}})
-	if len(b.st.held) != 1 {
-		b.t.Fatalf("%d gangs are held", len(b.st.held))
-	}
+	statustest.MustEqual(b.t, len(b.st.held), 1, "gangs are held")
 }
 
 // A member of an assembled array is not freed ahead of a run that reads what is assembled of it.

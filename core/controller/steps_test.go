@@ -286,9 +286,7 @@ func (b *bed) holdsAll() {
 	for _, s := range b.others() {
 		b.say(s.conn, wire.KindPut, &wire.Put{Op: 2, Object: 2, Array: square2, Devices: on})
 	}
-	if len(b.st.held) != len(b.st.sessions)-1 {
-		b.t.Fatalf("%d gangs are held", len(b.st.held))
-	}
+	statustest.MustEqual(b.t, len(b.st.held), len(b.st.sessions)-1, "gangs are held")
 }
 
 // sessions returns all sessions by number, and others those beside the client's.

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/executor"
 	"github.com/openpathways/pathways/core/schedule"
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // arena is an island under random load, with what is seen of it.
@@ -259,9 +260,7 @@ func (a *arena) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for g := range a.over {
-		if a.verdict[g] != 1 {
-			a.t.Errorf("gang %d was launched or failed %d times", g, a.verdict[g])
-		}
+		statustest.Equal(a.t, a.verdict[g], 1, "how often gang %d was launched or failed", g)
 	}
 	for d := range a.order {
 		for o := range d {

@@ -129,9 +129,7 @@ func (s *script) close() {
 		}
 	}
 	s.pool.Trim()
-	if b := s.pool.Stats(); b.Mapped != 0 {
-		s.t.Errorf("host memory stays in use: %+v", b)
-	}
+	statustest.Equal(s.t, s.pool.Stats().Mapped, 0, "bytes of host memory that stay in use")
 }
 
 // listen reads what a worker says.

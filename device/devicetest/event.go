@@ -49,9 +49,7 @@ var events = []check{
 				r.Errorf("%s: the buffer's event is not Ready after Wait", p)
 			}
 			r.values("what the event was of", out.Outputs[0][0], afterOne(p, ramp(s, 0)))
-			if n := calls.Load(); n != 20 {
-				r.Errorf("%s: 20 functions given to Then were called %d times", p, n)
-			}
+			statustest.Equal(r, calls.Load(), 20, "%s: how often 20 functions given to Then were called", p)
 		}
 	}},
 	{"Event/OutlivesBuffer", 1, func(r *rig) {
@@ -101,9 +99,7 @@ var events = []check{
 		for _, w := range want {
 			select {
 			case got := <-places:
-				if got != w {
-					r.Errorf("computation %s, want %s", got, w)
-				}
+				statustest.Equal(r, got, w, "computation")
 			case <-r.ctx.Done():
 				r.Fatalf("computation %s never finished", w)
 			}

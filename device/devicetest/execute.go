@@ -17,23 +17,17 @@ var programs = []check{
 		for _, p := range []Program{AddOne, Copy, Add, Two, Donate, AllReduce} {
 			s, devs := f32(4, 2), r.all()
 			exe := r.compile(p, s, devs)
-			if !slices.Equal(exe.Devices(), devs) {
-				r.Errorf("%s: Devices is %v, want %v", p, exe.Devices(), devs)
-			}
+			statustest.EqualSlices(r, exe.Devices(), devs, "%s: Devices", p)
 			want := 1
 			if p == Two {
 				want = 2
 			}
-			if len(exe.Outputs()) != want {
-				r.Errorf("%s: %d outputs, want %d", p, len(exe.Outputs()), want)
-			}
+			statustest.Equal(r, len(exe.Outputs()), want, "%s: outputs", p)
 			for i, o := range exe.Outputs() {
 				if o.Shape.DType != s.DType || !slices.Equal(o.Shape.Dims, s.Dims) {
 					r.Errorf("%s: output %d is %s, want %s", p, i, o.Shape, s)
 				}
-				if o.Memory != r.memoryKind(0) {
-					r.Errorf("%s: output %d is in memory %q, want %q", p, i, o.Memory, r.memoryKind(0))
-				}
+				statustest.Equal(r, o.Memory, r.memoryKind(0), "%s: output %d is in memory", p, i)
 			}
 			if exe.Name() == "" || exe.Fingerprint() == "" {
 				r.Errorf("%s: name %q fingerprint %q: want both", p, exe.Name(), exe.Fingerprint())
@@ -54,14 +48,10 @@ var programs = []check{
 	}},
 	{"Compile/DeviceOrder", 2, func(r *rig) {
 		exe := r.compile(Copy, f32(2), on(1, 0))
-		if !slices.Equal(exe.Devices(), on(1, 0)) {
-			r.Fatalf("Devices is %v, want [1 0]", exe.Devices())
-		}
+		statustest.MustEqualSlices(r, exe.Devices(), on(1, 0), "Devices")
 		out := r.execute(exe, r.ramps(f32(2), on(1, 0))...)
 		for row, dev := range on(1, 0) {
-			if got := out.Outputs[row][0].Device(); got != dev {
-				r.Errorf("the output of row %d is on device %d, want %d", row, got, dev)
-			}
+			statustest.Equal(r, out.Outputs[row][0].Device(), dev, "the output of row %d is on device", row)
 			r.values(fmt.Sprintf("row %d", row), out.Outputs[row][0], ramp(f32(2), row))
 		}
 	}},
@@ -199,9 +189,7 @@ var executions = []check{
 		out := r.execute(r.compile(AddOne, s, devs), r.ramps(s, devs)...)
 		for i, dev := range devs {
 			r.wait(out.Done[i])
-			if got := out.Outputs[i][0].Device(); got != dev {
-				r.Errorf("the output of row %d is on device %d, want %d", i, got, dev)
-			}
+			statustest.Equal(r, out.Outputs[i][0].Device(), dev, "the output of row %d is on device", i)
 			r.values(fmt.Sprintf("row %d", i), out.Outputs[i][0], plus(ramp(s, i), 1))
 		}
 	}},
@@ -209,9 +197,7 @@ var executions = []check{
 		s := f32(4)
 		for _, dev := range r.all() {
 			out := r.execute(r.compile(AddOne, s, on(dev)), r.ramps(s, on(dev))...)
-			if got := out.Outputs[0][0].Device(); got != dev {
-				r.Errorf("the output is on device %d, want %d", got, dev)
-			}
+			statustest.Equal(r, out.Outputs[0][0].Device(), dev, "the output is on device")
 			r.values(fmt.Sprintf("device %d", dev), out.Outputs[0][0], plus(ramp(s, 0), 1))
 		}
 	}},

@@ -38,9 +38,7 @@ var lifetimes = []check{
 			r.refused("CopyTo of a "+c.name+" buffer", err, gone)
 			_, err = r.tryRun(exe, device.Run{Inputs: [][]device.Buffer{{b}}, Only: -1})
 			r.refused("Execute with a "+c.name+" buffer", err, gone, argument(0))
-			if got := b.Shape().String(); got != s.String() {
-				r.Errorf("a %s buffer forgot its shape: %s", c.name, got)
-			}
+			statustest.Equal(r, b.Shape().String(), s.String(), "the shape of a %s buffer", c.name)
 			_ = b.Ready().Wait(r.ctx) // fires, one way or the other
 		}
 	}},
@@ -59,9 +57,7 @@ var lifetimes = []check{
 		r.values("made from a buffer that was closed", out.Outputs[0][0], plus(ramp(s, 0), 1))
 		r.values("copied from a buffer that was closed", copied, ramp(s, 0))
 		r.wait(read)
-		if got := fmt.Sprint(decode(s, dst)); got != fmt.Sprint(ramp(s, 0)) {
-			r.Errorf("read from a buffer that was closed: %s", got)
-		}
+		statustest.Equal(r, fmt.Sprint(decode(s, dst)), fmt.Sprint(ramp(s, 0)), "read from a buffer that was closed")
 	}},
 	{"Close/Executable", 1, func(r *rig) {
 		s := f32(4)
@@ -215,9 +211,7 @@ var parallel = []check{
 					return
 				}
 				defer exe.Close()
-				if got := exe.Outputs()[0].Shape.String(); got != s.String() {
-					r.Errorf("compiled for %s, the output is %s", s, got)
-				}
+				statustest.Equal(r, exe.Outputs()[0].Shape.String(), s.String(), "compiled for %s, the output", s)
 			})
 		}
 		work.Wait()

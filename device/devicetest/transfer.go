@@ -100,9 +100,7 @@ var transfers = []check{
 				r.values(what, b, ramp(s, 1))
 				b.Close()
 				r.receive(what+": Done", let)
-				if n := done.Load(); n != 1 {
-					r.Errorf("%s: Done was called %d times", what, n)
-				}
+				statustest.Equal(r, done.Load(), 1, "%s: how often Done was called", what)
 			}
 		}
 	}},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
 )
@@ -221,9 +222,7 @@ func (h *hub) clean() {
 	for h.pushes.Load() > 0 { // the callback that ends a call is within a push
 		spin(1)
 	}
-	if b := h.blocks.Load(); b != 0 {
-		h.t.Errorf("%d blocks are not released", b)
-	}
+	statustest.Equal(h.t, h.blocks.Load(), 0, "blocks that are not released")
 	for _, n := range h.nodes {
 		n.mu.Lock()
 		for k, s := range n.slots {

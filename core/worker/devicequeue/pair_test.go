@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // numbered is a buffer.
@@ -211,9 +213,7 @@ func (s *pair) computation(p Part, x *twinPart, may func(string, func())) {
 					break
 				}
 			}
-			if got := q.Cause(f); got != cause {
-				s.t.Fatalf("the cause of gang %d's failure is %v, want %v", p.Gang.ID, got, cause)
-			}
+			statustest.MustEqual(s.t, q.Cause(f), cause, "the cause of gang %d's failure", p.Gang.ID)
 			q.Ended(f, err)
 			end()
 			for k := range p.Gang.Recipe.Makes {
