@@ -22,7 +22,7 @@ from jax.sharding import Sharding
 
 from pathways import _native, _private
 from pathways._ahead import Ahead
-from pathways._errors import CODES, PathwaysError
+from pathways._errors import CODES, PathwaysError, failed_precondition, invalid_argument
 
 _direct = _private.device_put()
 DTYPES = frozenset(map(np.dtype, "?bBhHiIlLefd"))  # those that Arrow has
@@ -116,13 +116,13 @@ _message.restype, _message.argtypes = ctypes.c_char_p, [ctypes.c_uint64]
 _forget = _library.pathways_drop
 _forget.restype, _forget.argtypes = ctypes.c_uint64, [ctypes.c_uint64]
 if not _with_gil.pathways_numpy_python():
-    raise PathwaysError("FAILED_PRECONDITION", "this Python lacks functions of its stable interface, which Arrow needs")
+    raise failed_precondition("this Python lacks functions of its stable interface, which Arrow needs")
 _with_gil.pathways_numpy_lend.restype = ctypes.py_object
 _lend = _with_gil.pathways_numpy_lend()
 
 
 def _refuse(what: str, why: str) -> PathwaysError:
-    return PathwaysError("INVALID_ARGUMENT", f"{what} {why}")
+    return invalid_argument(f"{what} {why}")
 
 
 # --- in ---
@@ -250,7 +250,7 @@ def _put(host: np.ndarray, converted: bool, what: str, sharding: Any, zero_copy:
     out = _device_put(host, sharding)
     why = _copied(host, out, converted or not dense) if zero_copy else ""
     if why:
-        raise PathwaysError("FAILED_PRECONDITION", f"{what} cannot be used without a copy: {why}")
+        raise failed_precondition(f"{what} cannot be used without a copy: {why}")
     return out
 
 

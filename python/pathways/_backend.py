@@ -23,7 +23,7 @@ import jax_plugins.pathways as plugin
 from jax_plugins.pathways import places
 
 from pathways import _native, _private
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, failed_precondition, invalid_argument, not_found
 from pathways._settings import WAIT, Settings, stock_cpu_devices
 
 NAME = "pathways"
@@ -57,14 +57,13 @@ def _jax() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise PathwaysError(
-            "FAILED_PRECONDITION", f'JAX cannot be imported ({error}); install it with `pip install "jax>=0.10"`'
+        raise failed_precondition(
+            f'JAX cannot be imported ({error}); install it with `pip install "jax>=0.10"`'
         ) from error
     if jax.__version_info__ < OLDEST_JAX:
-        raise PathwaysError(
-            "FAILED_PRECONDITION",
+        raise failed_precondition(
             f"jax {jax.__version__} is too old: expected 0.10 or newer; upgrade it with "
-            '`pip install --upgrade "jax>=0.10"`',
+            '`pip install --upgrade "jax>=0.10"`'
         )
     return jax
 
@@ -156,8 +155,7 @@ def register() -> None:
             return
         _declined = False
         if _private.are_backends_made():
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
+            raise failed_precondition(
                 "JAX has already made its devices, so Pathways came too late to be one of its backends; put "
                 "`import pathways` before the first call that uses a device (jax.devices(), jnp.zeros(), …)",
             )
@@ -301,9 +299,7 @@ def _client_options() -> dict[str, Any]:
     global _family
     closed, said = _closed, _settings
     if closed:
-        raise PathwaysError(
-            "FAILED_PRECONDITION", "Pathways was shut down in this process; call pathways.init() to use it again"
-        )
+        raise failed_precondition("Pathways was shut down in this process; call pathways.init() to use it again")
     asked = said.with_environment()
     _native.set_cluster(asked.address, {name: importlib.metadata.version(name) for name in AGREE})
     if asked.address is not None:
@@ -355,24 +351,21 @@ def _settle(asked: Settings) -> None:
             _closed = False
             return
         if asked.address is not None and asked.address != _settings.with_environment().address:
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
+            raise failed_precondition(
                 f"pathways.init({asked.address!r}) comes too late: JAX already runs on other devices; call it before "
-                "the first use of JAX, or call pathways.shutdown() first",
+                "the first use of JAX, or call pathways.shutdown() first"
             )
         have = _private.client(NAME).device_count()
         if asked.devices is not None and asked.devices != have:
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
+            raise failed_precondition(
                 f"pathways.init(devices={asked.devices}) comes too late: JAX already runs on {have} Pathways devices; "
-                "call it before the first use of JAX, or call pathways.shutdown() first",
+                "call it before the first use of JAX, or call pathways.shutdown() first"
             )
         platform = ",".join(_private.raw_platform(client) for client in clients())
         if asked.platform not in (None, platform):
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
+            raise failed_precondition(
                 f"pathways.init(platform={asked.platform!r}) comes too late: JAX already runs on devices of platform "
-                f"{platform}; call it before the first use of JAX, or call pathways.shutdown() first",
+                f"{platform}; call it before the first use of JAX, or call pathways.shutdown() first"
             )
         _native.check_session()
 
@@ -401,10 +394,9 @@ def devices(platform: str | None = None) -> list[Any]:
             raise _problem
     jax = _jax()
     if _declined:
-        raise PathwaysError(
-            "FAILED_PRECONDITION",
+        raise failed_precondition(
             "JAX runs without Pathways because other platforms were chosen; unset JAX_PLATFORMS (and "
-            "JAX_PLATFORM_NAME), or set JAX_PLATFORMS=pathways,cpu",
+            "JAX_PLATFORM_NAME), or set JAX_PLATFORMS=pathways,cpu"
         )
     try:
         first = jax.devices(NAME)
@@ -420,17 +412,16 @@ def devices(platform: str | None = None) -> list[Any]:
         if _private.raw_platform(client) == platform:
             return client.devices()
     there = " and ".join(_private.raw_platform(client) for client in clients())
-    raise PathwaysError(
-        "NOT_FOUND",
+    raise not_found(
         f"there are no devices of platform {platform!r}, only of {there}; pathways.init(platform=...) names the "
-        "platforms of a script's devices",
+        "platforms of a script's devices"
     )
 
 
 def shutdown(timeout: float) -> None:
     global _closed
     if not timeout > 0:
-        raise PathwaysError("INVALID_ARGUMENT", f"timeout is {timeout!r}; expected a number of seconds above 0")
+        raise invalid_argument(f"timeout is {timeout!r}; expected a number of seconds above 0")
     with _lock:
         if not _registered or _closed:
             return

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathways import _backend, _native, _passage, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition
 from pathways._passage import Array, array_of
 
 NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
@@ -206,12 +206,11 @@ def capture(name: str, call: Callable[..., Any], keys: list[Any], arrays: list[A
         if line is None:
             raise
         several = len(_backend.clients()) > 1
-        raise PathwaysError(
-            "FAILED_PRECONDITION",
+        raise failed_precondition(
             f"{line or 'a line of it'} reads, prints or branches on an array in the program {name}, where it stands "
             "for a result and has no contents; return it and read it outside, compute what depends on it in a jitted "
             "function (jax.lax.cond, jnp.where), or make the argument static"
-            + ("; jax.device_put brings it to devices of another platform" if several else ""),
+            + ("; jax.device_put brings it to devices of another platform" if several else "")
         ) from error
     finally:
         _local.capturing = False
@@ -225,7 +224,7 @@ def _finish(library: ctypes.CDLL, takes: list[Any], leaves: list[Any], structure
     arrays: dict[int, Any] = {}  # by identity, the array of each result that is not an argument
     for x in leaves:
         if isinstance(x, jax.core.Tracer):
-            raise PathwaysError("FAILED_PRECONDITION", "a program returned a value that JAX traces outside of it")
+            raise failed_precondition("a program returned a value that JAX traces outside of it")
         if id(x) not in given and isinstance(x, jax.Array):
             arrays[id(x)] = x if key_of(x) is None else jax.random.key_data(x)
     order = list(arrays)

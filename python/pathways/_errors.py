@@ -42,3 +42,19 @@ class PathwaysError(RuntimeError):
         """Makes an error from the library's text, ``CODE: message``; without a known code, its code is UNKNOWN."""
         code, colon, message = text.partition(": ")
         return cls(code, message) if colon and code in CODES else cls("UNKNOWN", text)
+
+
+def invalid_argument(message: str) -> PathwaysError:
+    return PathwaysError("INVALID_ARGUMENT", message)
+
+
+def failed_precondition(message: str) -> PathwaysError:
+    return PathwaysError("FAILED_PRECONDITION", message)
+
+
+def not_found(message: str) -> PathwaysError:
+    return PathwaysError("NOT_FOUND", message)
+
+
+def unimplemented(message: str) -> PathwaysError:
+    return PathwaysError("UNIMPLEMENTED", message)

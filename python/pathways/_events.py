@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways import _backend, _native
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, invalid_argument
 
 KINDS = ("lost", "came", "rebound", "disconnected", "resumed", "restarted", "ended")
 # Milliseconds of one wait in C, so that Ctrl-C is seen soon.
@@ -99,7 +99,7 @@ class Events:
             (seconds), UNAVAILABLE if the session ends meanwhile.
         """
         if kind not in KINDS:
-            raise PathwaysError("INVALID_ARGUMENT", f"there is no event {kind!r}; expected one of {', '.join(KINDS)}")
+            raise invalid_argument(f"there is no event {kind!r}; expected one of {', '.join(KINDS)}")
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = SLICE_MS if end is None else max(0, min(SLICE_MS, int(1000 * (end - time.monotonic())) + 1))

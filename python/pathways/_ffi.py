@@ -23,7 +23,7 @@ import numpy as np
 from pathways_command import _capsule
 
 from pathways import _native, _private
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, failed_precondition
 
 STAGES = ("instantiate", "prepare", "initialize", "execute")
 # Targets of jaxlib whose handlers work as they are. Its other callback targets have private state, so the library has
@@ -300,10 +300,9 @@ def install(library: ctypes.CDLL) -> None:
         if _library is not None:
             return
         if _private.has_cpu_client():
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
+            raise failed_precondition(
                 "JAX has already made its CPU client, so FFI targets (LAPACK, callbacks) cannot reach Pathways; put "
-                "`import pathways` before the first use of a device",
+                "`import pathways` before the first use of a device"
             )
         _declare(library)
         _library = library

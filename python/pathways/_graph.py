@@ -7,7 +7,7 @@ import sys
 from html import escape
 from typing import Any
 
-from pathways._errors import PathwaysError
+from pathways._errors import invalid_argument
 from pathways._text import count, size
 
 BOX = 148, 38  # of a node, in pixels
@@ -18,7 +18,7 @@ MARGIN = 132, 24  # left, for the names of the slices, and above
 def write(path: str | os.PathLike[str], svg: str) -> None:
     """Writes a picture. An OSError names the file."""
     if not os.fspath(path).lower().endswith(".svg"):
-        raise PathwaysError("INVALID_ARGUMENT", f"pictures are SVG, and {os.fspath(path)!r} does not end in .svg")
+        raise invalid_argument(f"pictures are SVG, and {os.fspath(path)!r} does not end in .svg")
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(svg)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, failed_precondition, not_found
 
 TELLING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 
@@ -46,14 +46,12 @@ def load() -> ctypes.CDLL:
 def _open(path: Path) -> ctypes.CDLL:
     if not path.is_file():
         if os.environ.get("PATHWAYS_LIBRARY"):
-            raise PathwaysError(
-                "NOT_FOUND",
-                f"PATHWAYS_LIBRARY names {path}, and there is no such file; unset it to use the library of the package",
+            raise not_found(
+                f"PATHWAYS_LIBRARY names {path}, and there is no such file; unset it to use the library of the package"
             )
-        raise PathwaysError(
-            "NOT_FOUND",
+        raise not_found(
             f"{path} is missing; install the package again (pip install --force-reinstall openpathways), or in a "
-            "source tree run `make build`",
+            "source tree run `make build`"
         )
     try:
         library = ctypes.CDLL(str(path))
@@ -77,10 +75,9 @@ def _open(path: Path) -> ctypes.CDLL:
         )
         _ = library.GetPjrtApi, library.pathways_ffi_register
     except (OSError, AttributeError) as error:
-        raise PathwaysError(
-            "FAILED_PRECONDITION",
+        raise failed_precondition(
             f"{path} cannot be used as libpathways.so of this Python package: {error}; install the package again for "
-            "this machine (pip install --force-reinstall openpathways), or in a source tree run `make build`",
+            "this machine (pip install --force-reinstall openpathways), or in a source tree run `make build`"
         ) from None
     return library
 
@@ -121,7 +118,7 @@ def text(pointer: ctypes.c_void_p) -> str:
 def set_plugin_dirs(joined: bytes) -> None:
     """Sets the directories in which to search for a PJRT plugin. It has an effect only before the first client."""
     if load().pathways_plugin_dirs(joined) != 0:
-        raise PathwaysError("FAILED_PRECONDITION", "libpathways.so did not take the list of package directories")
+        raise failed_precondition("libpathways.so did not take the list of package directories")
 
 
 def set_cluster(address: str | None, versions: dict[str, str]) -> None:

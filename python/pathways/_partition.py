@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from pathways import _native, _private
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition
 
 # Compile options, so that they apply only to this program. It is never run, so it need not be fast.
 _DUMP = {
@@ -85,9 +85,7 @@ def install() -> None:
         library.pathways_set_partitioner.restype = None
         library.pathways_set_partitioner.argtypes = [_PARTITIONER]
     except AttributeError as error:
-        raise PathwaysError(
-            "FAILED_PRECONDITION", f"libpathways.so belongs to another version of the package: {error}"
-        ) from None
+        raise failed_precondition(f"libpathways.so belongs to another version of the package: {error}") from None
     library.pathways_set_partitioner(_partitioner)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from pathways import _capture, _graph, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, failed_precondition
 
 LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 AGAIN = 8  # captures in one call, each of which became useless before it was played
@@ -261,9 +261,8 @@ class Program:
         """
         found = None if _capture.capturing() else self._get(args, kwargs, described_too=True)
         if found is None:
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
-                f"the program {self._name} is a part of what is traced around it, or not on devices of Pathways",
+            raise failed_precondition(
+                f"the program {self._name} is a part of what is traced around it, or not on devices of Pathways"
             )
         return Lowered(self._name, found[1].describe())
 
@@ -296,10 +295,9 @@ class Program:
                 if refused == AGAIN and error.code == "DATA_LOSS":
                     raise
                 if refused == AGAIN:
-                    raise PathwaysError(
-                        "FAILED_PRECONDITION",
+                    raise failed_precondition(
                         f"the program {self._name} makes a jitted function that calls back to Python, which is gone"
-                        f" once the program has been captured ({error.message}); make it outside of the program",
+                        f" once the program has been captured ({error.message}); make it outside of the program"
                     ) from error
                 continue
             break

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from pathways import _native, _passage, _private
-from pathways._errors import PathwaysError
+from pathways._errors import invalid_argument
 
 CACHED = 1024  # number of routes between two shardings that are cached
 
@@ -171,17 +171,15 @@ def way(x: Any, target: Any) -> Callable[[jax.Array], jax.Array]:
     if isinstance(target, jax.Device):
         target = SingleDeviceSharding(target)
     if not isinstance(target, Sharding):
-        raise PathwaysError("INVALID_ARGUMENT", f"cannot move an array to {target!r}; expected a Sharding or a Device")
+        raise invalid_argument(f"cannot move an array to {target!r}; expected a Sharding or a Device")
     if not isinstance(x, jax.Array):
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"reshard moves JAX arrays, got {type(x)}; make one with jax.device_put()"
-        )
+        raise invalid_argument(f"reshard moves JAX arrays, got {type(x)}; make one with jax.device_put()")
     if isinstance(x, jax.core.Tracer):
         return lambda x: jax.lax.with_sharding_constraint(x, target)  # becomes part of the traced computation
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
         return lambda x: jax.device_put(x, target)  # handles such elements itself
     if x.is_deleted():
-        raise PathwaysError("INVALID_ARGUMENT", f"the array {x.aval.str_short()} was deleted or donated before")
+        raise invalid_argument(f"the array {x.aval.str_short()} was deleted or donated before")
     if isinstance(target, NamedSharding) and len(target.spec) > x.ndim:
         raise ValueError(
             f"the array {x.aval.str_short()} has {x.ndim} dimensions, and {target.spec} names {len(target.spec)}; "
@@ -191,10 +189,9 @@ def way(x: Any, target: Any) -> Callable[[jax.Array], jax.Array]:
         return lambda x: x if x.committed else jax.device_put(x, target)
     route = _route(x.shape, x.dtype, x.aval.weak_type, x.sharding, target)
     if route is None:
-        raise PathwaysError(
-            "INVALID_ARGUMENT",
+        raise invalid_argument(
             f"reshard moves arrays between devices of Pathways, and got one from {x.sharding} to {target}; use "
-            "jax.device_put() where others take part",
+            "jax.device_put() where others take part"
         )
     return route
 

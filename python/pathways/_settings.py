@@ -11,7 +11,7 @@ from typing import Any
 
 from jax_plugins.pathways import config
 
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, invalid_argument
 
 MAX_DEVICES = 4096
 OPTIONS = ("address", "devices", "elastic", "memory_limit", "memory_wait", "platform", "wait")
@@ -53,10 +53,7 @@ class Settings:
         """Checks the arguments of init(). Raises PathwaysError INVALID_ARGUMENT."""
         if unknown:
             names = ", ".join(repr(name) for name in sorted(unknown))
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
-                f"pathways.init() has no option {names}; its options are {', '.join(OPTIONS)}",
-            )
+            raise invalid_argument(f"pathways.init() has no option {names}; its options are {', '.join(OPTIONS)}")
         return cls(
             None if address is None else _address(address, "address"),
             None if devices is None else _count(devices, "devices"),
@@ -84,32 +81,28 @@ class Settings:
             wait = _seconds(*one)
         if address is not None:
             if memory_limit is not None:
-                raise PathwaysError(
-                    "INVALID_ARGUMENT",
+                raise invalid_argument(
                     f"memory_limit is for the devices of this machine, and the address {address!r} names a cluster; "
-                    "leave it out, and start the cluster's workers with --memory-limit",
+                    "leave it out, and start the cluster's workers with --memory-limit"
                 )
             if self.memory_wait is not None:
-                raise PathwaysError(
-                    "INVALID_ARGUMENT",
+                raise invalid_argument(
                     f"memory_wait is for the devices of this machine, and the address {address!r} names a cluster; "
-                    "leave it out: how long a cluster waits for memory is its controller's to say",
+                    "leave it out: how long a cluster waits for memory is its controller's to say"
                 )
             platform = self.platform
             if platform is None and (one := said("platform")):
                 platform = _platform(*one)
             return Settings(address, devices, None, wait, None, self.elastic, platform)
         if self.elastic:
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 "elastic is for clusters, which workers can join, and no address names one; leave it out, or give the "
-                "address of a controller",
+                "address of a controller"
             )
         if self.platform is not None:
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 "platform is for clusters, which may have devices of several, and no address names one; leave it out: "
-                "`pathways doctor` says how the devices of this machine are chosen",
+                "`pathways doctor` says how the devices of this machine are chosen"
             )
         if devices is None and (one := said("devices")):
             devices = _count(_number(one[0]), one[1])
@@ -156,11 +149,10 @@ def _address(value: Any, name: str) -> str:
         or not 1 <= numbers.get("port", 1) <= MAX_PORT
         or not 1 <= numbers.get("workers", 1) * numbers.get("devices", 1) <= MAX_DEVICES
     ):
-        raise PathwaysError(
-            "INVALID_ARGUMENT",
+        raise invalid_argument(
             f"{name} is {value!r}, which is not the address of a cluster; expected tcp:HOST:PORT or unix:/PATH of a "
             "controller (`pathways address` prints that of a cluster of this machine), or local:WxD for W workers "
-            f"with D devices each in this process, at most {MAX_DEVICES} devices",
+            f"with D devices each in this process, at most {MAX_DEVICES} devices"
         )
     return text
 
@@ -192,38 +184,31 @@ def parse_bytes(value: Any, name: str) -> int:
     else:
         limit = _whole(value)
     if not 1 <= limit < 1 << 62:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"{name} is {value!r}; expected bytes per device, such as 4 * 2**30 or '4GiB'"
-        )
+        raise invalid_argument(f"{name} is {value!r}; expected bytes per device, such as 4 * 2**30 or '4GiB'")
     return limit
 
 
 def _count(value: Any, name: str) -> int:
     count = _whole(value)
     if not 1 <= count <= MAX_DEVICES:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}"
-        )
+        raise invalid_argument(f"{name} is {value!r}; expected a whole number of devices from 1 to {MAX_DEVICES}")
     return count
 
 
 def _elastic(value: Any, devices: Any) -> bool:
     if value is not None and not isinstance(value, bool):
-        raise PathwaysError("INVALID_ARGUMENT", f"elastic is {value!r}; expected True or False")
+        raise invalid_argument(f"elastic is {value!r}; expected True or False")
     if value and devices is None:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", "elastic=True needs devices=: how many the script is to have when all have come"
-        )
+        raise invalid_argument("elastic=True needs devices=: how many the script is to have when all have come")
     return bool(value)
 
 
 def _platform(value: Any, name: str) -> str:
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if not re.fullmatch(r"[a-z0-9_]+(,[a-z0-9_]+)*", text):
-        raise PathwaysError(
-            "INVALID_ARGUMENT",
+        raise invalid_argument(
             f"{name} is {value!r}; expected a name, such as 'cpu', 'cuda' or 'tpu', or several, such as 'cuda,cpu': "
-            "`pathways status` shows those of the cluster's islands",
+            "`pathways status` shows those of the cluster's islands"
         )
     return text
 
@@ -242,7 +227,7 @@ def _seconds(value: Any, name: str) -> float:
     except ValueError:  # two dots
         parts = []
     if not parts or not 0 <= seconds < 1 << 32:
-        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected seconds, such as 60, and 0 for none")
+        raise invalid_argument(f"{name} is {value!r}; expected seconds, such as 60, and 0 for none")
     return seconds
 
 

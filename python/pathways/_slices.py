@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pathways import _backend, _native, _program
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition, invalid_argument
 
 if TYPE_CHECKING:
     import jax
@@ -70,7 +70,7 @@ def _number(name: str, value: Any) -> int:
     except TypeError:
         n = -1
     if not 0 < n < 1 << 31:
-        raise PathwaysError("INVALID_ARGUMENT", f"{name} is {value!r}; expected a positive whole number")
+        raise invalid_argument(f"{name} is {value!r}; expected a positive whole number")
     return n
 
 
@@ -80,7 +80,7 @@ def _seconds(value: Any) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not seconds >= 0:
-        raise PathwaysError("INVALID_ARGUMENT", f"wait is {value!r}; expected seconds, 0 or more; math.inf has no end")
+        raise invalid_argument(f"wait is {value!r}; expected seconds, 0 or more; math.inf has no end")
     return seconds
 
 
@@ -124,7 +124,7 @@ class Slice:
     def _look(self, seconds: float) -> bool:
         """Waits for the devices for some seconds, and reports whether they were granted."""
         if self._released:
-            raise PathwaysError("FAILED_PRECONDITION", f"{self!r} was released; ask for another with add_slice()")
+            raise failed_precondition(f"{self!r} was released; ask for another with add_slice()")
         if self._devices is not None:
             return True
         position, lacks = ctypes.c_int64(), ctypes.c_void_p()
@@ -252,11 +252,11 @@ def _count_and_shape(count: int | None, topology: Sequence[int] | None) -> tuple
     try:
         shape = tuple(_number("a size of the topology", n) for n in topology or ())
     except TypeError:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
+        raise invalid_argument(
+            f"topology is {topology!r}; expected the sizes of the slice's shape, such as (2, 2)"
         ) from None
     if count is None and not shape:
-        raise PathwaysError("INVALID_ARGUMENT", "the number of devices is missing; pass devices= or topology=")
+        raise invalid_argument("the number of devices is missing; pass devices= or topology=")
     return _number("devices", math.prod(shape) if count is None else count), shape
 
 
@@ -308,11 +308,9 @@ class VirtualDeviceSet:
             and who has them.
         """
         if devices is not None and tpu_devices is not None:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", "devices and tpu_devices are two names for the same number; pass only one"
-            )
+            raise invalid_argument("devices and tpu_devices are two names for the same number; pass only one")
         if not isinstance(priority, int) or not -1 << 31 <= priority < 1 << 31:
-            raise PathwaysError("INVALID_ARGUMENT", f"priority is {priority!r}; expected a whole number, -100 to 100")
+            raise invalid_argument(f"priority is {priority!r}; expected a whole number, -100 to 100")
         count, shape = _count_and_shape(devices if devices is not None else tpu_devices, topology)
         slice_ = Slice(count, shape, island, kind, bool(exclusive), wait, priority)
         if block:

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from pathways import _backend, _native
-from pathways._errors import PathwaysError
+from pathways._errors import PathwaysError, failed_precondition
 from pathways._text import count, duration, size
 
 
@@ -64,10 +64,9 @@ def ask(address: str | None) -> Status:
     if address is None:
         return Status(_native.status())
     if address.startswith("local:"):
-        raise PathwaysError(
-            "FAILED_PRECONDITION",
+        raise failed_precondition(
             f"the cluster {address} is inside this process, and its controller listens nowhere; pass the address of a "
-            "cluster of processes, or see pathways.stats()",
+            "cluster of processes, or see pathways.stats()"
         )
     command = [sys.executable, "-m", "pathways_command", "status", "--json", "--address", address]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pathways import _graph
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition
 from pathways._text import count
 
 
@@ -46,9 +46,7 @@ class Timeline:
           PathwaysError: FAILED_PRECONDITION inside the block, while the trace is being recorded.
         """
         if self._lines is None:
-            raise PathwaysError(
-                "FAILED_PRECONDITION", f"the trace {self.path} is still being recorded; look at it after the block"
-            )
+            raise failed_precondition(f"the trace {self.path} is still being recorded; look at it after the block")
         if self._spans is None:
             self._spans = self._parse(self._lines)
         return list(self._spans)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from pathways import _capture, _passage, _program, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import invalid_argument
 
 TREES = 32  # kinds of trees whose programs are kept
 
@@ -69,9 +69,7 @@ def reshard(tree: Any, shardings: Any) -> Any:
     try:
         targets = jax.tree.leaves(jax.tree.broadcast(shardings, tree))
     except ValueError as error:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"the shardings are not a prefix of the arrays' tree: {error}"
-        ) from None
+        raise invalid_argument(f"the shardings are not a prefix of the arrays' tree: {error}") from None
     leaves, structure = jax.tree.flatten(tree)
     moves = [(_reshard.way(x, to), x) for x, to in zip(leaves, targets, strict=True)]
     return structure.unflatten(move(moves, at_first=True))

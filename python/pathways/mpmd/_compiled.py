@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 
 from pathways import _capture, _graph, _program, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition, invalid_argument
 from pathways.mpmd import _fragments, _timetable
 from pathways.mpmd._fragments import Array, Fragment
 
@@ -190,9 +190,7 @@ class Compiled:
     def _given(self, args: tuple[Any, ...]) -> list[jax.Array]:
         leaves, tree = jax.tree.flatten(args)
         if tree != self._in_tree:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"{self._name} was lowered for arguments {self._in_tree} and is called with {tree}"
-            )
+            raise invalid_argument(f"{self._name} was lowered for arguments {self._in_tree} and is called with {tree}")
         for i, (x, array, known) in enumerate(zip(leaves, self._arrays, self._known, strict=True)):
             if (
                 not isinstance(x, jax.Array)
@@ -207,33 +205,29 @@ class Compiled:
     def _moved(self, i: int, x: Any, array: Array) -> jax.Array:
         """Returns an argument as it is expected, or refuses it."""
         if isinstance(x, jax.core.Tracer):
-            raise PathwaysError(
-                "FAILED_PRECONDITION",
-                f"{self._name}, a function of pathways.mpmd, cannot be called inside a function that JAX traces",
+            raise failed_precondition(
+                f"{self._name}, a function of pathways.mpmd, cannot be called inside a function that JAX traces"
             )
         if not isinstance(x, (jax.Array, *_capture.NUMBERS)):
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 f"argument {self._path(i)} of {self._name} is {x!r}; expected an array, "
-                f"{array.dtype}{list(array.shape)}",
+                f"{array.dtype}{list(array.shape)}"
             )
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
         shape, dtype = np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else np.result_type(x))
         if shape != array.shape or dtype != array.dtype:
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 f"argument {self._path(i)} of {self._name} is {dtype}{list(shape)}; expected "
-                f"{array.dtype}{list(array.shape)}, as it was lowered",
+                f"{array.dtype}{list(array.shape)}, as it was lowered"
             )
         if not isinstance(x, jax.Array) or not x.committed:
             return jax.device_put(x, array.sharding)
         if not x.sharding.is_equivalent_to(array.sharding, x.ndim):
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 f"argument {self._path(i)} of {self._name} has the sharding {_placed(x.sharding, x.shape)}; expected "
                 f"{_placed(array.sharding, array.shape)}: move it there once, by jax.device_put(args, "
-                "compiled.input_shardings)",
+                "compiled.input_shardings)"
             )
         return x
 

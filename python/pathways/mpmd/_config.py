@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from pathways import _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import invalid_argument
 from pathways._text import plain
 
 # The schedules that jaxlib lowers, and whether they split a backward into gradients of inputs and of weights.
@@ -102,20 +102,15 @@ def make_config(
     for what, tree in sides.items():
         _check_names(what, jax.tree.leaves(tree), topology)
         if read_input_output_mesh_from_shardings and jax.tree.leaves(tree):
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
-                f"{what} and read_input_output_mesh_from_shardings both say where arrays are; pass one of them",
+            raise invalid_argument(
+                f"{what} and read_input_output_mesh_from_shardings both say where arrays are; pass one of them"
             )
     stages = dict(name_to_stage_assignment or {})
     for name, stage in stages.items():
         if not isinstance(stage, int) or stage < 0:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"the stage of {name!r} is {stage!r}; expected a whole number from 0"
-            )
+            raise invalid_argument(f"the stage of {name!r} is {stage!r}; expected a whole number from 0")
         if name not in name_to_mesh_assignment:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"{name!r} has a stage and no mesh; add it to name_to_mesh_assignment"
-            )
+            raise invalid_argument(f"{name!r} has a stage and no mesh; add it to name_to_mesh_assignment")
     schedule = None if pipeline_schedule is None else schedule_of(pipeline_schedule)
     options = _options(partitioning_options or {}, schedule)
     return Config(
@@ -135,9 +130,7 @@ def schedule_of(name: Any) -> str:
     known = {plain(schedule): schedule for schedule in SCHEDULES}
     found = known.get(SYNONYMS.get(plain(name), plain(name))) if isinstance(name, str) else None
     if found is None:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"pipeline_schedule is {name!r}; expected one of {', '.join(SCHEDULES)}"
-        )
+        raise invalid_argument(f"pipeline_schedule is {name!r}; expected one of {', '.join(SCHEDULES)}")
     return found
 
 
@@ -146,50 +139,39 @@ def _options(given: Mapping[str, bool | str], schedule: str | None) -> dict[str,
     if SCHEDULE in options:
         named = schedule_of(options.pop(SCHEDULE))
         if schedule not in (None, named):
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"pipeline_schedule is {schedule}, and partitioning_options name {named}"
-            )
+            raise invalid_argument(f"pipeline_schedule is {schedule}, and partitioning_options name {named}")
         schedule = named
     for name, value in options.items():
         if name not in OPTIONS:
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"partitioning_options have {name!r}; expected some of {', '.join(OPTIONS)}"
-            )
+            raise invalid_argument(f"partitioning_options have {name!r}; expected some of {', '.join(OPTIONS)}")
         if not isinstance(value, bool):
-            raise PathwaysError("INVALID_ARGUMENT", f"the option {name} is {value!r}; expected True or False")
+            raise invalid_argument(f"the option {name} is {value!r}; expected True or False")
     options[SCHEDULE] = schedule or "none"
     if schedule is not None and options.setdefault(SPLIT, SCHEDULES[schedule]) is not True and SCHEDULES[schedule]:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"the schedule {schedule} needs {SPLIT}; leave it out or set it to True"
-        )
+        raise invalid_argument(f"the schedule {schedule} needs {SPLIT}; leave it out or set it to True")
     return options
 
 
 def _check_meshes(topology: Mapping[str, Mesh]) -> None:
     if not isinstance(topology, Mapping) or not topology:
-        raise PathwaysError("INVALID_ARGUMENT", f"the topology is {topology!r}; expected a dict of at least one mesh")
+        raise invalid_argument(f"the topology is {topology!r}; expected a dict of at least one mesh")
     used: dict[jax.Device, str] = {}
     first_name, first = next(iter(topology.items()))
     for name, mesh in topology.items():
         if not isinstance(name, str) or not name or set("@#") & set(name):
-            raise PathwaysError("INVALID_ARGUMENT", f"a mesh is called {name!r}; expected a text without @ and #")
+            raise invalid_argument(f"a mesh is called {name!r}; expected a text without @ and #")
         if not isinstance(mesh, Mesh):
-            raise PathwaysError("INVALID_ARGUMENT", f"the mesh {name!r} is {mesh!r}; expected a jax.sharding.Mesh")
+            raise invalid_argument(f"the mesh {name!r} is {mesh!r}; expected a jax.sharding.Mesh")
         if tuple(mesh.shape.items()) != tuple(first.shape.items()):
-            raise PathwaysError(
-                "INVALID_ARGUMENT",
+            raise invalid_argument(
                 f"the mesh {name!r} has axes {dict(mesh.shape)}, and {first_name!r} has {dict(first.shape)}; expected "
-                "the same names and sizes",
+                "the same names and sizes"
             )
         if not _reshard._ours(NamedSharding(mesh, jax.sharding.PartitionSpec())):
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"the mesh {name!r} is not on devices of Pathways; make it of pathways.devices()"
-            )
+            raise invalid_argument(f"the mesh {name!r} is not on devices of Pathways; make it of pathways.devices()")
         for device in mesh.devices.flat:
             if device in used:
-                raise PathwaysError(
-                    "INVALID_ARGUMENT", f"device {device.id} is in the meshes {used[device]!r} and {name!r}"
-                )
+                raise invalid_argument(f"device {device.id} is in the meshes {used[device]!r} and {name!r}")
             used[device] = name
 
 
@@ -197,6 +179,4 @@ def _check_names(what: str, names: Iterable[Any], topology: Mapping[str, Mesh]) 
     """Checks names of meshes, which may end in #memory_kind."""
     for name in names:
         if name is not None and (not isinstance(name, str) or name.partition("#")[0] not in topology):
-            raise PathwaysError(
-                "INVALID_ARGUMENT", f"{what} names a mesh {name!r}; expected one of {', '.join(map(repr, topology))}"
-            )
+            raise invalid_argument(f"{what} names a mesh {name!r}; expected one of {', '.join(map(repr, topology))}")

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pathways import _passage, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import unimplemented
 
 # --- arrays ---
 
@@ -50,7 +50,7 @@ def array_of(text: str, devices: Sequence[jax.Device], meshes: Sequence[Mesh]) -
     """Returns the array that a type of IFRT describes. Its devices are indices into `devices`."""
     found = ARRAY.fullmatch(text)
     if found is None:
-        raise PathwaysError("UNIMPLEMENTED", f"the function has a value of type {text}, which has no known sharding")
+        raise unimplemented(f"the function has a value of type {text}, which has no known sharding")
     shards, sizes = ([int(n) for n in found[key].split("x") if n] for key in ("shards", "sizes"))
     order, places = ([int(n) for n in found[key].split(",") if n.strip()] for key in ("order", "devices"))
     shape = tuple(int(n) for n in found["dims"].split("x") if n)

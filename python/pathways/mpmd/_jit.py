@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pathways import _private
-from pathways._errors import PathwaysError
+from pathways._errors import failed_precondition, invalid_argument, unimplemented
 from pathways.mpmd import _compiled, _marks
 from pathways.mpmd._config import FORWARD_ONLY, SCHEDULE, Config
 
@@ -59,7 +59,7 @@ class Lowered:
           PathwaysError: INVALID_ARGUMENT for another dialect.
         """
         if dialect not in DIALECTS:
-            raise PathwaysError("INVALID_ARGUMENT", f"the dialect is {dialect!r}; expected one of {DIALECTS}")
+            raise invalid_argument(f"the dialect is {dialect!r}; expected one of {DIALECTS}")
         return self._jax.as_text() if dialect == "stablehlo" else self._done[dialect]
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> _compiled.Compiled:
@@ -107,7 +107,7 @@ class Jitted:
             jaxlib's passes; UNIMPLEMENTED for callbacks and ordered effects inside.
         """
         if not getattr(jax.config, "jax_use_shardy_partitioner", True):
-            raise PathwaysError("FAILED_PRECONDITION", "pathways.mpmd needs Shardy; set jax_use_shardy_partitioner")
+            raise failed_precondition("pathways.mpmd needs Shardy; set jax_use_shardy_partitioner")
         config = self._config
         given = jax.tree.map(lambda x: _described(x, config), args)
         platform = _private.raw_platform(config.devices[0].client)
@@ -127,9 +127,8 @@ class Jitted:
         for name, line in lines.items():
             if name not in config.name_to_mesh_assignment:
                 known = ", ".join(map(repr, config.name_to_mesh_assignment)) or "none"
-                raise PathwaysError(
-                    "INVALID_ARGUMENT",
-                    f"{line}: the named {what} {name!r} has no mesh; name_to_mesh_assignment has {known}",
+                raise invalid_argument(
+                    f"{line}: the named {what} {name!r} has no mesh; name_to_mesh_assignment has {known}"
                 )
 
     def _options(self, lowered: Any, in_tree: Any) -> dict[str, Any]:
@@ -178,10 +177,9 @@ def _alike(sharding: Any, config: Config) -> bool:
 def _abstract(sharding: Any, config: Config, what: str) -> NamedSharding:
     """Returns a sharding on the mesh that stands for all of the config."""
     if not _alike(sharding, config):
-        raise PathwaysError(
-            "INVALID_ARGUMENT",
+        raise invalid_argument(
             f"{what} have {sharding!r}; expected a NamedSharding whose mesh has the axes of the config's, "
-            f"{dict(config.sharding_mesh.shape)}",
+            f"{dict(config.sharding_mesh.shape)}"
         )
     return NamedSharding(config.sharding_mesh, sharding.spec)
 
@@ -204,18 +202,14 @@ def _broadcast(prefix: Any, tree: Any) -> list[str | None]:
             is_leaf=lambda x: x is None or isinstance(x, str),
         )
     except ValueError as error:
-        raise PathwaysError(
-            "INVALID_ARGUMENT", f"the meshes of arguments or results are not a prefix of their tree: {error}"
-        ) from None
+        raise invalid_argument(f"the meshes of arguments or results are not a prefix of their tree: {error}") from None
     return jax.tree.leaves(named, is_leaf=lambda x: x is None)
 
 
 def _described(x: Any, config: Config) -> Any:
     """Returns what the function is traced with: arguments are on different devices, which jit would refuse."""
     if isinstance(x, jax.core.Tracer):
-        raise PathwaysError(
-            "FAILED_PRECONDITION", "a function of pathways.mpmd.jit cannot be called inside a function that JAX traces"
-        )
+        raise failed_precondition("a function of pathways.mpmd.jit cannot be called inside a function that JAX traces")
     if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
         return x
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # a random key
@@ -239,11 +233,11 @@ def _refuse(module: ir.Module, num_arguments: int) -> None:
     """Raises an error for what fragments cannot have."""
     main = ir.SymbolTable(module.operation)["main"].operation
     if len(main.regions[0].blocks[0].arguments) != num_arguments:
-        raise PathwaysError("UNIMPLEMENTED", f"the function has ordered effects, {UNSUPPORTED}")
+        raise unimplemented(f"the function has ordered effects, {UNSUPPORTED}")
     for op in _marks.operations(module.operation, "stablehlo.custom_call"):
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if "python" in target and "callback" in target:
-            raise PathwaysError("UNIMPLEMENTED", f"the function has a callback (jax.debug.print, say), {UNSUPPORTED}")
+            raise unimplemented(f"the function has a callback (jax.debug.print, say), {UNSUPPORTED}")
 
 
 def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -264,15 +258,14 @@ def _partition(name: str, text: str, options: dict[str, Any]) -> dict[str, Any]:
         if done.returncode < 0 and "complex<" in text:
             only += "; keep complex numbers inside of named computations"
         ended = f"crashed by signal {-done.returncode}" if done.returncode < 0 else f"ended with {done.returncode}"
-        raise PathwaysError(
-            "INVALID_ARGUMENT",
+        raise invalid_argument(
             f"jaxlib's passes cannot partition {name} by the schedule {schedule}{only}. They {ended}: "
-            f"{' '.join(said)[-TOLD:]}",
+            f"{' '.join(said)[-TOLD:]}"
         )
     answer = json.loads(done.stdout)
     if "error" in answer:
         what = STACK.split(answer["error"])[0].strip()
-        raise PathwaysError("INVALID_ARGUMENT", f"{name} cannot be partitioned: {what}")
+        raise invalid_argument(f"{name} cannot be partitioned: {what}")
     return answer
 
 

@@ -18,7 +18,7 @@ import jax
 from pathways_command import _partition
 
 from pathways import _private, _program, _reshard
-from pathways._errors import PathwaysError
+from pathways._errors import not_found, unimplemented
 from pathways.mpmd import _compiled
 
 NAME = "shardy.integrations.python.jax.mpmd"
@@ -43,7 +43,7 @@ class _Executable:
         return self._call(*args, **kwargs)[0]
 
     def __getattr__(self, name: str) -> Any:
-        raise PathwaysError("UNIMPLEMENTED", f"an MPMD executable of Pathways has no {name}")
+        raise unimplemented(f"an MPMD executable of Pathways has no {name}")
 
 
 def _compile(stock: Callable[..., Any], **given: Any) -> Any:
@@ -52,9 +52,9 @@ def _compile(stock: Callable[..., Any], **given: Any) -> Any:
         return stock(**given)
     for name in ("ifrt_ir_compile_options", "host_callbacks"):
         if given.get(name):
-            raise PathwaysError("UNIMPLEMENTED", f"Pathways cannot run an MPMD program compiled with {name}")
+            raise unimplemented(f"Pathways cannot run an MPMD program compiled with {name}")
     if any(options.env_option_overrides for options in (given.get("xla_compile_options") or {}).values()):
-        raise PathwaysError("UNIMPLEMENTED", "Pathways cannot run an MPMD program compiled with compiler_options")
+        raise unimplemented("Pathways cannot run an MPMD program compiled with compiler_options")
     meshes = list(dict.fromkeys(sharding.mesh for sharding in given["out_shardings"] or ()))
     plan = _partition.plan(given["ifrt_mlir_module"])
     return _Executable(_compiled.Steps(plan, given["devices"], meshes, {}))
@@ -80,8 +80,7 @@ def shardy(path: str | os.PathLike[str] | None = None) -> ModuleType:
     try:
         return importlib.import_module(NAME)
     except ImportError as error:
-        raise PathwaysError(
-            "NOT_FOUND",
+        raise not_found(
             f"{NAME} cannot be imported ({error}); pass the path of a checkout of github.com/openxla/shardy, or set "
-            f"{VARIABLE}, and install absl-py, immutabledict, jaxtyping and typing_extensions",
+            f"{VARIABLE}, and install absl-py, immutabledict, jaxtyping and typing_extensions"
         ) from error

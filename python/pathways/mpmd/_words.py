@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from pathways._errors import PathwaysError
+from pathways._errors import invalid_argument
 
 RESERVED = ("main",)  # names that a module has already
 
@@ -33,7 +33,7 @@ def _marked(function: Callable[..., Any], kind: str, name: str, **options: Any) 
 
 def _name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not name or name in RESERVED:
-        raise PathwaysError("INVALID_ARGUMENT", f"the name of a {what} is {name!r}; expected a text other than 'main'")
+        raise invalid_argument(f"the name of a {what} is {name!r}; expected a text other than 'main'")
     return name
 
 
@@ -69,7 +69,7 @@ def call(fn: Callable[..., Any], *, call_counter: int | None = None) -> Callable
       PathwaysError: INVALID_ARGUMENT for a number that is not a whole one from 0.
     """
     if call_counter is not None and (not isinstance(call_counter, int) or call_counter < 0):
-        raise PathwaysError("INVALID_ARGUMENT", f"call_counter is {call_counter!r}; expected a whole number from 0")
+        raise invalid_argument(f"call_counter is {call_counter!r}; expected a whole number from 0")
     return _marked(jax.jit(fn), "call", "" if call_counter is None else str(call_counter))
 
 
