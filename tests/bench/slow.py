@@ -115,8 +115,8 @@ def page(data):
     text += [table(heads, rows), ""]
     if data["delays"] is None:
         text += paragraph(
-            "Lines with a delay too are rows of this table where the kernel has netem (`modprobe sch_netem`), which"
-            " this one has not: `sudo python tests/bench/paper.py --figures slow`. Delays are measured above, over"
-            " the simulated network."
+            "Lines with a delay, too, are rows of this table where the kernel has netem (`CONFIG_NET_SCH_NETEM`), which"
+            " this one has not: run `python tests/bench/paper.py --figures slow` there, as root. The delays above are"
+            " those of the simulated network."
         )
     return text
