@@ -64,6 +64,7 @@ type hold struct {
 	others   int64    // since when it waits for other sessions, 0 where it does not
 	quota    bool     // it would take its tenant beyond its quota of memory, as far as was looked
 	host     bool     // the same of host memory
+	behind   bool     // it waits behind such a one of its tenant
 	spoiled  bool     // an array of its session has failed since it was last looked at
 	told     bool     // its client knows that it waits, see tellHeld
 	first    int64    // from when on all others wait behind it, see isFirst
@@ -150,7 +151,7 @@ func (st *State) othersOn(g *gang, devices []int) (all []*session) {
 // what it will free, unless the elder is first.
 func (st *State) precedes(h, g *gang) bool {
 	switch {
-	case !h.held.forMemory(), h.s == g.s, h.held.quota && h.s.tenant != g.s.tenant,
+	case !h.held.forMemory(), h.s == g.s, (h.held.quota || h.held.behind) && h.s.tenant != g.s.tenant,
 		g.held != nil && g.held.since <= h.held.vain:
 		return false
 	case h.held.host:
@@ -158,6 +159,17 @@ func (st *State) precedes(h, g *gang) bool {
 	}
 	return h.place.overlaps(g.place) &&
 		(st.isFirst(h) || !st.ledger.Has(ledger.Owner(g.s.id), h.place.numbers))
+}
+
+// isBehindQuota reports whether one of the first n held gangs has to come before another of its tenant, and waits for
+// the tenant's quota.
+func (st *State) isBehindQuota(g *gang, n int) bool {
+	if t := &g.s.tenant.terms; t.DeviceMemory == 0 && t.HostMemory == 0 {
+		return false
+	}
+	return slices.ContainsFunc(st.held[:n], func(h *gang) bool {
+		return h.s.tenant == g.s.tenant && (h.held.quota || h.held.host || h.held.behind) && st.precedes(h, g)
+	})
 }
 
 // isFirst reports whether a held gang has waited for so long that others wait behind it, also where they have memory
@@ -317,6 +329,7 @@ func (st *State) hold(g *gang) {
 	}
 	g.held.loading = st.isLoading(g)
 	g.held.quota, g.held.host = !st.isInQuota(g), !st.isInHostQuota(g)
+	g.held.behind = st.isBehindQuota(g, len(st.held))
 	st.beFirst(g)
 	g.keepPayload()
 	g.s.waiting, g.s.ahead = g, true

@@ -122,7 +122,7 @@ func (st *State) mayGoOn(g *gang, i int) bool {
 	} else if st.isFirst(g) {
 		st.remind(g.held.first + st.turn())
 	}
-	g.held.quota, g.held.host = !st.isInQuota(g), !st.isInHostQuota(g)
+	g.held.quota, g.held.host, g.held.behind = !st.isInQuota(g), !st.isInHostQuota(g), st.isBehindQuota(g, i)
 	return !g.held.quota && !g.held.host && st.roomFor(g, i)
 }
 

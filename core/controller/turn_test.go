@@ -43,10 +43,13 @@ func newCrowd(tt *testing.T, t *rapid.T, memory int64) *crowd {
 	return &crowd{b: b, t: t}
 }
 
-func (c *crowd) join() *streamer {
+func (c *crowd) join() *streamer { return c.joinOf("") }
+
+func (c *crowd) joinOf(tenant string) *streamer {
 	c.b.conns++
 	x := &streamer{conn: c.b.conns, ended: map[uint64]error{}}
-	c.see(c.b.step(Event{Kind: Join, Conn: x.conn, Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "x"}}))
+	c.see(c.b.step(Event{Kind: Join, Conn: x.conn, Of: tenant,
+		Message: &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: "x"}}))
 	c.streamers = append(c.streamers, x)
 	return x
 }
