@@ -81,7 +81,17 @@ var all = []metric{
 			to.tell(float64(r.CompiledBytes), "controller")
 			to.tell(float64(r.ArtifactBytes), "workers")
 		}),
+	// These have the names that Shared Pathways Service has for the same: see docs/guides/watching.md.
 	gauge("num_active_users", "Users who have a session.", nil, whole(users)),
+	gauge("num_users_waiting", "Users who have a request for a slice that waits.", nil, whole(usersWaiting)),
+	gauge("capacity_in_use", "Devices that are in slices.", nil, whole(inSlices)),
+	gauge("requested_capacity", "Devices that requests for slices want which wait.", nil,
+		whole(func(r *wire.Report) (sum float64) {
+			for _, w := range r.SliceWaits {
+				sum += float64(w.Devices)
+			}
+			return sum
+		})),
 
 	gauge("devices", "Devices that are there.", []string{"island", "platform", "worker"},
 		func(r *wire.Report, to *lines) {
@@ -170,11 +180,45 @@ var all = []metric{
 }
 
 func users(r *wire.Report) float64 {
+	return countUsers(r, func(*wire.Report_SessionReport) bool { return true })
+}
+
+func usersWaiting(r *wire.Report) float64 {
+	waits := map[uint32]bool{}
+	for _, w := range r.SliceWaits {
+		waits[w.Session] = true
+	}
+	return countUsers(r, func(s *wire.Report_SessionReport) bool { return waits[s.Session] })
+}
+
+// countUsers counts the users who have one of some sessions.
+func countUsers(r *wire.Report, of func(*wire.Report_SessionReport) bool) float64 {
 	names := map[[2]string]bool{}
 	for _, s := range r.Sessions {
-		names[[2]string{s.User, s.Host}] = true
+		if of(s) {
+			names[[2]string{s.User, s.Host}] = true
+		}
 	}
 	return float64(len(names))
+}
+
+// inSlices counts the devices that are in slices, each once.
+func inSlices(r *wire.Report) float64 {
+	type device struct {
+		worker uint64
+		local  uint32
+	}
+	devices := map[device]bool{}
+	for _, s := range r.Sessions {
+		for _, slice := range s.Slices {
+			for _, span := range slice.Devices {
+				for local := range span.Count {
+					devices[device{span.Worker, span.Local + local}] = true
+				}
+			}
+		}
+	}
+	return float64(len(devices))
 }
 
 func countedMemory(r *wire.Report, to *lines) {

@@ -226,6 +226,9 @@ func TestMetricsAreThoseOfTheGuide(t *testing.T) {
 func TestMetricsSayWhatTheReportSays(t *testing.T) {
 	r := fixed{2}.Answer(new(wire.Ask), wire.Viewer{IsTenant: true})
 	r.Sessions[0].Name = "node\\:\"1\"\n"
+	r.Sessions[0].Slices = []*wire.Report_Slice{{Devices: []*wire.Span{{Worker: 1, Count: 2}}},
+		{Devices: []*wire.Span{{Worker: 1, Local: 1, Count: 2}}}} // a device is in both
+	r.SliceWaits = []*wire.Report_SliceWait{{Session: 3, Devices: 4}, {Session: 3, Devices: 1}}
 	c := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		byName, err := parser.TextToMetricFamilies(bytes.NewReader(appendMetrics(nil, r)))
@@ -238,7 +241,16 @@ func TestMetricsSayWhatTheReportSays(t *testing.T) {
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	want := `# HELP pathways_session_device_seconds_total Device time that a session's computations have taken.
+	want := `# HELP pathways_num_users_waiting Users who have a request for a slice that waits.
+# TYPE pathways_num_users_waiting gauge
+pathways_num_users_waiting 1
+# HELP pathways_capacity_in_use Devices that are in slices.
+# TYPE pathways_capacity_in_use gauge
+pathways_capacity_in_use 3
+# HELP pathways_requested_capacity Devices that requests for slices want which wait.
+# TYPE pathways_requested_capacity gauge
+pathways_requested_capacity 5
+# HELP pathways_session_device_seconds_total Device time that a session's computations have taken.
 # TYPE pathways_session_device_seconds_total counter
 pathways_session_device_seconds_total{client="node\\:\"1\"\n",host="node",session="3",user="ada"} 2
 # HELP pathways_worker_memory_limit_bytes Bytes of device memory that arrays may take, of all devices of a worker; 0 where no limit is known.
@@ -255,5 +267,6 @@ pathways_worker_device_seconds_total{island="default",worker="w0"} 3
 `
 	statustest.Check(t, testutil.GatherAndCompare(c, strings.NewReader(want), "pathways_session_device_seconds_total",
 		"pathways_worker_counted_memory_bytes", "pathways_worker_device_seconds_total",
-		"pathways_worker_memory_limit_bytes"))
+		"pathways_worker_memory_limit_bytes", "pathways_num_users_waiting", "pathways_capacity_in_use",
+		"pathways_requested_capacity"))
 }
