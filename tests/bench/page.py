@@ -4,7 +4,7 @@ import textwrap
 
 
 def paragraph(text):
-    return [*textwrap.wrap(text, 120), ""]
+    return [*textwrap.wrap(text, 120, break_on_hyphens=False), ""]
 
 
 def table(heads, rows):
