@@ -191,9 +191,8 @@ func TestWhoIsAwaitedIsSaid(t *testing.T) {
 	if said.Kind != Log || !said.Event.Warn || said.Event.Text != all || b.st.Report().Waits != all {
 		t.Errorf("its event is %v, and its report says %q; want %q", said.Event, b.st.Report().Waits, all)
 	}
-	if n := b.st.Answer(&wire.Ask{Events: 9}).NewestEvent; n != 1 {
-		t.Errorf("%d events have happened, and nothing but the start has", n)
-	}
+	statustest.Equal(t, b.st.Answer(&wire.Ask{Events: 9}).NewestEvent, 1,
+		"events have happened, and nothing but the start has")
 	b.check(b.step(Event{Kind: Cut, Conn: b.client, Err: errLeft}))
 	for _, w := range b.workers {
 		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{}))
@@ -277,9 +276,7 @@ func TestOperationsGoOnWhenTheControllerStartsAgain(t *testing.T) {
 				}
 			}
 			for i, got := range b.work(b.startAgain(gangs, client)) {
-				if text := fmt.Sprint(got); text != "["+c.want[i]+"]" {
-					t.Errorf("worker %d is told %v, want [%s]", i, text, c.want[i])
-				}
+				statustest.Equal(t, fmt.Sprint(got), "["+c.want[i]+"]", "worker %d is told", i)
 			}
 			told("first", c.before)
 			for i, gang := range c.reports {
@@ -355,9 +352,8 @@ func TestRunsOfAssembledArraysGoOnWhenTheControllerStartsAgain(t *testing.T) {
 		if got := b.told(); !slices.Equal(got, []int{2}) {
 			t.Errorf("the client is told that %v have ended, want 2", got)
 		}
-		if o := b.st.sessions[1].objects[9]; (o != nil) != (second == 1) {
-			t.Errorf("with a member %d, what was assembled is %v", second, o)
-		}
+		statustest.Equal(t, b.st.sessions[1].objects[9] != nil, second == 1,
+			"with a member %d, what was assembled", second)
 	}
 }
 
@@ -372,9 +368,7 @@ func TestGraphsAreForgottenWhenTheControllerStartsAgain(t *testing.T) {
 			told += len(a.To)
 		}
 	}
-	if told != 2 {
-		t.Errorf("%d workers are told to forget the graph, want 2", told)
-	}
+	statustest.Equal(t, told, 2, "workers are told to forget the graph")
 }
 
 // A play of which workers have some nodes goes on: each worker gets what it lacks of these under the number that it has
@@ -512,9 +506,7 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 			b.say(b.client, wire.KindPut, &wire.Put{Op: 4, Object: 2, Array: floats(1), Devices: []uint32{0, 1}})
 			ran := b.say(b.client, wire.KindRun, &wire.Run{Op: 5, Program: 1, Inputs: []uint64{2}, FirstOutput: 3})
 			for i, loads := range b.loadsOf(ran) {
-				if loads != 1 {
-					t.Errorf("worker %d is to load the program %d times, want 1: it knows another one", i, loads)
-				}
+				statustest.Equal(t, loads, 1, "how often worker %d is to load the program", i)
 			}
 			if sent := b.work(b.check(ran)); len(sent[0]) != 1 || len(sent[1]) != 1 {
 				t.Errorf("a run on both devices is sent to %v", sent)

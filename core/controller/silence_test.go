@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -61,10 +60,8 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 			}
 		}
 	}
-	if err := failed.GetStatus().Err(); failed.GetNumber() != 2 || status.CodeOf(err) != status.Unavailable ||
-		!strings.Contains(err.Error(), "w1") || !strings.Contains(err.Error(), "said nothing for 4.0 s") {
-		t.Errorf("the run ended with %v", failed)
-	}
+	statustest.Equal(t, failed.GetNumber(), 2, "the operation that fails")
+	statustest.Fails(t, "the run", failed.GetStatus().Err(), status.Unavailable, "w1", "said nothing for 4.0 s")
 	for range 10 {
 		speak()
 		if got := closed(tick()); got != nil {

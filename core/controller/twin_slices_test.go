@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -91,9 +92,8 @@ func (w *twin) slicesAgree() {
 			continue
 		}
 		all := w.st.layout.Slices(s.id)
-		if len(all) != len(c.slices.has) {
-			w.t.Fatalf("session %d has slices %v, and the controller knows %d", s.id, c.slices.has, len(all))
-		}
+		statustest.MustEqual(w.t, len(all), len(c.slices.has),
+			"session %d has slices %v, and the controller knows", s.id, c.slices.has)
 		for _, slice := range all {
 			if got := c.slices.has[slice.Number]; !slices.Equal(got, numbersOf(slice.Devices)) ||
 				c.slices.alone[slice.Number] != slice.Want.Exclusive {

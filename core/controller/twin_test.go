@@ -310,9 +310,7 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 		}
 		delete(c.waiting, m.Program)
 		if m.Status.Err() == nil {
-			if !slices.Equal(m.Info.Devices, rows) {
-				w.t.Fatalf("program %d is for devices %v, want %v", m.Program, m.Info.Devices, rows)
-			}
+			statustest.MustEqualSlices(w.t, m.Info.Devices, rows, "program %d is for devices", m.Program)
 			c.programs[m.Program], c.rows[m.Program] = rows, rows
 		}
 	}

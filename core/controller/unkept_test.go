@@ -139,9 +139,7 @@ func TestProgramsGoThatTheirClientHasForgottenBeforeAStart(t *testing.T) {
 		b.check(b.say(w, wire.KindRejoin, &wire.Rejoin{Holdings: []*wire.Holding{{Session: 1,
 			Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}}}}))
 	}
-	if n := b.st.sessions[1].underWay; n != 1 {
-		t.Fatalf("%d runs are under way, want that of the program", n)
-	}
+	statustest.MustEqual(t, b.st.sessions[1].underWay, 1, "runs are under way")
 	statustest.EqualSlices(t, b.unkept(), []string{programKey(1, 1)}, "these stay")
 	if got := b.removed(wire.KindSettled, &wire.Settled{Next: 3}); !slices.Equal(got, []string{tablePrograms}) {
 		t.Errorf("then facts of %q are removed, want that of the program", got)

@@ -268,9 +268,8 @@ func twinProperty(t *rapid.T) {
 			statustest.MustEqual(t, l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0,
 				"%+v and %d fit", specs, temp)
 			want := w.blocked(specs, temp, true)
-			if got := l.Blocked(specs, temp, nil); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
-				t.Fatalf("%+v and %d have no room on %v, want %v", specs, temp, got, want)
-			}
+			statustest.MustEqualSlices(t, slices.Sorted(slices.Values(l.Blocked(specs, temp, nil))), want,
+				"%+v and %d have no room on", specs, temp)
 			statustest.MustEqual(t, l.WillFit(specs, temp), len(want) == 0, "%+v and %d will fit", specs, temp)
 			statustest.MustEqual(t, l.Possible(specs, temp), w.possible(specs, temp),
 				"%+v and %d are possible", specs, temp)

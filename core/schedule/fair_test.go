@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/openpathways/pathways/core/status/statustest"
 )
 
 // bench is devices in simulated time. Each takes the gangs that it is given in the order of their places, a gang begins
@@ -509,9 +511,7 @@ func TestFairPlacesTheNextGangShortlyBeforeALongOneEnds(t *testing.T) {
 			step(Event{Kind: Submit, Gang: Gang{ID: id + 1, Session: 1, Devices: Devices(0), Cost: c.cost}})
 		}
 		before := len(started)
-		if s.Due() != c.due {
-			t.Errorf("%d placed gangs of %d: the next is due at %d, expected %d", before, c.cost, s.Due(), c.due)
-		}
+		statustest.Equal(t, s.Due(), c.due, "%d placed gangs of %d: the next is due at", before, c.cost)
 		if c.due == 0 {
 			continue
 		}

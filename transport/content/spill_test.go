@@ -70,12 +70,10 @@ func TestSpilledBytesAreTheSame(t *testing.T) {
 func TestSpillIntoNoFolder(t *testing.T) {
 	m := statustest.Value(content.Read(bytes.NewReader([]byte("program")), 7)).OK(t)
 	defer m.Release()
-	if err := m.Spill("/nothing/there"); status.CodeOf(err) != status.NotFound || string(m.Data) != "program" {
-		t.Errorf("%v, and %q", err, m.Data)
-	}
+	statustest.Fails(t, "a folder that is not there", m.Spill("/nothing/there"), status.NotFound)
+	statustest.Equal(t, string(m.Data), "program", "what it holds")
 	if _, err := os.Stat("/dev/shm"); err == nil {
-		if err := m.Spill("/dev/shm"); status.CodeOf(err) != status.Unimplemented || string(m.Data) != "program" {
-			t.Errorf("%v, and %q", err, m.Data)
-		}
+		statustest.Fails(t, "memory", m.Spill("/dev/shm"), status.Unimplemented)
+		statustest.Equal(t, string(m.Data), "program", "what it holds")
 	}
 }

@@ -127,10 +127,7 @@ func TestReadCostOfNoProgram(t *testing.T) {
 		"calls in a circle":   {module(computation(1, 2, call(2, 3)), computation(3, 2, call(2, 1))), "deep"},
 		"cut":                 {module(computation(1, 2, instruction(2, "iota")))[:9], "protobuf"},
 	} {
-		if cost, err := ReadCost("hlo", c.code); status.CodeOf(err) != status.InvalidArgument ||
-			!strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, %v", name, cost, err)
-		}
+		statustest.Fails(t, name, statustest.Of(ReadCost("hlo", c.code)), status.InvalidArgument, c.want)
 	}
 	// A doubling at each of many levels is counted once a level.
 	levels := [][]byte{computation(1, 2, call(2, 2), call(3, 2))}

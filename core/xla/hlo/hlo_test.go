@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/protowalk"
 )
 
@@ -82,9 +83,7 @@ func TestReadSignature(t *testing.T) {
 		"config only":      {"hlo_with_config", protowalk.AppendBytes(nil, 2, good)},
 		"module not bytes": {"hlo_with_config", protowalk.AppendInt(nil, withConfigModule, 1)},
 	} {
-		if s, err := ReadSignature(c.format, c.code); status.CodeOf(err) != status.InvalidArgument {
-			t.Errorf("%s: %+v, %v", name, s, err)
-		}
+		statustest.Fails(t, name, statustest.Of(ReadSignature(c.format, c.code)), status.InvalidArgument)
 	}
 }
 
