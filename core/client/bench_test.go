@@ -42,8 +42,7 @@ func BenchmarkRun(b *testing.B) {
 						done.Ok[i] = op - uint64(i)
 					}
 					payload, _ = proto.MarshalOptions{}.MarshalAppend(payload[:0], done)
-					m := new(wire.Completed)
-					statustest.OK(b, proto.Unmarshal(payload, m))
+					m := decode[wire.Completed](b, payload)
 					if batch = r.completed(m, batch[:0]); len(batch) != 64 {
 						b.Fatalf("%d operations ended, want 64", len(batch))
 					}

@@ -52,12 +52,10 @@ func (n *near) sent() (all []string) {
 	for _, m := range n.far.sent {
 		switch m.kind {
 		case wire.KindPut:
-			put := new(wire.Put)
-			statustest.OK(n.t, proto.Unmarshal(m.payload, put))
+			put := decode[wire.Put](n.t, m.payload)
 			all = append(all, fmt.Sprintf("put %d of object %d to %v", put.Op, put.Object, put.Devices))
 		case wire.KindFree:
-			free := new(wire.Free)
-			statustest.OK(n.t, proto.Unmarshal(m.payload, free))
+			free := decode[wire.Free](n.t, m.payload)
 			text := fmt.Sprintf("free %v", free.Objects)
 			for _, m := range free.Rows {
 				text += fmt.Sprintf(" %v of %d", m.Devices, m.Object)
@@ -223,8 +221,7 @@ func TestShortRowsAreLaid(t *testing.T) {
 							written(nil)
 						}}))
 				}
-				got := new(wire.Put)
-				statustest.OK(t, proto.Unmarshal(n.came(wire.KindPut)[0], got))
+				got := decode[wire.Put](t, n.came(wire.KindPut)[0])
 				if !proto.Equal(got.Laid, c.want) {
 					t.Errorf("the rows lie at %v, want %v", got.Laid, c.want)
 				}

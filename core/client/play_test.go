@@ -84,8 +84,7 @@ func TestPlayParts(t *testing.T) {
 	n.frees(2)
 	var got []string
 	for _, payload := range n.came(wire.KindPlay) {
-		m := new(wire.Play)
-		statustest.OK(t, proto.Unmarshal(payload, m))
+		m := decode[wire.Play](t, payload)
 		got = append(got, fmt.Sprint(m.Op, m.Graph, m.Nodes, m.First, m.Inputs))
 	}
 	want := []string{"1 1 4096 101 [9]", "4097 2 4096 4197 [4196]", "8193 3 100 8293 [8292]"}

@@ -2,20 +2,17 @@ package client
 
 import (
 	"context"
-	"reflect"
-	"strings"
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/observe"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 	"github.com/openpathways/pathways/transport"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // profiles is a session of two workers, whose connection is the test's.
@@ -35,8 +32,7 @@ func profiles(t *testing.T) *near {
 func (n *near) answer(worker uint64, bytes int64) {
 	synctest.Wait()
 	asked := n.came(wire.KindProfile)
-	m := new(wire.Profile)
-	statustest.OK(n.t, proto.Unmarshal(asked[len(asked)-1], m))
+	m := decode[wire.Profile](n.t, asked[len(asked)-1])
 	n.says(wire.KindProfiled, &wire.Profiled{
 		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().UnixNano(), Bytes: bytes})
 	synctest.Wait()

@@ -45,8 +45,7 @@ func (n *near) retold() (all []message) {
 	before := len(n.came(wire.KindRejoin))
 	n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
 	synctest.Wait()
-	m := new(wire.Rejoin)
-	statustest.OK(n.t, proto.Unmarshal(n.came(wire.KindRejoin)[before], m))
+	m := decode[wire.Rejoin](n.t, n.came(wire.KindRejoin)[before])
 	for frames := m.Frames; len(frames) > 0; {
 		kind, payload, rest, err := wire.NextFrame(frames)
 		statustest.OK(n.t, err)
@@ -159,8 +158,7 @@ func TestRejoinWithALongMessage(t *testing.T) {
 		synctest.Wait()
 		runs := 0
 		for _, payload := range n.came(wire.KindRejoin) {
-			m := new(wire.Rejoin)
-			statustest.OK(t, proto.Unmarshal(payload, m))
+			m := decode[wire.Rejoin](t, payload)
 			if len(payload) > wire.MaxFrame || m.More != (runs < 1) {
 				t.Errorf("a message of %d bytes says that another one follows: %v", len(payload), m.More)
 			}

@@ -303,8 +303,7 @@ func TestFreesGoWithTheNextSubmission(t *testing.T) {
 func (n *near) freed() (ids []uint64) {
 	n.t.Helper()
 	for _, payload := range n.came(wire.KindFree) {
-		m := new(wire.Free)
-		statustest.OK(n.t, proto.Unmarshal(payload, m))
+		m := decode[wire.Free](n.t, payload)
 		ids = append(ids, m.Objects...)
 	}
 	return ids
@@ -398,4 +397,15 @@ func TestCompileSlowly(t *testing.T) {
 	if len(said) > 0 {
 		t.Errorf("who gave up hears of %q", <-said)
 	}
+}
+
+// decode reads a message.
+func decode[M any, P interface {
+	*M
+	proto.Message
+}](t statustest.T, payload []byte) P {
+	m := P(new(M))
+	t.Helper()
+	statustest.OK(t, proto.Unmarshal(payload, m))
+	return m
 }

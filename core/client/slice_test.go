@@ -19,8 +19,7 @@ import (
 // request waits until so many requests for slices came, and returns the last.
 func (n *near) request(many int) *wire.SliceRequest {
 	n.t.Helper()
-	m := new(wire.SliceRequest)
-	statustest.OK(n.t, proto.Unmarshal(n.comes(wire.KindSliceRequest, many)[many-1], m))
+	m := decode[wire.SliceRequest](n.t, n.comes(wire.KindSliceRequest, many)[many-1])
 	return m
 }
 

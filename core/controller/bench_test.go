@@ -133,8 +133,7 @@ func (b *bed) compile(program uint64, devices int) (op uint64) {
 	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
 		Code: fmt.Append(nil, program), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
-			m := new(wire.Compile)
-			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
+			m := decode[wire.Compile](b.t, sent(a))
 			op = m.Op
 		}
 	}

@@ -133,8 +133,7 @@ func (b *bed) work(actions []Action) (of [2][]string) {
 				add(a, fmt.Sprintf("%d: node %d", m.Gang+i, uint64(m.From)+i))
 			}
 		case a.Wire == wire.KindAbort:
-			m := new(wire.Abort)
-			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
+			m := decode[wire.Abort](b.t, sent(a))
 			add(a, fmt.Sprintf("%d ends", m.Gang))
 		}
 	}

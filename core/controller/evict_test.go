@@ -2,13 +2,10 @@ package controller
 
 import (
 	"fmt"
-	"testing"
-
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"testing"
 )
 
 // A worker that says it restarts is lost for the reason that it says: what other
@@ -23,8 +20,7 @@ func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 	failed := map[uint64]error{}
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := new(wire.Completed)
-			statustest.OK(t, proto.Unmarshal(a.Payload, m))
+			m := decode[wire.Completed](t, a.Payload)
 			for _, f := range m.Failed {
 				failed[f.Number] = f.Status.Err()
 			}

@@ -2,14 +2,11 @@ package controller
 
 import (
 	"fmt"
-	"testing"
-
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"testing"
 )
 
 // peersIn writes which connections are told of which processes, a line a message.
@@ -19,8 +16,7 @@ func peersIn(t *testing.T, actions []Action) (lines []string) {
 		if a.Kind != Send || a.Wire != wire.KindPeers {
 			continue
 		}
-		m := new(wire.Peers)
-		statustest.OK(t, proto.Unmarshal(a.Payload, m))
+		m := decode[wire.Peers](t, a.Payload)
 		line := fmt.Sprint(a.To)
 		for _, p := range m.Come {
 			line += fmt.Sprintf(" +%d", p.Number)

@@ -1,13 +1,9 @@
 package controller
 
 import (
+	"github.com/openpathways/pathways/core/wire"
 	"slices"
 	"testing"
-
-	"google.golang.org/protobuf/proto"
-
-	"github.com/openpathways/pathways/core/status/statustest"
-	"github.com/openpathways/pathways/core/wire"
 )
 
 // A controller ends when it has chosen other devices for a slice, and the slice's client has not heard of them: this
@@ -27,8 +23,7 @@ func TestClientHearsWhichDevicesItsSliceHasWhenTheControllerStartsAgain(t *testi
 	for _, w := range b.workers {
 		for _, a := range b.check(b.step(Event{Kind: Lost, Conn: w, Err: errLeft})) {
 			if a.Kind == Send && a.Wire == wire.KindSliceAnswer {
-				m := new(wire.SliceAnswer)
-				statustest.OK(t, proto.Unmarshal(sent(a), m))
+				m := decode[wire.SliceAnswer](t, sent(a))
 				answers = append(answers, m)
 			}
 		}

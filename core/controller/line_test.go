@@ -61,8 +61,7 @@ func (l *lined) install(rows []uint32) {
 	for _, a := range slices.Clone(l.b.say(l.b.client, wire.KindCompile, &wire.Compile{Op: n, Program: n, Format: "sim",
 		Code: fmt.Append(nil, n), Options: sim.CompileOptions(ids)})) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
-			m := new(wire.Compile)
-			statustest.OK(l.t, proto.Unmarshal(sent(a), m))
+			m := decode[wire.Compile](l.t, sent(a))
 			l.b.say(a.To[0], wire.KindCompiled, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{Name: fmt.Sprint("p", n),
 				Outputs: []*wire.Array{scalar}}, Loadable: &wire.Loadable{Serialized: []byte("x")}})
 		}

@@ -33,8 +33,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 				report = new(wire.Report)
 				statustest.OK(t, proto.Unmarshal(sent(a), report))
 			case a.Wire == wire.KindGoodbye:
-				bye := new(wire.Goodbye)
-				statustest.OK(t, proto.Unmarshal(a.Payload, bye))
+				bye := decode[wire.Goodbye](t, a.Payload)
 				err = bye.Status.Err()
 			}
 		}

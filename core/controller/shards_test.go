@@ -21,8 +21,7 @@ func (b *bed) free(m *wire.Free) map[uint64][][]byte {
 		if a.Kind != Send || a.Wire != wire.KindDispatch {
 			continue
 		}
-		m := new(wire.Dispatch)
-		statustest.OK(b.t, proto.Unmarshal(a.Payload, m))
+		m := decode[wire.Dispatch](b.t, a.Payload)
 		if wire.Kind(m.Kind) == wire.KindFree {
 			for _, to := range a.To {
 				by[to] = append(by[to], m.Operation)

@@ -1,13 +1,10 @@
 package controller
 
 import (
-	"testing"
-
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"testing"
 )
 
 // A worker that hangs, with its connection alive, is lost in bounded time, and so
@@ -53,8 +50,7 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 	var failed *wire.Failure
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := new(wire.Completed)
-			statustest.OK(t, proto.Unmarshal(a.Payload, m))
+			m := decode[wire.Completed](t, a.Payload)
 			if len(m.Failed) == 1 {
 				failed = m.Failed[0]
 			}

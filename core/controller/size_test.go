@@ -26,8 +26,7 @@ func (b *bed) ends(actions []Action) map[uint64]error {
 			b.t.Errorf("a message of kind %d has %d bytes", a.Wire, len(a.Payload))
 		}
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := new(wire.Completed)
-			statustest.OK(b.t, proto.Unmarshal(a.Payload, m))
+			m := decode[wire.Completed](b.t, a.Payload)
 			for _, op := range m.Ok {
 				ended[op] = nil
 			}
@@ -200,8 +199,7 @@ func TestCompiledProgramThatFillsAFrame(t *testing.T) {
 		if a.Kind != Send || a.Wire != wire.KindCompiled {
 			continue
 		}
-		m := new(wire.Compiled)
-		statustest.OK(t, proto.Unmarshal(a.Payload, m))
+		m := decode[wire.Compiled](t, a.Payload)
 		err := m.Status.Err()
 		statustest.Fails(t, "the client", err, status.ResourceExhausted, "worker w0")
 		return

@@ -369,8 +369,7 @@ func (w *slicing) hear(conn uint64, c *slicer, a Action) {
 		_ = proto.Unmarshal(a.Payload, m)
 		w.t.Fatalf("client %d was sent away: %v", conn, m)
 	case a.Kind == Send && a.Wire == wire.KindSliceAnswer:
-		m := new(wire.SliceAnswer)
-		statustest.OK(w.t, proto.Unmarshal(a.Payload, m))
+		m := decode[wire.SliceAnswer](w.t, a.Payload)
 		w.answered(c, m)
 	}
 }

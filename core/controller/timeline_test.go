@@ -1,12 +1,8 @@
 package controller
 
 import (
-	"testing"
-
-	"google.golang.org/protobuf/proto"
-
-	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"testing"
 )
 
 // look looks at what devices do, and returns what workers are told to tell, by connection.
@@ -15,8 +11,7 @@ func (b *bed) look(l *wire.Look) (t *wire.Timeline, watches map[uint64]*wire.Wat
 	watches = map[uint64]*wire.Watch{}
 	for _, a := range b.step(Event{Kind: Look, Rows: rows}) {
 		if a.Kind == Send && a.Wire == wire.KindWatch {
-			m := new(wire.Watch)
-			statustest.OK(b.t, proto.Unmarshal(sent(a), m))
+			m := decode[wire.Watch](b.t, sent(a))
 			watches[a.To[0]] = m
 		}
 	}

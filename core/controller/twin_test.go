@@ -212,8 +212,7 @@ func (w *twin) devicesOf(m *wire.Dispatch, op uint64) []uint32 {
 	switch {
 	case c == nil:
 	case wire.Kind(m.Kind) == wire.KindRun:
-		run := new(wire.Run)
-		statustest.OK(w.t, proto.Unmarshal(m.Operation, run))
+		run := decode[wire.Run](w.t, m.Operation)
 		if run.Only > 0 {
 			return []uint32{run.Only - 1}
 		}

@@ -89,8 +89,7 @@ func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 		}
 		worker.last = m.Gang
 		if wire.Kind(m.Kind) == wire.KindRun {
-			run := new(wire.Run)
-			statustest.OK(w.t, proto.Unmarshal(m.Operation, run))
+			run := decode[wire.Run](w.t, m.Operation)
 			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
 			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
 				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
@@ -101,20 +100,17 @@ func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 		}
 		switch kind {
 		case wire.KindFree:
-			free := new(wire.Free)
-			statustest.OK(w.t, proto.Unmarshal(m.Operation, free))
+			free := decode[wire.Free](w.t, m.Operation)
 			worker.frees(m.Session, free.Objects)
 		case wire.KindRun:
 			run := new(wire.Run)
 			statustest.OK(w.t, run.Parse(m.Operation))
 			worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
 		case wire.KindPut:
-			put := new(wire.Put)
-			statustest.OK(w.t, proto.Unmarshal(m.Operation, put))
+			put := decode[wire.Put](w.t, m.Operation)
 			worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
 		case wire.KindTransfer:
-			t := new(wire.Transfer)
-			statustest.OK(w.t, proto.Unmarshal(m.Operation, t))
+			t := decode[wire.Transfer](w.t, m.Operation)
 			worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
 		case wire.KindFetch:
 			worker.begins(w, m.Gang, m.Session, op.Op, nil)
@@ -285,8 +281,7 @@ func madeOn(moves []*wire.Move) (on []uint32) {
 
 // takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
 func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
-	m := new(wire.Assemble)
-	statustest.OK(w.t, proto.Unmarshal(d.Operation, m))
+	m := decode[wire.Assemble](w.t, d.Operation)
 	rows := 0
 	for _, p := range m.Pieces {
 		rows += int(p.Rows)
