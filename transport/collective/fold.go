@@ -2,6 +2,7 @@ package collective
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -14,13 +15,28 @@ type kernel struct {
 	size    int64                // bytes an element
 	neutral func(acc []byte)     // fills acc with what every fold begins with
 	fold    func(acc, in []byte) // acc[i] = acc[i] op in[i], for all elements of acc; in flushed
+	// all is fold of one input after the other.
+	all func(acc []byte, ins [][]byte)
 }
+
+// Three inputs and more are summed at once, so that acc is read and written once: that takes half of the time with
+// eight. Two are faster one after the other. More than inputsMost would be more runs of memory than the processor reads
+// ahead in.
+const (
+	inputsLeast = 3
+	inputsMost  = 8
+)
 
 // kernelOf finds the kernel of a reduction, with vectors where the processor has them.
 //
 // Errors: UNIMPLEMENTED.
 func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 	k, err := plainKernel(t, r)
+	k.all = func(acc []byte, ins [][]byte) {
+		for _, in := range ins {
+			k.fold(acc, in)
+		}
+	}
 	vectors := vectorsOf(t, r)
 	if err != nil || vectors == nil {
 		return k, err
@@ -32,6 +48,22 @@ func kernelOf(t shape.DType, r spmd.Reduction) (kernel, error) {
 			vectors(unsafe.SliceData(acc), unsafe.SliceData(in), n)
 		}
 		plain(acc[n:], in[n:])
+	}
+	if sums := sumsOf(t, r); sums != nil {
+		single := k.all
+		k.all = func(acc []byte, ins [][]byte) {
+			n := len(acc) / stride * stride
+			if len(ins) < inputsLeast || n == 0 {
+				single(acc, ins)
+				return
+			}
+			for some := range slices.Chunk(ins, inputsMost) {
+				sums(unsafe.SliceData(acc), unsafe.SliceData(some), len(some), n)
+				for _, in := range some {
+					plain(acc[n:], in[n:])
+				}
+			}
+		}
 	}
 	return k, nil
 }

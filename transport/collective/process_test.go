@@ -109,7 +109,7 @@ func member(s string) error {
 	defer e.Close()
 	spec := j.spec()
 	e.Begin(Gang{ID: 1, Launch: 1, Ranks: blocked(j.processes, j.processes)})
-	in, out := aligned(spec.Operands[0].Bytes()), aligned(spec.Results[0].Bytes())
+	in, out := inHugePages(spec.Operands[0].Bytes()), inHugePages(spec.Results[0].Bytes())
 	var wg sync.WaitGroup
 	wg.Add(1)
 	var begin, end time.Time
@@ -143,6 +143,17 @@ func member(s string) error {
 	wg.Wait()
 	fmt.Println(end.Sub(begin).Nanoseconds(), (used[1] - used[0]).Nanoseconds())
 	return failed
+}
+
+// inHugePages returns zeroed memory as that of arrays is on a worker. It stays until the process ends.
+func inHugePages(n int64) []byte {
+	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return aligned(n)
+	}
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a hint
+	clear(b)                                // or what is read of it would be one page of zeros
+	return b
 }
 
 // processor returns the processor time that this process has used.

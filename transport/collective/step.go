@@ -95,18 +95,19 @@ type term struct {
 // foldRun folds the i-th run of all terms, from a place in it on, into acc: onto the first term if on is set, which is
 // a value that was folded before. It is called by flushed.
 func foldRun(k kernel, acc []byte, ins []term, on bool, i, from int64) {
+	blocks := make([][]byte, len(ins))
 	for at := int64(0); at < int64(len(acc)); at += foldBlock {
 		a := acc[at:min(at+foldBlock, int64(len(acc)))]
-		if !on {
-			k.neutral(a)
-		}
 		for n, t := range ins {
 			off := t.reg.off + i*t.reg.stride + from + at
-			if in := t.data[off : off+int64(len(a))]; on && n == 0 {
-				copy(a, in)
-			} else {
-				k.fold(a, in)
-			}
+			blocks[n] = t.data[off : off+int64(len(a))]
+		}
+		if on {
+			copy(a, blocks[0])
+			k.all(a, blocks[1:])
+		} else {
+			k.neutral(a)
+			k.all(a, blocks)
 		}
 	}
 }

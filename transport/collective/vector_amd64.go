@@ -94,7 +94,48 @@ func minF64AVX(acc, in *byte, n int)
 //go:noescape
 func maxF64AVX(acc, in *byte, n int)
 
+//go:noescape
+func sumI8AVX(acc *byte, ins *[]byte, count, n int)
+
+//go:noescape
+func sumI16AVX(acc *byte, ins *[]byte, count, n int)
+
+//go:noescape
+func sumI32AVX(acc *byte, ins *[]byte, count, n int)
+
+//go:noescape
+func sumI64AVX(acc *byte, ins *[]byte, count, n int)
+
+//go:noescape
+func sumF32AVX(acc *byte, ins *[]byte, count, n int)
+
+//go:noescape
+func sumF64AVX(acc *byte, ins *[]byte, count, n int)
+
 var hasVectors = cpu.X86.HasAVX2
+
+// sumsOf returns the sum of several inputs of a type by vectors; nil where there is none. It takes n bytes of each, a
+// multiple of stride and not 0.
+func sumsOf(t shape.DType, r spmd.Reduction) func(acc *byte, ins *[]byte, count, n int) {
+	if !hasVectors || r != spmd.Sum {
+		return nil
+	}
+	switch t {
+	case shape.S8, shape.U8:
+		return sumI8AVX
+	case shape.S16, shape.U16:
+		return sumI16AVX
+	case shape.S32, shape.U32:
+		return sumI32AVX
+	case shape.S64, shape.U64:
+		return sumI64AVX
+	case shape.F32:
+		return sumF32AVX
+	case shape.F64:
+		return sumF64AVX
+	}
+	return nil
+}
 
 // vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil where there is none.
 func vectorsOf(t shape.DType, r spmd.Reduction) func(acc, in *byte, n int) {

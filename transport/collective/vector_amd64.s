@@ -84,3 +84,46 @@ PICK(·minF32AVX, VPSLLD, $31, VCMPPS, VADDPS, VBLENDVPS, Y0, Y1)
 PICK(·maxF32AVX, VPSLLD, $31, VCMPPS, VADDPS, VBLENDVPS, Y1, Y0)
 PICK(·minF64AVX, VPSLLQ, $63, VCMPPD, VADDPD, VBLENDVPD, Y0, Y1)
 PICK(·maxF64AVX, VPSLLQ, $63, VCMPPD, VADDPD, VBLENDVPD, Y1, Y0)
+
+// SUM adds count inputs, one at least, to acc: 128 bytes of all of them before the next 128, so that acc is read and
+// written once. ins is the first of count slices, of which only where they begin is used; n is a multiple of 128, not 0.
+#define SUM(name, op) \
+TEXT name(SB), NOSPLIT, $0-32 \
+	MOVQ acc+0(FP), DI \
+	MOVQ ins+8(FP), BX \
+	MOVQ count+16(FP), R8 \
+	MOVQ n+24(FP), CX \
+	LEAQ (R8)(R8*2), R8 \
+	LEAQ (BX)(R8*8), R8 \
+	XORQ DX, DX \
+next: \
+	VMOVUPS (DI)(DX*1), Y0 \
+	VMOVUPS 32(DI)(DX*1), Y1 \
+	VMOVUPS 64(DI)(DX*1), Y2 \
+	VMOVUPS 96(DI)(DX*1), Y3 \
+	MOVQ BX, R9 \
+input: \
+	MOVQ (R9), SI \
+	op (SI)(DX*1), Y0, Y0 \
+	op 32(SI)(DX*1), Y1, Y1 \
+	op 64(SI)(DX*1), Y2, Y2 \
+	op 96(SI)(DX*1), Y3, Y3 \
+	ADDQ $24, R9 \
+	CMPQ R9, R8 \
+	JNE  input \
+	VMOVUPS Y0, (DI)(DX*1) \
+	VMOVUPS Y1, 32(DI)(DX*1) \
+	VMOVUPS Y2, 64(DI)(DX*1) \
+	VMOVUPS Y3, 96(DI)(DX*1) \
+	ADDQ $128, DX \
+	CMPQ DX, CX \
+	JLT  next \
+	VZEROUPPER \
+	RET
+
+SUM(·sumI8AVX, VPADDB)
+SUM(·sumI16AVX, VPADDW)
+SUM(·sumI32AVX, VPADDD)
+SUM(·sumI64AVX, VPADDQ)
+SUM(·sumF32AVX, VADDPS)
+SUM(·sumF64AVX, VADDPD)

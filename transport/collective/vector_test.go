@@ -32,7 +32,8 @@ func sameFold(t *rapid.T, dtype shape.DType, plain, vectors kernel) {
 	size := int(plain.size)
 	n := rapid.IntRange(0, 500).Draw(t, "elements")
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-	in, acc := aligned(int64(n*size)), aligned(int64(n*size))
+	acc := aligned(int64(n * size))
+	ins := make([][]byte, rapid.IntRange(1, 2*inputsMost+1).Draw(t, "inputs"))
 	drawn := func(b []byte) {
 		for i := range b {
 			b[i] = byte(rng.Uint32())
@@ -56,16 +57,21 @@ func sameFold(t *rapid.T, dtype shape.DType, plain, vectors kernel) {
 			case 3: // of the smallest exponent
 				element[size-1], element[size-2] = byte(rng.Uint32()&0x80), 0
 			case 4: // that of the other
-				copy(element, in[i*size:])
+				copy(element, ins[0][i*size:])
 			}
 		}
 	}
-	drawn(in)
+	for i := range ins {
+		ins[i] = aligned(int64(n * size))
+		drawn(ins[i])
+	}
 	drawn(acc)
 	want := bytes.Clone(acc)
 	flushed(func() {
-		plain.fold(want, in)
-		vectors.fold(acc, in)
+		for _, in := range ins {
+			plain.fold(want, in)
+		}
+		vectors.all(acc, ins)
 	})
 	if !bytes.Equal(acc, want) {
 		t.Fatalf("got %x, want %x", acc, want)
