@@ -186,17 +186,6 @@ def draw7(heads, rows, path):
         doubling(axes, stages)
 
 
-def draw_pipeline(heads, rows, path):
-    """Tokens a second by the number of devices."""
-    devices = [int(row[0]) for row in rows]
-    ours, spmd = (column_of(heads, rows, f"{side}, tokens/s") for side in ("pipeline", "SPMD"))
-    with lines_over(devices, [(ours, "-", "pipeline", OURS), (spmd, "-", "SPMD", GREY)], path, width=0.92) as axes:
-        axes.set_ylim(0, 1.1 * max(ours[-1], spmd[-1]))
-        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        plain(axes, "devices", "tokens a second (higher is better)")
-        doubling(axes, devices)
-
-
 def draw8(heads, rows, path):
     """Computations a second by the number of clients, a panel for each length of a computation."""
     counts = [int(head) for head in heads[1:]]
@@ -264,7 +253,6 @@ DRAWN = {
     "Figure 7": draw7,
     "Figure 8": draw8,
     "Figure 12": draw12,
-    "Pipeline": draw_pipeline,
 }
 
 
