@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -369,7 +370,11 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 			batch = r.ended(p, nil, batch)
 		}
 	}
-	fail := map[uint64]error{}
+	type failure struct {
+		op  uint64
+		err error
+	}
+	var fail []failure
 	for _, f := range m.Failed {
 		if p, ok := r.take(f.Number); ok {
 			err := f.Status.Err()
@@ -378,7 +383,7 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 			}
 			batch = r.ended(p, err, batch)
 			if p.hasBytes() {
-				fail[f.Number] = err
+				fail = append(fail, failure{f.Number, err})
 			}
 		}
 	}
@@ -388,8 +393,8 @@ func (r *remote) completed(m *wire.Completed, batch []Ended) []Ended {
 	}
 	r.room.Broadcast()
 	r.mu.Unlock()
-	for op, err := range fail {
-		r.exchange.Fail(r.space, op, err)
+	for _, f := range fail {
+		r.exchange.Fail(r.space, f.op, f.err)
 	}
 	return batch
 }
@@ -445,28 +450,29 @@ func (r *remote) lose(err error) {
 	ended := !r.closing
 	var batch []Ended
 	var fail []uint64
-	for op, p := range r.pending {
+	for _, op := range slices.Sorted(maps.Keys(r.pending)) {
+		p := r.pending[op]
 		batch = r.ended(p, err, batch)
 		if p.hasBytes() {
 			fail = append(fail, op)
 		}
 	}
 	clear(r.pending)
-	for op, c := range r.compiles {
-		delete(r.compiles, op)
-		close(c.answer)
+	for _, op := range slices.Sorted(maps.Keys(r.compiles)) {
+		close(r.compiles[op].answer)
 	}
+	clear(r.compiles)
 	clear(r.texts)
-	for number, a := range r.asked {
-		delete(r.asked, number)
-		a.request.End(nil, err)
+	for _, number := range slices.Sorted(maps.Keys(r.asked)) {
+		r.asked[number].request.End(nil, err)
 	}
-	for slice, list := range r.remapping {
-		delete(r.remapping, slice)
-		for _, q := range list {
+	clear(r.asked)
+	for _, slice := range slices.Sorted(maps.Keys(r.remapping)) {
+		for _, q := range r.remapping[slice] {
 			close(q.answer)
 		}
 	}
+	clear(r.remapping)
 	if r.round != nil {
 		r.round.end()
 	}

@@ -82,7 +82,7 @@ func (r *remote) settles(ended int) {
 		return
 	}
 	k.ends = 0
-	m := &wire.Settled{Next: r.op + 1, Pending: slices.Collect(maps.Keys(r.pending))}
+	m := &wire.Settled{Next: r.op + 1, Pending: slices.Sorted(maps.Keys(r.pending))}
 	r.running.Go(func() {
 		if payload, err := proto.Marshal(m); err == nil {
 			_ = r.conn.Send(wire.KindSettled, payload) // if it fails, the reader gets the error too
@@ -124,7 +124,7 @@ func (r *remote) rejoin() error {
 	r.retellOperations(a)
 	r.retellProfiles(a)
 	r.retellSlices(a)
-	giving := slices.Collect(maps.Keys(r.giving))
+	giving := slices.Sorted(maps.Keys(r.giving))
 	r.mu.Unlock()
 	if err := r.sendRejoin(append(a.frames, r.kept.frees...), a.last); err != nil {
 		return err
@@ -226,12 +226,13 @@ func (r *remote) retellSlices(a *retold) {
 	for _, number := range slices.Sorted(maps.Keys(r.asked)) {
 		a.say(wire.KindSliceRequest, r.asked[number].again())
 	}
-	for slice, list := range r.remapping {
-		for range list {
+	for _, slice := range slices.Sorted(maps.Keys(r.remapping)) {
+		for range r.remapping[slice] {
 			a.say(wire.KindSliceRequest, &wire.SliceRequest{Slice: slice})
 		}
 	}
-	a.last.Slices = slices.AppendSeq(slices.Collect(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
+	a.last.Slices = slices.AppendSeq(slices.Sorted(maps.Keys(r.asked)), maps.Keys(r.slicesOf))
+	slices.Sort(a.last.Slices)
 }
 
 var errRowLost = status.New(status.Unavailable, "the worker that it was sent to is gone")

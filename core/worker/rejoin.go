@@ -112,6 +112,9 @@ func (w *Worker) rejoin() error {
 		h := of(key.session)
 		h.Programs = append(h.Programs, key.program)
 	}
+	for _, h := range holdings {
+		slices.Sort(h.Programs)
+	}
 	r := &w.report
 	r.mu.Lock()
 	for r.sending { // what is sent does not count: the controller does not listen yet
@@ -171,11 +174,11 @@ func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) heldGangs {
 	under := heldGangs{}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for id, g := range w.gangs {
-		held := &wire.HeldGang{Gang: id, Op: g.op}
+	for _, g := range w.under(func(*gang) bool { return true }) {
+		held := &wire.HeldGang{Gang: g.ID, Op: g.op}
 		h := of(g.Session)
 		h.Gangs = append(h.Gangs, held)
-		under[id] = held
+		under[g.ID] = held
 	}
 	return under
 }
@@ -252,13 +255,13 @@ func (w *Worker) sendRejoin(holdings map[uint32]*wire.Holding) error {
 func (w *Worker) endStart() {
 	why := status.New(status.Unavailable, "the controller has started again")
 	w.mu.Lock()
-	for _, giveUp := range w.giveUp {
-		giveUp(why)
+	for _, op := range slices.Sorted(maps.Keys(w.giveUp)) {
+		w.giveUp[op](why)
 	}
 	w.mu.Unlock()
 	a := &w.artifacts
 	a.mu.Lock()
-	giving, ended := slices.Collect(maps.Keys(a.giving)), a.ended
+	giving, ended := slices.Sorted(maps.Keys(a.giving)), a.ended
 	a.start, a.ended = context.WithCancelCause(w.ctx)
 	a.mu.Unlock()
 	ended(why)
@@ -271,8 +274,8 @@ func (w *Worker) endStart() {
 func (w *Worker) askAgain() {
 	w.mu.Lock()
 	var calls [][]byte
-	for _, c := range w.calls {
-		calls = append(calls, c.message)
+	for _, id := range slices.Sorted(maps.Keys(w.calls)) {
+		calls = append(calls, w.calls[id].message)
 	}
 	w.mu.Unlock()
 	for _, message := range calls {

@@ -23,9 +23,13 @@ import (
 // send begins to send the pieces of a part, whose sources are pinned.
 func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) {
 	regions := map[*devicequeue.Shard][]*move{}
+	var order []*devicequeue.Shard
 	for i, v := range l.sends {
 		switch s := sources[i].Shard; {
 		case !v.whole:
+			if regions[s] == nil {
+				order = append(order, s)
+			}
 			regions[s] = append(regions[s], v)
 		case v.local == nil:
 			q.push(g, v.source, s, v.to.worker, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
@@ -37,8 +41,8 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 			q.copyRows(g, t, l, s, v)
 		}
 	}
-	for s, moves := range regions {
-		q.sendRegions(g, t, l, s, moves)
+	for _, s := range order {
+		q.sendRegions(g, t, l, s, regions[s])
 	}
 }
 

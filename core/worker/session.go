@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/openpathways/pathways/core/observe"
@@ -74,12 +76,7 @@ func (w *Worker) drop(m *wire.Drop) {
 		c.gone = time.Now()
 		w.clients[m.Session] = c
 	}
-	var under []*gang
-	for _, g := range w.gangs {
-		if g.Session == m.Session {
-			under = append(under, g)
-		}
-	}
+	under := w.under(func(g *gang) bool { return g.Session == m.Session })
 	w.mu.Unlock()
 	for _, g := range under {
 		g.fail(why)
@@ -92,9 +89,14 @@ func (w *Worker) drop(m *wire.Drop) {
 	w.recorder.Drop(m.Session)
 	maps.DeleteFunc(w.recordings, func(key recordingKey, _ *observe.Recording) bool { return key.session == m.Session })
 	maps.DeleteFunc(w.graphs, func(key programKey, _ *graph) bool { return key.session == m.Session })
+	var programs []programKey
 	for key := range w.programs {
 		if key.session == m.Session {
-			w.forget(key)
+			programs = append(programs, key)
 		}
+	}
+	slices.SortFunc(programs, func(a, b programKey) int { return cmp.Compare(a.program, b.program) })
+	for _, key := range programs {
+		w.forget(key)
 	}
 }

@@ -37,10 +37,10 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -362,10 +362,21 @@ func (w *Worker) close() {
 	w.artifacts.close()
 }
 
+// under returns some of the gangs that are under way, in their order. The caller holds mu.
+func (w *Worker) under(which func(*gang) bool) (some []*gang) {
+	for _, g := range w.gangs {
+		if which(g) {
+			some = append(some, g)
+		}
+	}
+	slices.SortFunc(some, func(a, b *gang) int { return cmp.Compare(a.ID, b.ID) })
+	return some
+}
+
 // failAll fails all gangs that are under way.
 func (w *Worker) failAll(why error) {
 	w.mu.Lock()
-	under := slices.Collect(maps.Values(w.gangs))
+	under := w.under(func(*gang) bool { return true })
 	w.mu.Unlock()
 	for _, g := range under {
 		g.fail(why)

@@ -316,7 +316,7 @@ func (d *Driver) close() error {
 		if ended == nil {
 			ended = err
 		}
-		for g := range d.gangs {
+		for _, g := range d.inOrder() {
 			g.abort(is, err)
 		}
 	}

@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"cmp"
+	"iter"
+	"maps"
 	"slices"
 
 	"github.com/openpathways/pathways/core/status"
@@ -47,7 +50,7 @@ func (d *Driver) Lose(local int, reason string) error {
 		return nil
 	}
 	v.lost = status.New(status.Unavailable, "simulated device %d is lost: %s", v.id, reason)
-	for g := range d.gangs {
+	for _, g := range d.inOrder() {
 		for _, s := range g.shards {
 			if s == nil || s.on != v || s.over {
 				continue
@@ -68,7 +71,7 @@ func (d *Driver) Lose(local int, reason string) error {
 func (d *Driver) Abort(launch int32, err error) {
 	d.is.mu.Lock()
 	defer d.is.unlock()
-	for g := range d.gangs {
+	for _, g := range d.inOrder() {
 		if g.joins && g.id == launch {
 			g.abort(d.is, err)
 			return
@@ -84,11 +87,18 @@ func (d *Driver) miss(v *dev, err error) {
 	}
 	epoch := d.member.Epoch
 	d.is.losses[joint{epoch, v.id}] = err
-	for key, g := range d.is.launch {
-		if key.epoch == epoch && slices.Contains(g.ids, v.id) {
+	for _, g := range inOrder(maps.Values(d.is.launch)) {
+		if g.key.epoch == epoch && slices.Contains(g.ids, v.id) {
 			g.abort(d.is, err)
 		}
 	}
+}
+
+// inOrder returns the gangs of which shards here are not done, the oldest first: what has a seed repeats.
+func (d *Driver) inOrder() []*gang { return inOrder(maps.Keys(d.gangs)) }
+
+func inOrder(gangs iter.Seq[*gang]) []*gang {
+	return slices.SortedFunc(gangs, func(a, b *gang) int { return cmp.Compare(a.seq, b.seq) })
 }
 
 // forget drops the state of an epoch after its last member has left. The caller holds the

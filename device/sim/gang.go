@@ -13,6 +13,7 @@ import (
 // gang is one run of a program on all its devices. The island's lock guards it.
 type gang struct {
 	prog   *parsed
+	seq    uint64 // of its island
 	id     int32
 	joins  bool  // whether it has shards of other members
 	key    joint // of Island.launch, when it joins
@@ -78,8 +79,9 @@ func (x *executable) gang(r device.Run) (*gang, error) {
 			return was, nil
 		}
 	}
-	g := &gang{prog: x.prog, id: r.LaunchID, joins: joins, key: key, print: x.print, ids: x.ids, cost: x.prog.cost,
-		shards: make([]*shard, len(x.ids))}
+	d.is.seq++
+	g := &gang{prog: x.prog, seq: d.is.seq, id: r.LaunchID, joins: joins, key: key, print: x.print, ids: x.ids,
+		cost: x.prog.cost, shards: make([]*shard, len(x.ids))}
 	if j := d.options.Jitter; j > 0 {
 		g.cost += time.Duration(d.is.rng.Int64N(int64(j)))
 	}

@@ -128,7 +128,7 @@ func (l *link) redial() *carrier {
 		if !resume.Passes(err) && l.x.ctx.Err() == nil {
 			l.lost(status.Wrap(err, "it does not resume a link"))
 		}
-		timer := time.NewTimer(resume.Pause(attempt))
+		timer := time.NewTimer(resume.Pause(l.peer.pair(), attempt))
 		select {
 		case <-timer.C:
 		case <-l.over:

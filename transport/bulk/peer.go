@@ -67,6 +67,9 @@ type peer struct {
 	breaks  transport.Breaks
 }
 
+// pair is a number for this process and the peer.
+func (p *peer) pair() uint64 { return p.x.Self()<<32 | p.number }
+
 // name is what people call it.
 func (p *peer) name() string {
 	p.mu.Lock()
@@ -292,7 +295,7 @@ func (p *peer) reach(process *wire.Process) error {
 			p.markAway(err)
 		}
 		p.mu.Unlock()
-		timer := time.NewTimer(resume.Pause(attempt))
+		timer := time.NewTimer(resume.Pause(p.pair(), attempt))
 		select {
 		case <-timer.C:
 		case <-p.x.ctx.Done():

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -163,7 +164,8 @@ func (e *Engine) Lost(process uint64, why error) {
 	e.mu.Lock()
 	e.gone.Add(process, err)
 	var hit []*gang
-	for _, g := range e.gangs {
+	for _, id := range slices.Sorted(maps.Keys(e.gangs)) {
+		g := e.gangs[id]
 		if slices.ContainsFunc(g.ranks, func(r Place) bool { return r.Process == process }) {
 			hit = append(hit, g)
 		}
@@ -182,10 +184,7 @@ func (e *Engine) Close() {
 	err := status.New(status.Cancelled, "the worker is stopping")
 	e.mu.Lock()
 	e.closed = err
-	ids := make([]uint64, 0, len(e.gangs))
-	for id := range e.gangs {
-		ids = append(ids, id)
-	}
+	ids := slices.Sorted(maps.Keys(e.gangs))
 	e.mu.Unlock()
 	for _, id := range ids {
 		e.Abort(id, err)

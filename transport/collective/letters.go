@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"cmp"
 	"encoding/binary"
 	"runtime"
 	"slices"
@@ -77,16 +78,26 @@ func (b *Board) begin(id uint64) {
 func (b *Board) fail(id uint64) (left []*meeting) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for k, w := range b.waits {
-		if k.id == id {
-			delete(b.waits, k)
-			if b.open[w.m] > 0 {
-				delete(b.open, w.m)
-				left = append(left, w.m)
-			}
+	for _, k := range b.waitsOf(id) {
+		m := b.waits[k].m
+		delete(b.waits, k)
+		if b.open[m] > 0 {
+			delete(b.open, m)
+			left = append(left, m)
 		}
 	}
 	return left
+}
+
+// waitsOf returns what a gang waits for, in an order that does not depend on the map's. The caller holds mu.
+func (b *Board) waitsOf(id uint64) (all []mail) {
+	for k := range b.waits {
+		if k.id == id {
+			all = append(all, k)
+		}
+	}
+	slices.SortFunc(all, func(x, y mail) int { return cmp.Or(cmp.Compare(x.part, y.part), cmp.Compare(x.from, y.from)) })
+	return all
 }
 
 // end drops what is here of a gang.

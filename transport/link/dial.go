@@ -63,7 +63,7 @@ func (d *dialler) next(c *Conn, broken error) error {
 		case time.Since(c.since) >= c.lease:
 			return status.New(status.Unavailable, "%w; it could not be made again within %v: %w", broken, c.lease, err)
 		}
-		timer := time.NewTimer(resume.Pause(attempt))
+		timer := time.NewTimer(resume.Pause(d.hello.Resume.Link, attempt))
 		select {
 		case <-timer.C:
 		case <-c.ctx.Done():

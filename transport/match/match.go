@@ -9,6 +9,8 @@
 package match
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 
 	"github.com/openpathways/pathways/core/shape/strided"
@@ -162,12 +164,10 @@ func (t *Table[O]) Forsake(peer uint64, err error) []*Expected {
 	defer t.mu.Unlock()
 	t.away[peer] = err
 	var expected []*Expected
-	for s, e := range t.expected {
-		if s.peer == peer {
-			expected = append(expected, e)
-			delete(t.expected, s)
-			t.dropped.Add(s, err)
-		}
+	for _, s := range some(t.expected, func(s slot) bool { return s.peer == peer }) {
+		expected = append(expected, t.expected[s])
+		delete(t.expected, s)
+		t.dropped.Add(s, err)
 	}
 	return expected
 }
@@ -197,19 +197,29 @@ func (t *Table[O]) Close(err error) ([]O, []*Expected) {
 }
 
 func (t *Table[O]) take(of func(slot) bool) (offers []O, expected []*Expected) {
-	for s, o := range t.offers {
-		if of(s) {
-			offers = append(offers, o)
-			delete(t.offers, s)
-		}
+	for _, s := range some(t.offers, of) {
+		offers = append(offers, t.offers[s])
+		delete(t.offers, s)
 	}
-	for s, e := range t.expected {
-		if of(s) {
-			expected = append(expected, e)
-			delete(t.expected, s)
-		}
+	for _, s := range some(t.expected, of) {
+		expected = append(expected, t.expected[s])
+		delete(t.expected, s)
 	}
 	return offers, expected
+}
+
+// some returns those of the keys that which is true of, in an order that does not depend on the map's.
+func some[V any](all map[slot]V, which func(slot) bool) (some []slot) {
+	for s := range all {
+		if which(s) {
+			some = append(some, s)
+		}
+	}
+	slices.SortFunc(some, func(a, b slot) int {
+		return cmp.Or(cmp.Compare(a.peer, b.peer), cmp.Compare(a.key.Space, b.key.Space), cmp.Compare(a.key.ID, b.key.ID),
+			cmp.Compare(a.key.Part, b.key.Part))
+	})
+	return some
 }
 
 // Len is how many offers and expectations wait.

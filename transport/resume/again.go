@@ -13,14 +13,15 @@ const (
 	pauseMax = time.Second
 )
 
-// Pause returns how long to wait behind the attempt of this number, counted from 0: up to half of it more or less, so
-// that many links that broke together do not come back together.
-func Pause(attempt int) time.Duration {
+// Pause returns how long a link waits behind the attempt of this number, counted from 0: up to half of it more or less,
+// so that many links that broke together do not come back together. Their numbers tell them apart, and the same link
+// waits for the same time again, so that a simulation repeats.
+func Pause(link uint64, attempt int) time.Duration {
 	d := pauseMax
 	if attempt < 7 { // pauseMin doubled so often is above pauseMax
 		d = min(d, pauseMin<<attempt)
 	}
-	return d/2 + rand.N(d)
+	return d/2 + time.Duration(rand.New(rand.NewPCG(link, uint64(attempt))).Int64N(int64(d)))
 }
 
 // Outlasts reports whether a link outlives an error of its connection: the connection is lost, and the peer has broken

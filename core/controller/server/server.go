@@ -12,6 +12,8 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,6 +50,8 @@ type Config struct {
 	// Store keeps what the next start needs to have its cluster back, if there is a Lease; nil: the cluster ends with this
 	// Server. The caller closes it, after Close.
 	Store *durable.Store
+	// Disk is how long each write to the Store takes beside what it does take, for simulation; nil is no time.
+	Disk func() time.Duration
 	// Stopped is called once, when an operator has asked the cluster to stop. It must
 	// not wait.
 	Stopped func()
@@ -133,7 +137,7 @@ func New(c Config) (*Server, error) {
 			return nil, err
 		}
 		if c.Lease > 0 { // otherwise no process comes back
-			s.keeper = newKeeper(c.Store, func(err error) {
+			s.keeper = newKeeper(c.Store, c.Disk, func(err error) {
 				s.log.Error("what the next start needs cannot be kept", "reason", err)
 			})
 		}
@@ -440,7 +444,8 @@ func (s *Server) Close() {
 		s.closed = true
 		close(s.done)
 		s.run(&controller.Event{Kind: controller.Closing, Now: int64(time.Since(s.begun))})
-		for _, c := range s.conns { // those that State has yet to hear of
+		for _, number := range slices.Sorted(maps.Keys(s.conns)) { // those that State has yet to hear of
+			c := s.conns[number]
 			s.letLink(c)
 			c.outbox.end()
 		}

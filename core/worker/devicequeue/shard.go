@@ -1,6 +1,11 @@
 package devicequeue
 
-import "github.com/openpathways/pathways/core/status"
+import (
+	"maps"
+	"slices"
+
+	"github.com/openpathways/pathways/core/status"
+)
 
 // Buffer is what the caller's driver has of an array: a Queue keeps it and hands it out.
 type Buffer any
@@ -165,9 +170,10 @@ func (q *Queue) Fault(session uint32, object uint64, err error) {
 // Each calls each for the objects of all sessions whose shards are ready, with their buffers, or have failed. Donated
 // says that a computation has taken over the contents.
 func (q *Queue) Each(each func(session uint32, object uint64, buffer Buffer, donated bool, err error)) {
-	for session, t := range q.tables {
-		for object, s := range t.shards {
-			switch {
+	for _, session := range slices.Sorted(maps.Keys(q.tables)) {
+		t := q.tables[session]
+		for _, object := range slices.Sorted(maps.Keys(t.shards)) {
+			switch s := t.shards[object]; {
 			case s.state == ready:
 				each(session, object, s.Buffer, false, nil)
 			case s.state == failed && s.err == errDonated:
