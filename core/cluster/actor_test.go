@@ -65,6 +65,7 @@ func (a *actor) notify(batch []client.Ended) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range batch {
+		a.x.seen.add("%s: operation %d ends: %v", a.name, e.Token, e.Err)
 		a.ended[e.Token] = append(a.ended[e.Token], e.Err)
 	}
 	a.told.Broadcast()
@@ -379,8 +380,8 @@ func (a *actor) put() bool {
 	}
 	p.Fill = func(d uint32, dst []byte, written func(error)) {
 		a.x.encode(dst, y.values[int(d)])
-		if a.x.later() {
-			time.AfterFunc(a.x.delay("", ""), func() { written(bad) })
+		if a.x.later(a.name) {
+			time.AfterFunc(a.x.delay(a.name, "fill"), func() { written(bad) })
 		} else {
 			written(bad)
 		}

@@ -40,6 +40,7 @@ type InProcess struct {
 	Silence    time.Duration
 	Lease      time.Duration
 	Store      *durable.Store
+	Disk       func() time.Duration
 	Sequential bool
 	FirstCome  bool
 	Tenants    *tenant.Table // clients belong to the tenants whose tokens they show
@@ -118,6 +119,11 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 		l.network.Conditions = c.Network
 		l.hub.Patience = c.Patience
 		l.hub.Delay = func(from, to uint64) time.Duration { return c.Network.Delay(l.name(from), l.name(to)) }
+		if see := c.Network.Arrived; see != nil {
+			l.hub.Arrived = func(from, to uint64, key transport.Key, size int64) {
+				see(l.name(from), l.name(to), 0, fmt.Appendf(nil, "%v %d", key, size))
+			}
+		}
 		if c.Network.Bandwidth != nil {
 			l.hub.Bandwidth = func(from, to uint64) float64 { return c.Network.Bandwidth(l.name(from), l.name(to)) }
 		}
@@ -146,7 +152,7 @@ func (c InProcess) Start(ctx context.Context) (_ *Local, err error) {
 // controller makes the controller.
 func (c *InProcess) controller() (*server.Server, error) {
 	return server.New(server.Config{
-		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Sequential: c.Sequential,
+		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Store: c.Store, Disk: c.Disk, Sequential: c.Sequential,
 		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Log: c.Log})
 }
 

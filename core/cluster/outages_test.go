@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"testing/synctest"
 
 	"github.com/openpathways/pathways/core/controller/durable"
 	"github.com/openpathways/pathways/core/controller/server"
@@ -71,6 +72,7 @@ func (l *Local) Restart(store func() *durable.Store) (dead *server.Server, err e
 	for _, name := range names {
 		l.network.Break(name)
 	}
+	synctest.Wait() // nothing else goes on beside what is read from the disk, which takes real time
 	l.config.Store = store()
 	server, err := l.config.controller()
 	if err != nil {

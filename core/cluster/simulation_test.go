@@ -3,19 +3,18 @@ package cluster_test
 import (
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/openpathways/pathways/core/bubble"
 	"github.com/openpathways/pathways/core/client"
 	"github.com/openpathways/pathways/core/cluster"
 	"github.com/openpathways/pathways/core/controller/durable"
@@ -49,8 +48,7 @@ const seedVariable = "PATHWAYS_SEED"
 // and break, and some of them go: whatever the seed, every operation ends, what
 // survives is right, what is gone is freed, and nothing stays.
 //
-// Time is virtual. A seed decides what is done and what goes wrong when; goroutines
-// that are ready at one time run in any order.
+// Time is virtual. A seed decides what is done, what goes wrong and when, and in which order: see seen_test.go.
 func TestSimulation(t *testing.T) {
 	if seed, ok := givenSeed(t); ok {
 		for range *simulations {
@@ -60,26 +58,14 @@ func TestSimulation(t *testing.T) {
 	}
 	first := rand.Uint64N(1 << 32)
 	t.Logf("seeds from %d on", first)
-	var running sync.WaitGroup
-	var simulated atomic.Int64
+	var simulated time.Duration
 	begun := time.Now()
-	next := make(chan uint64)
-	for range runtime.GOMAXPROCS(0) {
-		running.Go(func() {
-			for seed := range next {
-				simulated.Add(int64(simulate(t, seed, 0)))
-			}
-		})
-	}
 	for i := range uint64(*simulations) {
-		if t.Failed() {
+		if simulated += simulate(t, first+i, 0); t.Failed() {
 			break
 		}
-		next <- first + i
 	}
-	close(next)
-	running.Wait()
-	t.Logf("%.0f s of simulated time in %.0f s", time.Duration(simulated.Load()).Seconds(), time.Since(begun).Seconds())
+	t.Logf("%.0f s of simulated time in %.0f s", simulated.Seconds(), time.Since(begun).Seconds())
 }
 
 // The same with many workers, few of which go.
@@ -116,7 +102,7 @@ func simulate(t *testing.T, seed uint64, workers int) (took time.Duration) {
 			}
 		}()
 		dir := t.TempDir()
-		bubble.Test(t, func(t *testing.T) {
+		inBubble(t, seed, func(t *testing.T) {
 			begun := time.Now()
 			newTrial(t, seed, dir).run(workers)
 			took = time.Since(begun)
@@ -194,10 +180,11 @@ type trial struct {
 	// that is made again; 0: none is.
 	fragile int
 
-	mu     sync.Mutex // guards the rest
-	delays *rand.Rand
-	lag    time.Duration
-	calm   bool // no connection breaks any more
+	mu      sync.Mutex            // guards the rest
+	chances map[string]*rand.Rand // by purpose
+	lag     time.Duration
+	calm    bool  // no connection breaks any more
+	seen    *seen // nil where nobody looks
 }
 
 type fault struct {
@@ -209,41 +196,66 @@ type fault struct {
 func newTrial(t *testing.T, seed uint64, dir string) *trial {
 	return &trial{t: t, seed: seed, dir: dir, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{},
 		apart: map[[2]string]bool{}, flaky: map[int]bool{},
-		delays: rand.New(rand.NewPCG(seed, 1))}
+		chances: map[string]*rand.Rand{}}
+}
+
+// chance draws for some purpose. Each has draws of its own: where one comes earlier or later than in another run, the
+// others are the same.
+func (x *trial) chance(of ...string) *rand.Rand {
+	key := strings.Join(of, " ")
+	if x.chances[key] == nil {
+		x.chances[key] = rand.New(rand.NewPCG(x.seed, hashOf(key)))
+	}
+	return x.chances[key]
+}
+
+func hashOf(text string) uint64 {
+	h := fnv.New64()
+	h.Write([]byte(text))
+	return h.Sum64()
 }
 
 // delay is mostly short, sometimes long.
-func (x *trial) delay(string, string) time.Duration {
+func (x *trial) delay(from, to string) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.delays.IntN(50) == 0 {
-		return time.Duration(x.delays.Int64N(int64(silence / 4)))
+	r := x.chance("delay", from, to)
+	if r.IntN(50) == 0 {
+		return time.Duration(r.Int64N(int64(silence / 4)))
 	}
-	return x.lag/2 + time.Duration(x.delays.Int64N(int64(x.lag)))
+	return x.lag/2 + time.Duration(r.Int64N(int64(x.lag)))
 }
 
 // breaksBehind reports whether a message is the last that arrives over its connection.
-func (x *trial) breaksBehind(string, string) bool {
+func (x *trial) breaksBehind(from, to string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.fragile > 0 && !x.calm && x.delays.IntN(x.fragile) == 0
+	return x.fragile > 0 && !x.calm && x.chance("breaks", from, to).IntN(x.fragile) == 0
 }
 
 // repeats tells after how long a greeting comes once more, in a third of them.
-func (x *trial) repeats(string) time.Duration {
+func (x *trial) repeats(from string) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.fragile == 0 || x.calm || x.delays.IntN(3) > 0 {
+	r := x.chance("repeats", from)
+	if x.fragile == 0 || x.calm || r.IntN(3) > 0 {
 		return 0
 	}
-	return time.Duration(1 + x.delays.Int64N(int64(silence)))
+	return time.Duration(1 + r.Int64N(int64(silence)))
 }
 
-// later reports whether to take time.
-func (x *trial) later() bool {
+// disk is how long the controller's disk takes for a write. It depends on the moment alone: a controller that has died
+// goes on to write beside the next one.
+func (x *trial) disk() time.Duration {
+	r := rand.New(rand.NewPCG(x.seed^hashOf("disk"), uint64(time.Since(x.begun))))
+	return 1 + time.Duration(r.Int64N(int64(x.lag)))
+}
+
+// later reports whether a client takes time.
+func (x *trial) later(of string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.delays.IntN(4) == 0
+	return x.chance("later", of).IntN(4) == 0
 }
 
 // run starts a cluster, has clients work on it while its faults happen, and checks what is left.
@@ -337,12 +349,12 @@ func (x *trial) start(r *rand.Rand, workers, spares int, logs *slog.Logger) {
 	var err error
 	x.local, err = cluster.InProcess{Drivers: x.offers[:workers], Islands: x.islands[:workers],
 		Heartbeat: silence / 4, Log: logs, Sequential: r.IntN(8) == 0, FirstCome: r.IntN(2) == 0,
-		Lease: x.lease, Store: x.store, Memory: x.memory, MemoryWait: memoryWait,
+		Lease: x.lease, Store: x.store, Disk: x.disk, Memory: x.memory, MemoryWait: memoryWait,
 		EvictAfter: evictAfter, Evict: func(i int, _ error) { x.lose(i, "restarts") },
 		Ending:   func(i int, _ error) { time.AfterFunc(endGrace, func() { x.lose(i, "has ended") }) },
 		Patience: apartFor, Network: &inproc.Conditions{Delay: x.delay, Silence: silence,
 			Bandwidth: func(string, string) float64 { return x.rate },
-			Breaks:    x.breaksBehind, Repeats: x.repeats}}.Start(x.t.Context())
+			Breaks:    x.breaksBehind, Repeats: x.repeats, Arrived: x.seen.arrived}}.Start(x.t.Context())
 	statustest.OK(x.t, err)
 }
 
@@ -501,7 +513,9 @@ const badLuck = "simulated bad luck"
 // probe has two workers that were apart, and have met again, exchange arrays.
 func (x *trial) probe() {
 	t := x.t
-	for pair := range x.apart {
+	for _, pair := range slices.SortedFunc(maps.Keys(x.apart), func(a, b [2]string) int {
+		return slices.Compare(a[:], b[:])
+	}) {
 		if x.doomed[pair[0]] || x.doomed[pair[1]] || pair[0] == pair[1] || pair[1][0] == 'c' {
 			continue
 		}

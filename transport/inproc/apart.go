@@ -1,6 +1,8 @@
 package inproc
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
@@ -81,5 +83,6 @@ func (x *Exchange) Apart() (all []transport.Apart) {
 			all = append(all, transport.Apart{Peer: other, Since: cut.since, Why: cut.why})
 		}
 	}
+	slices.SortFunc(all, func(a, b transport.Apart) int { return cmp.Compare(a.Peer, b.Peer) })
 	return all
 }

@@ -1,8 +1,12 @@
 package inproc
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/shape/strided"
@@ -31,6 +35,9 @@ type Hub struct {
 	// apart, set before Part; it then fails.
 	Patience time.Duration
 
+	// Arrived is told of each block that has arrived; nil: nobody is.
+	Arrived func(from, to uint64, key transport.Key, size int64)
+
 	mu        sync.Mutex
 	exchanges map[uint64]*Exchange
 	awaited   map[uint64]bool // of exchanges: those of processes that others have heard of, and that have yet to Join
@@ -38,6 +45,7 @@ type Hub struct {
 	away      map[uint64]bool // processes that are cut off
 	apart     map[pair]*apart
 	held      []*transfer       // because of either
+	pushed    atomic.Uint64     // transfers
 	busy      map[way]time.Time // until when each way is taken by what went before
 }
 
@@ -69,6 +77,7 @@ type Exchange struct {
 // transfer is a block on its way.
 type transfer struct {
 	from, to *Exchange
+	number   uint64 // of the hub's
 	key      transport.Key
 	size     int64
 	data     []byte         // of PushBytes, PushPart and Lend
@@ -199,6 +208,7 @@ func (x *Exchange) push(peer uint64, t *transfer) {
 		})
 		return
 	}
+	t.number = x.hub.pushed.Add(1)
 	x.track(t)
 	if x.hub.Delay != nil {
 		time.AfterFunc(x.hub.Delay(x.self, peer), t.arrive)
@@ -226,6 +236,9 @@ func (t *transfer) arrive() {
 		return
 	}
 	h.mu.Unlock()
+	if h.Arrived != nil {
+		h.Arrived(t.from.self, t.to.self, t.key, t.size)
+	}
 	t.offered()
 }
 
@@ -250,8 +263,8 @@ func (h *Hub) release() {
 	held := h.held
 	h.held = nil
 	h.mu.Unlock()
-	for _, t := range held {
-		t.arrive()
+	for _, t := range held { // from now on, not all at one moment
+		time.AfterFunc(h.Delay(t.from.self, t.to.self), t.arrive)
 	}
 }
 
@@ -497,6 +510,7 @@ func (x *Exchange) failAll(offers []*transfer, expected []*match.Expected, err e
 		}
 	}
 	x.mu.Unlock()
+	slices.SortFunc(flying, func(a, b *transfer) int { return cmp.Compare(a.number, b.number) }) // the oldest first
 	for _, t := range flying {
 		t.fail(err)
 	}
@@ -561,8 +575,8 @@ func (x *Exchange) Close() error {
 		}
 	}
 	var others []*Exchange
-	for _, o := range h.exchanges {
-		others = append(others, o)
+	for _, number := range slices.Sorted(maps.Keys(h.exchanges)) {
+		others = append(others, h.exchanges[number])
 	}
 	h.mu.Unlock()
 	err := status.New(status.Cancelled, "the exchange of process %d is closed", x.self)

@@ -32,6 +32,8 @@ type Conditions struct {
 	// Repeats tells how long behind a Hello that resumes a link the same Hello comes once more, as one does that was
 	// late, on a connection that is closed when it is answered; 0 or nil: never.
 	Repeats func(from string) time.Duration
+	// Arrived is told of each message that has arrived; nil: nobody is.
+	Arrived func(from, to string, kind wire.Kind, payload []byte)
 }
 
 // path is one direction of a connection with conditions. The queue's lock guards
@@ -43,6 +45,7 @@ type path struct {
 	timer   *time.Timer // set for the first of flights
 	cut     bool
 	arrives func(wire.Kind) (breaks bool) // what has just arrived; nil: nothing breaks
+	seen    func(wire.Kind, []byte)       // the same; nil: nobody looks
 	fray    func()                        // breaks the connection; what has arrived can be received
 }
 
@@ -55,15 +58,20 @@ type flight struct {
 // depart sends a frame on its way. Called with the lock.
 func (q *queue) depart(frame []byte) {
 	p := q.path
-	due := time.Now().Add(p.delay())
-	if n := len(p.flights); n > 0 && due.Before(p.flights[n-1].due) {
-		due = p.flights[n-1].due
-	}
-	p.flights = append(p.flights, flight{due, frame})
+	p.flights = append(p.flights, flight{p.due(), frame})
 	p.bytes += len(frame)
 	if len(p.flights) == 1 {
 		q.set()
 	}
+}
+
+// due is when what is sent now arrives.
+func (p *path) due() time.Time {
+	due := time.Now().Add(p.delay())
+	if n := len(p.flights); n > 0 && due.Before(p.flights[n-1].due) {
+		return p.flights[n-1].due
+	}
+	return due
 }
 
 // set sets the timer. Called with the lock.
@@ -101,6 +109,9 @@ func (q *queue) arrived() (breaks bool) {
 			continue
 		}
 		q.pending = append(q.pending, f.frame...)
+		if p.seen != nil {
+			p.seen(wire.Kind(f.frame[wire.Header-1]), f.frame[wire.Header:])
+		}
 		breaks = p.arrives != nil && p.arrives(wire.Kind(f.frame[wire.Header-1]))
 	}
 	if n > 0 {
@@ -138,6 +149,13 @@ func (q *queue) snap(err error, keeps bool) {
 // cut holds back what is sent, or lets it arrive.
 func (q *queue) cut(cut bool) {
 	q.mu.Lock()
+	if p := q.path; p.cut && !cut { // what was held back arrives from now on, not all at one moment
+		flights := p.flights
+		p.flights = nil
+		for _, f := range flights {
+			p.flights = append(p.flights, flight{p.due(), f.frame})
+		}
+	}
 	q.path.cut = cut
 	q.set()
 	q.mu.Unlock()
@@ -224,6 +242,10 @@ func (n *Network) join(a, b string, c *Conn, resumes bool) {
 	j := &joined{a: a, b: b, ab: c.out, ba: c.in}
 	if conditions.Breaks != nil {
 		j.mayBreak(conditions.Breaks, resumes)
+	}
+	if see := conditions.Arrived; see != nil {
+		c.out.path.seen = func(kind wire.Kind, payload []byte) { see(a, b, kind, payload) }
+		c.in.path.seen = func(kind wire.Kind, payload []byte) { see(b, a, kind, payload) }
 	}
 	n.joined = append(kept, j)
 	if c.out.path.cut {

@@ -21,7 +21,8 @@ import (
 // come during a write.
 type keeper struct {
 	store  *durable.Store
-	failed func(error) // told once in a row
+	takes  func() time.Duration // see Config.Disk
+	failed func(error)          // told once in a row
 
 	mu      sync.Mutex // guards the rest
 	facts   []fact
@@ -39,8 +40,8 @@ type fact struct {
 
 func factOf(a *controller.Action) fact { return fact{table: a.Table, key: a.Key, value: a.Fact} }
 
-func newKeeper(store *durable.Store, failed func(error)) *keeper {
-	k := &keeper{store: store, failed: failed}
+func newKeeper(store *durable.Store, takes func() time.Duration, failed func(error)) *keeper {
+	k := &keeper{store: store, takes: takes, failed: failed}
 	k.went = sync.NewCond(&k.mu)
 	return k
 }
@@ -60,19 +61,28 @@ func (k *keeper) put(facts ...fact) {
 	}
 }
 
+// next returns what is to be written, and nil once there is nothing.
+func (k *keeper) next() []fact {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.facts) > 0 && k.takes != nil {
+		k.mu.Unlock()
+		time.Sleep(k.takes())
+		k.mu.Lock()
+	}
+	facts := k.facts
+	k.facts, k.writing = nil, len(facts) > 0
+	return facts
+}
+
 // write writes until there is nothing left.
 func (k *keeper) write() {
 	wrong := false
 	for {
-		k.mu.Lock()
-		facts := k.facts
-		k.facts = nil
-		if len(facts) == 0 {
-			k.writing = false
-			k.mu.Unlock()
+		facts := k.next()
+		if facts == nil {
 			return
 		}
-		k.mu.Unlock()
 		entries := make([]durable.Entry, 0, len(facts))
 		for _, f := range facts {
 			if f.then != nil {
