@@ -107,7 +107,7 @@ func rawLines(text []byte) map[int]bool {
 	}
 }
 
-func TestTooLong(t *testing.T) {
+func TestTooLongFindsLongLines(t *testing.T) {
 	long := strings.Repeat("x", columns)
 	for _, c := range []struct{ name, text, want string }{
 		{"a.go", "package a // " + long, "[1]"},

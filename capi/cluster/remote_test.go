@@ -40,9 +40,9 @@ func newFrontend(t testing.TB, o sim.Options, hear ...func(client.Notify) client
 	return c, inner
 }
 
-// TestContract drives the table as a client does, through the whole contract of
+// TestTableKeepsTheContractOfADriver drives the table as a client does, through the whole contract of
 // a driver.
-func TestContract(t *testing.T) {
+func TestTableKeepsTheContractOfADriver(t *testing.T) {
 	slow := sim.Options{Cost: time.Millisecond, Jitter: time.Millisecond, Latency: 100 * time.Microsecond,
 		Bandwidth: 1 << 30}
 	for name, o := range map[string]sim.Options{"Instant": {}, "Slow": slow} {

@@ -50,7 +50,7 @@ func clean(t *testing.T) {
 
 // The embedded frontend is a PJRT plugin like any other: it keeps the whole contract of package device, and leaves
 // nothing alive.
-func TestContract(t *testing.T) {
+func TestTableKeepsTheContractOfADriver(t *testing.T) {
 	p := table(t)
 	clean(t)
 	devicetest.Run(t, devicetest.Harness{

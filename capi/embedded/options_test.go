@@ -50,7 +50,7 @@ func TestOptionsAreReadOrPassedToThePlugin(t *testing.T) {
 	statustest.Equal(t, o.Values["b"], "two", "twice the same option")
 }
 
-func TestOptionsRefused(t *testing.T) {
+func TestBadOptionsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		given option
 		code  status.Code

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Numbers of every type come back with the same bytes: none, one and many, from an
 // offset on, at any address, cut or not.
-func TestRoundTrip(t *testing.T) {
+func TestNumbersOfEveryTypeComeBack(t *testing.T) {
 	r := open(t, 2)
 	r.run()
 	for id, dtype := range types {
@@ -294,7 +294,7 @@ type saying struct {
 func (s saying) Serialize() string { return s.told }
 
 // What Arrow does not have cannot be shown.
-func TestTypeOf(t *testing.T) {
+func TestTypesThatArrowLacksAreRefused(t *testing.T) {
 	for want, c := range map[string]shape.Shape{
 		"Arrow has no scalars: expected at least one dimension": {DType: shape.F32},
 		"Arrow has no type for elements of type bf16; read the bytes of each shard": {
@@ -353,7 +353,7 @@ func TestWhereItLies(t *testing.T) {
 
 // Arrays outlive their session, data that was to be put is released when it ends,
 // and what is pending fails with its word.
-func TestAfterClose(t *testing.T) {
+func TestArraysOutliveTheirSession(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
 	late := statustest.Value(Put(r.Session, in, sharded.Layout{Devices: []int{1}})).OK(t)
@@ -378,7 +378,7 @@ func TestAfterClose(t *testing.T) {
 }
 
 // A put that the end of its session cuts short releases its data.
-func TestCutShort(t *testing.T) {
+func TestPutThatIsCutShortReleasesItsData(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Int64, 0, 1000, 0)
 	a := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(t)
@@ -395,7 +395,7 @@ func TestCutShort(t *testing.T) {
 }
 
 // Where an allocator has no room, reading is an error.
-func TestNoRoom(t *testing.T) {
+func TestReadFailsWhereItsAllocatorHasNoRoom(t *testing.T) {
 	r := open(t, 1)
 	r.run()
 	in := r.made(arrow.FixedWidthTypes.Boolean, 0, 64<<20, 0)

@@ -138,7 +138,7 @@ func (c *counted) Err() error {
 
 // A loop that ends early, with its context, or with an error leaves nothing, and has
 // read no further ahead than it was told.
-func TestBatchesEnd(t *testing.T) {
+func TestLoopThatEndsEarlyLeavesNothing(t *testing.T) {
 	r := open(t, 1)
 	r.run()
 	data := written(t, 50, false)
@@ -247,7 +247,7 @@ func deepSchema(depth, width int) []byte {
 
 // A schema whose fields are in each other many times, or deep, is refused before
 // anything is made of it; what is written by hand is found by the same path.
-func TestSchemaBombs(t *testing.T) {
+func TestSchemasOfTooManyFieldsAreRefused(t *testing.T) {
 	statustest.Checkf(t, checkSchema(deepSchema(3, 4)), "84 fields")
 	for name, c := range map[string][2]int{"wide": {40, 2}, "deep": {1000, 1}} {
 		statustest.Fails(t, name, checkSchema(deepSchema(c[0], c[1])), status.InvalidArgument,

@@ -64,7 +64,7 @@ func TestNumbersOfEveryTypeAreShared(t *testing.T) {
 
 // Memory that is shared goes back once, when the caller, the devices, and all that was
 // made of it have let go, in whatever order, and before or after the session's end.
-func TestSharedLifetimes(t *testing.T) {
+func TestSharedMemoryGoesBackOnce(t *testing.T) {
 	r := open(t, 1)
 	orders := [][]string{{}}
 	for _, name := range []string{"in", "out", "part", "free", "close"} {
@@ -116,7 +116,7 @@ func TestSharedLifetimes(t *testing.T) {
 }
 
 // What cannot be shared is an error of PutShared that says why, and Put copies it.
-func TestCannotShare(t *testing.T) {
+func TestPutSharedSaysWhatCannotBeShared(t *testing.T) {
 	r := open(t, 2)
 	r.run()
 	heap := array.NewFloat32Builder(memory.NewGoAllocator())

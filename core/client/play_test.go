@@ -74,7 +74,7 @@ func TestGraphAndPlayAreOneMessageEach(t *testing.T) {
 
 // A graph of any size is a message for so many nodes, and so is a play: each section is
 // given what it reads, and what crosses goes behind the last that does.
-func TestPlayParts(t *testing.T) {
+func TestLongGraphIsSentInSections(t *testing.T) {
 	const nodes = 2*graph.MaxNodes + 100
 	n := connect(t)
 	id := statustest.Value(n.cluster.Define(chain(nodes))).OK(t)
@@ -113,7 +113,7 @@ func TestPlayParts(t *testing.T) {
 }
 
 // What cannot be is refused at once, and takes no number.
-func TestPlayRefused(t *testing.T) {
+func TestBadPlaysAreRefusedAtOnce(t *testing.T) {
 	n := connect(t)
 	bad := chain(2)
 	bad.Nodes[1].Run.Inputs[0] = 8

@@ -137,7 +137,7 @@ func TestPutEndsWhenItsBytesAreNoLongerRead(t *testing.T) {
 }
 
 // Bytes that do not get through end the operation at the controller too.
-func TestPushFails(t *testing.T) {
+func TestPutWhoseBytesAreLostEndsAtTheController(t *testing.T) {
 	n := connect(t)
 	statustest.OK(t, n.cluster.Put(&PutSpec{Object: 1, Shape: shape.Shape{DType: shape.F32}, Devices: []uint32{0},
 		Fill: zeros, Token: 5}))
@@ -155,7 +155,7 @@ func TestPushFails(t *testing.T) {
 }
 
 // A Fetch ends with its bytes, or with the operation's error, once.
-func TestFetchEnds(t *testing.T) {
+func TestFetchEndsOnce(t *testing.T) {
 	n := connect(t)
 	done := make(chan error, 2)
 	fetch := func() {
@@ -372,7 +372,7 @@ func TestFreesDoNotWaitForTheConnection(t *testing.T) {
 
 // Who waits for a slow compile hears of it, and may give up at any time: the
 // controller is told, and an answer that comes nevertheless is dropped.
-func TestCompileSlowly(t *testing.T) {
+func TestSlowCompileIsReportedAndMayBeGivenUp(t *testing.T) {
 	n := connect(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	said, done := make(chan string, 1), make(chan error, 1)

@@ -76,7 +76,7 @@ func thereAndBack(t *testing.T, l *cluster.Local, one, other string) error {
 // Two workers are cut off from each other, and not from the controller: what is between
 // them waits or fails, in bounded time, with an error that names both; status shows the
 // pair; and when they meet again, new operations go well.
-func TestPairApart(t *testing.T) {
+func TestWorkersThatWereCutOffMeetAgain(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		drivers := simulatedOn(t, 3, sim.Options{Devices: 1, Island: sim.NewIsland(sim.Real, 1)})
 		l := start(t, cluster.InProcess{Drivers: drivers, Heartbeat: silence / 4, Patience: apartFor,

@@ -36,7 +36,7 @@ func (l logged) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // A controller's web page shows a cluster as it is, and ends with its controller.
-func TestWebPage(t *testing.T) {
+func TestWebPageShowsTheClusterAndEndsWithIt(t *testing.T) {
 	dir := t.TempDir()
 	address := "unix:" + filepath.Join(dir, "c")
 	log := logged{slog.NewTextHandler(io.Discard, nil), "page", make(chan string, 1)}

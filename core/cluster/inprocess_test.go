@@ -142,7 +142,7 @@ func start(t testing.TB, c cluster.InProcess) *cluster.Local {
 }
 
 // Programs run on any number of workers and give the same.
-func TestInProcess(t *testing.T) {
+func TestResultsAreTheSameOnAnyNumberOfWorkers(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			l, drivers := open(t, workers, 2)
@@ -216,7 +216,7 @@ func TestSessionsOfSomeDevices(t *testing.T) {
 }
 
 // Sessions that submit collectives in opposite order finish.
-func TestOppositeOrder(t *testing.T) {
+func TestCollectivesInOppositeOrderFinish(t *testing.T) {
 	l, drivers := open(t, 2, 2)
 	devices := clustertest.UpTo(4)
 	var clients sync.WaitGroup
@@ -240,7 +240,7 @@ func TestOppositeOrder(t *testing.T) {
 }
 
 // A worker that is lost fails what needs it, by its name, and nothing else.
-func TestWorkerLost(t *testing.T) {
+func TestLostWorkerFailsOnlyWhatNeedsIt(t *testing.T) {
 	l, _ := open(t, 2, 2)
 	s := connect(t, l, "client")
 	both, first := s.program(addOne, 0, 1, 2, 3), s.program(addOne, 0, 1)
@@ -273,7 +273,7 @@ func TestObjectsOfDepartedClientAreFreed(t *testing.T) {
 
 // A gang of which one part cannot begin ends on the devices that wait for it, and
 // they go on.
-func TestPartRefused(t *testing.T) {
+func TestGangEndsWhereOnePartCannotBegin(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
 	sum := s.program(sumAll, 0, 1)

@@ -92,7 +92,7 @@ func workers(t *testing.T, address string, n int) []*wire.Report_Worker {
 
 // Workers whose drivers join through the controller's store run programs with collectives over all their devices. When
 // one goes the others end, and the next epoch does as well, also for a session and its programs that were there.
-func TestMembersServe(t *testing.T) {
+func TestMembersOfEachEpochRunPrograms(t *testing.T) {
 	address, member := sockets(t)
 	island := sim.NewIsland(sim.Real, 1)
 	kinds := []device.Kind{sim.Kind{Options: sim.Options{Devices: 1, Island: island}},
@@ -209,7 +209,7 @@ func busy(t *testing.T, address, name string) bool {
 
 // A run that fails on one member before it has begun there leaves the others in its
 // collective. They give the epoch up.
-func TestStuckMember(t *testing.T) {
+func TestMembersGiveUpAnEpochThatIsStuck(t *testing.T) {
 	address, member := sockets(t)
 	kind := sim.Kind{Options: sim.Options{Island: sim.NewIsland(sim.Real, 1)}}
 	a, b := &endless{Kind: kind}, &endless{Kind: kind}

@@ -36,7 +36,7 @@ func (d *drawing) fill(r *client.Remote, y uint64, nodes int) uint64 {
 
 // A graph of more nodes than a message has is played all the same: what crosses the
 // cuts is read, moved, donated and kept as anything else, and nothing stays.
-func TestPlayParts(t *testing.T) {
+func TestLongGraphRunsInSections(t *testing.T) {
 	l, drivers := inSections(t, section, 2, 2)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(4)
@@ -72,7 +72,7 @@ func TestPlayParts(t *testing.T) {
 
 // What a play is given for good goes with its last use where it is read, cannot be used
 // again, and is freed elsewhere by the caller.
-func TestPlayGiven(t *testing.T) {
+func TestPlayFreesWhatItWasGiven(t *testing.T) {
 	l, drivers := open(t, 2, 1)
 	s := connect(t, l, "client")
 	devices := clustertest.UpTo(2)

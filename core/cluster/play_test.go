@@ -285,7 +285,7 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 }
 
 // Plays of two clients, with collectives in opposite order, finish.
-func TestPlaysInterleave(t *testing.T) {
+func TestPlaysInOppositeOrderFinish(t *testing.T) {
 	l, drivers := open(t, 2, 2)
 	devices := clustertest.UpTo(4)
 	var clients sync.WaitGroup

@@ -390,8 +390,8 @@ func (x *trial) work(clients int, logs *slog.Logger) {
 	x.clients.Wait()
 }
 
-// workAfterRestart restarts the controller while nobody works, and then has other clients work without faults. By then
-// the workers have forgotten all of the first clients' gangs but their highest number.
+// workAfterRestart restarts the controller while no client works, and then has other clients work without faults. By
+// then the workers have forgotten all of the first clients' gangs but their highest number.
 func (x *trial) workAfterRestart(workers, clients int) {
 	if !x.restarts || x.doomed[fmt.Sprint("c", clients-1)] && len(x.doomed) == workers+clients { // the controller is gone
 		return

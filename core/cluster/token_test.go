@@ -40,7 +40,7 @@ func asStranger(t *testing.T, do func()) {
 }
 
 // All processes that keep a directory's token get the same one, which is for this user alone.
-func TestKeepToken(t *testing.T) {
+func TestProcessesOfADirectoryKeepOneToken(t *testing.T) {
 	d := Directory{Path: filepath.Join(t.TempDir(), "dir", "default")}
 	const processes = 8
 	var got [processes]string
@@ -184,7 +184,7 @@ func TestEmptyTokenFile(t *testing.T) {
 }
 
 // A token that was not named is shown only to a process of this user or of root.
-func TestFindToken(t *testing.T) {
+func TestTokenIsShownOnlyToItsUser(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, TokenFile), 0o600)
 	listen := func(network, at string) string {

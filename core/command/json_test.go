@@ -23,7 +23,7 @@ var rewrite = flag.Bool("rewrite-schema", false, "rewrite docs/guides/status.sch
 const schemaFile = "../../docs/guides/status.schema.json"
 
 // The schema of the docs is that of the protocol's Report, with its comments.
-func TestStatusSchema(t *testing.T) {
+func TestSchemaDescribesTheReport(t *testing.T) {
 	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../wire"}},
 		SourceInfoMode: protocompile.SourceInfoStandard}
 	files := statustest.Value(compiler.Compile(t.Context(), "wire.proto")).OK(t)
@@ -36,8 +36,8 @@ func TestStatusSchema(t *testing.T) {
 		statustest.OK(t, os.WriteFile(schemaFile, want, 0o644))
 	}
 	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run TestStatusSchema "+
-			"-rewrite-schema", schemaFile, err)
+		t.Errorf("%s does not describe the report (%v); rewrite it with go test ./core/command -run "+
+			"TestSchemaDescribesTheReport -rewrite-schema", schemaFile, err)
 	}
 }
 

@@ -185,7 +185,7 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 }
 
 // A child that does not end by itself is killed.
-func TestStubbornChild(t *testing.T) {
+func TestChildThatDoesNotEndIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "child")
 	text := "#!/bin/sh\ntrap '' TERM\ntouch " + dir + "/up\nexec sleep 60\n" // it ends if this test is killed

@@ -18,7 +18,7 @@ func shows(t *testing.T, show func(io.Writer, *wire.Report), r *wire.Report, wan
 }
 
 // Slices are shown by their workers' names and the devices there.
-func TestShowSlices(t *testing.T) {
+func TestStatusShowsSlices(t *testing.T) {
 	shows(t, showSlices, &wire.Report{
 		Islands: []*wire.Report_Island{
 			{Workers: []*wire.Report_Worker{
@@ -35,7 +35,7 @@ func TestShowSlices(t *testing.T) {
 }
 
 // What a worker's devices wait for stands beside its name.
-func TestShowWaits(t *testing.T) {
+func TestStatusShowsWhatDevicesWaitFor(t *testing.T) {
 	worker := func(name string, waits ...string) *wire.Report_Worker {
 		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits,
 			MoreWaits: uint32(max(0, len(waits)-1))}}
@@ -50,7 +50,7 @@ func TestShowWaits(t *testing.T) {
 
 // What devices compute stands beside their worker: what, whose, called where, and since
 // when.
-func TestShowRunning(t *testing.T) {
+func TestStatusShowsWhatDevicesCompute(t *testing.T) {
 	report := func(running ...*wire.Running) *wire.Report {
 		return &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 			{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{Running: running}}}}}}
@@ -71,7 +71,7 @@ func TestShowRunning(t *testing.T) {
 }
 
 // Memory stands beside its worker: of each device, equal ones together, and of the machine by kind.
-func TestShowMemory(t *testing.T) {
+func TestStatusShowsMemory(t *testing.T) {
 	worker := func(name string, limit int64, host *wire.HostMemory, inUse ...int64) *wire.Report_Worker {
 		w := &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{MemoryInUse: inUse, Host: host}}
 		for range inUse {
@@ -100,7 +100,7 @@ func TestShowMemory(t *testing.T) {
 		"2: 0 B of 4.0 GiB (512 B programs)\t-\n")
 }
 
-func TestShowPrograms(t *testing.T) {
+func TestStatusShowsPrograms(t *testing.T) {
 	shows(t, showPrograms, &wire.Report{Programs: []*wire.Report_Program{
 		{Name: "jit_step", Devices: 8, Runs: 12, UsualNs: 1_234_567_890, DeviceNs: 75_000_000_000},
 		{Name: "jit_add", Devices: 1, Runs: 1, UsualNs: 12_345, DeviceNs: 12_345},
@@ -110,7 +110,7 @@ func TestShowPrograms(t *testing.T) {
 	shows(t, showPrograms, &wire.Report{}, "")
 }
 
-func TestShowHeld(t *testing.T) {
+func TestStatusShowsHeldOperations(t *testing.T) {
 	held := func(session uint32, waitsFor string, holders ...*wire.Report_Holder) *wire.Report_SessionReport {
 		return &wire.Report_SessionReport{Session: session, Held: &wire.Report_Held{Operations: 3, What: "jit_step",
 			Need: 4 << 30, WorkerName: "w0", Local: 1, SinceMs: 12_300, WaitsFor: waitsFor, Holders: holders}}
@@ -136,7 +136,7 @@ func TestShowHeld(t *testing.T) {
 	shows(t, showHeld, &wire.Report{}, "")
 }
 
-func TestShowRefused(t *testing.T) {
+func TestStatusShowsOperationsWithoutMemory(t *testing.T) {
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 		{Process: &wire.Process{Name: "w0"}, Refused: 2, LastRefused: &wire.Report_Refusal{What: "jit_step", Session: 3,
 			Client: "node1:99", User: "ada", Host: "node1", SinceMs: 12_300, Why: "no room [jit_step, called at train.py:7]"}},
@@ -149,7 +149,7 @@ func TestShowRefused(t *testing.T) {
 }
 
 // Processes that a worker cannot reach stand beside its name, with the reason.
-func TestShowApart(t *testing.T) {
+func TestStatusShowsWhomAWorkerCannotReach(t *testing.T) {
 	r := &wire.Report{Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 		{Process: &wire.Process{Name: "w0"}, Last: &wire.Heartbeat{
 			Apart: []*wire.Apart{{Process: 2, Name: "w1", SinceMs: 12_300, Why: "no route"},
@@ -162,7 +162,7 @@ func TestShowApart(t *testing.T) {
 }
 
 // Connections to the controller that broke are shown with their state; those that never did are not.
-func TestShowLinks(t *testing.T) {
+func TestStatusShowsConnectionsThatBroke(t *testing.T) {
 	r := &wire.Report{
 		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{
 			{Process: &wire.Process{Name: "w0"}, Link: &wire.Report_Link{LeaseMs: 10_000, Cuts: 1, CutMs: 3000, LastMs: 3000,
@@ -235,7 +235,7 @@ func TestPlaceAtFindsTheClusterOfASocket(t *testing.T) {
 }
 
 // Requests for slices are shown in their order, with who has the devices.
-func TestShowQueue(t *testing.T) {
+func TestQueueShowsRequestsInOrder(t *testing.T) {
 	queue := func(w io.Writer, r *wire.Report) { showQueue(w, r, "") }
 	r := &wire.Report{
 		Sessions: []*wire.Report_SessionReport{{Session: 7, Tenant: "red", Name: "notebook", User: "ada"}, {Session: 8}},

@@ -178,14 +178,14 @@ func TestSupervisorEndsAClusterWhoseDirectoryIsGone(t *testing.T) {
 	s.end(all)
 }
 
-func TestNoRestart(t *testing.T) {
+func TestNoRestartLeavesNoSupervisor(t *testing.T) {
 	s := newSupervised(t, "--no-restart")
 	statustest.Equal(t, len(s.list()), 3, "processes that up started")
 	s.says("no supervisor")
 }
 
 // Status names the processes that were started again, and those that are not any more.
-func TestShowSupervisor(t *testing.T) {
+func TestStatusShowsProcessesThatWereRestarted(t *testing.T) {
 	p := new(program)
 	var out strings.Builder
 	p.out = &out

@@ -10,7 +10,7 @@ import (
 )
 
 // An answer has the newest events that it is asked for, oldest first, with their ages.
-func TestEventsAfter(t *testing.T) {
+func TestAnswerHasTheNewestEvents(t *testing.T) {
 	st := New(Config{Cluster: "test"})
 	numbers := func(after uint64, n int) (all []uint64) {
 		for _, e := range st.Answer(&wire.Ask{After: after, Events: uint32(n), OnlyEvents: true}).Events {

@@ -25,7 +25,7 @@ func (b *bed) chain(nodes int) []Action {
 
 // A play, and a run, is one message from the client and one to each worker, whatever the nodes,
 // and a definition too; its bytes grow neither with workers nor with shards.
-func TestPlayMessages(t *testing.T) {
+func TestPlayIsOneMessageToEachWorker(t *testing.T) {
 	const nodes = 128
 	sizes := map[wire.Kind]int{}
 	for _, size := range []struct{ workers, each int }{{1, 1}, {1, 2}, {2, 2}, {8, 2}, {64, 2}, {1, 4096}, {64, 64}} {
@@ -70,7 +70,7 @@ func TestPlayMessages(t *testing.T) {
 
 // Of nodes whose results cannot be asked for, the client hears with what it can wait
 // for: an end that it may ask for, a failure, or that nothing is under way.
-func TestInnerEnds(t *testing.T) {
+func TestEndsOfInnerNodesAreReportedWithOthers(t *testing.T) {
 	const nodes = 5
 	b := newBed(t, Config{}, 1, 1)
 	b.program(1)

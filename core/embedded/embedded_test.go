@@ -140,7 +140,7 @@ func TestCodeCountsFromTheFirstRun(t *testing.T) {
 	statustest.Checkf(t, statustest.Of(run(large, -1)), "after the other program has gone")
 }
 
-func TestEmbeddedRefuses(t *testing.T) {
+func TestOpenRefusesBadSettings(t *testing.T) {
 	for _, e := range []Embedded{{}, {Devices: []string{"cpu"}, Limit: -1}} {
 		statustest.Fails(t, fmt.Sprintf("%+v", e), statustest.Of(e.Open()), status.InvalidArgument)
 	}

@@ -232,7 +232,7 @@ func TestFreeOfStaleObjects(t *testing.T) {
 	holds(t, s, "without any", 0)
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestSessionNumberInUseIsRefused(t *testing.T) {
 	memory := unlimited(t)
 	open(t, 1, memory)
 	_, err := begin(1, "again", make([]string, devices), executor.NewIsland(nil, schedule.Config{}), memory)

@@ -26,7 +26,7 @@ func granted(s grant.Slices, w placement.Want) (uint64, []int, error) {
 }
 
 // The devices of this process are granted as those of a cluster are.
-func TestLocalSlices(t *testing.T) {
+func TestDevicesOfThisProcessAreGranted(t *testing.T) {
 	s, err := begin(1, "session", []string{"cpu", "cpu", "cpu"}, executor.NewIsland(nil, schedule.Config{}), unlimited(t))
 	statustest.OK(t, err)
 	ctx := context.Background()

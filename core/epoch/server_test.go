@@ -172,7 +172,7 @@ func TestMembersMeet(t *testing.T) {
 
 // A member that leaves, by its own wish or not, ends the epoch for all, and they
 // can be in the next.
-func TestEpochEnds(t *testing.T) {
+func TestMemberThatLeavesEndsTheEpochForAll(t *testing.T) {
 	each(t, Limits{}, func(t *testing.T, w where) {
 		for name, leave := range map[string]func(*Member){
 			"it said goodbye": (*Member).Close,

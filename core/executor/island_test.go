@@ -157,7 +157,7 @@ func TestCompletedWithCell(t *testing.T) {
 
 // The island may see the end before the thread reports it, and give the cell to
 // another gang: the late report is not about that one.
-func TestLateReport(t *testing.T) {
+func TestLateReportIsNotAboutTheNextGang(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 4))
 		_, b := arm(t, is, span(0, 4))
@@ -227,7 +227,7 @@ func TestLaunchByIslandReleasesLanes(t *testing.T) {
 }
 
 // Gangs for which there is no cell are launched by the island.
-func TestCellsExhausted(t *testing.T) {
+func TestGangsWithoutACellAreLaunchedByTheIsland(t *testing.T) {
 	island(t, 1, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 4))
 		b := enter(t, is, span(4, 8))
@@ -308,7 +308,7 @@ func TestAfterOwnLaunch(t *testing.T) {
 }
 
 // A gang without devices fails, and what reads from it is told by its results.
-func TestNoDevices(t *testing.T) {
+func TestGangWithoutDevicesFails(t *testing.T) {
 	island(t, 4, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		bad, w := arm(t, is, schedule.DeviceSet{})
 		w.fails(t, "a gang without devices", status.InvalidArgument)

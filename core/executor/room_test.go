@@ -91,7 +91,7 @@ func TestCloseEndsWaitForBound(t *testing.T) {
 }
 
 // A full queue makes Enter wait, for whatever gang, until there is room.
-func TestFullQueue(t *testing.T) {
+func TestFullQueueMakesEnterWait(t *testing.T) {
 	for _, devices := range []schedule.DeviceSet{span(0, 8), span(8, 16), span(0, 1)} {
 		island(t, 4, schedule.Config{MaxQueued: 2}, func(t *testing.T, is *executor.Island) {
 			a := now(t, is, span(0, 8))

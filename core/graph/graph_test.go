@@ -66,7 +66,7 @@ func TestCheckFindsWhatIsWrongWithAGraph(t *testing.T) {
 		{"several results", []graph.Node{run(3, 1), run(1, 3, 4)}, []uint64{3, 5}, ""},
 		{"no result", []graph.Node{run(4, 1)}, nil, ""},
 		{"a transfer", []graph.Node{move(1, 0, 1)}, []uint64{3}, ""},
-		{"a box", []graph.Node{region([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
+		{"a region", []graph.Node{region([]int64{1}, []int64{0}, []int64{3})}, nil, ""},
 		{"mixed", []graph.Node{mixed(graph.Piece{Object: 1, Rows: 1}, graph.Piece{Object: 2, Rows: 1})}, nil, ""},
 		{"a portable program on another device", []graph.Node{only(3)}, nil, ""},
 		{"not donated", []graph.Node{kept, run(1, 1, 1)}, nil, ""},

@@ -94,7 +94,7 @@ func TestSectionsDoWhatTheGraphDoes(t *testing.T) {
 
 // Each bound cuts by itself. What is wrong with a graph has no sections, and a node that
 // is beyond them by itself is a section that Check refuses.
-func TestSplitBounds(t *testing.T) {
+func TestEachBoundSplitsAGraph(t *testing.T) {
 	g := &graph.Graph{Inputs: 1, Programs: programs()}
 	for range graph.MaxNodes + 1 {
 		g.Nodes = append(g.Nodes, run(4, 1))

@@ -41,7 +41,7 @@ func TestStaleIDsDoNothing(t *testing.T) {
 }
 
 // A slot whose generations are used up is not used again.
-func TestGenerationsEnd(t *testing.T) {
+func TestSlotWithoutGenerationsIsNotUsedAgain(t *testing.T) {
 	l, p := benchLedger(t, 1, 0)
 	sp := Spec{ShardBytes: 1, Placement: p}
 	a := one(t, l, 1, sp)
@@ -59,7 +59,7 @@ func TestGenerationsEnd(t *testing.T) {
 	}
 }
 
-func TestBadArguments(t *testing.T) {
+func TestBadArgumentsAreRefused(t *testing.T) {
 	l, p := benchLedger(t, 2, 0)
 	for _, devices := range [][]int{nil, {-1}, {MaxDevices}, {3, 3}} {
 		statustest.Fails(t, fmt.Sprintf("Place(%v)", devices), statustest.Of(l.Place(1, devices)),

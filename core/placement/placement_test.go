@@ -194,7 +194,7 @@ func TestSkewIsRefused(t *testing.T) {
 
 // Whatever comes and goes, numbers of devices that are there differ, and a view
 // stays as it is.
-func TestProperties(t *testing.T) {
+func TestViewsStayWhateverComesAndGoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Map
 		last := uint64(0)

@@ -16,7 +16,7 @@ import (
 // its quota, the first that waits really cannot be served, those that wait for a quota are behind all others, none
 // waits longer than it may, and once no more is asked for, all are served. It makes no difference how often others come
 // between the looks.
-func TestQueueProperties(t *testing.T) {
+func TestQueueServesAllUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := &clients{t: t, requests: map[string]*Request{}, slices: map[string]*Slice{}, busy: map[int]uint32{},
 			views: map[uint32]*View{}, class: map[string]int{"2": rapid.IntRange(-1, 1).Draw(t, "class")},

@@ -93,7 +93,7 @@ func TestReplacementIsTheSameWorkerOrTheLeastUsed(t *testing.T) {
 
 // Whatever joins and leaves, a view that is bound anew differs from the one before only in devices whose workers had
 // left; no worker is in it twice; and what counts uses ends at nothing.
-func TestRebindProperties(t *testing.T) {
+func TestRebindChangesOnlyLostDevices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Map
 		number := uint64(0)

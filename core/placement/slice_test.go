@@ -56,7 +56,7 @@ func workers(t testing.TB, m *Map, devices ...int) *View {
 	return m.View()
 }
 
-func TestGrant(t *testing.T) {
+func TestGrantPrefersWholeWorkersAndFreeDevices(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		workers []int
@@ -197,7 +197,7 @@ func TestGrantsOfOthers(t *testing.T) {
 	statustest.Equal(t, fmt.Sprint(m.Holders()), "[1 4 5]", "slices are held by")
 }
 
-func TestRemap(t *testing.T) {
+func TestRemapReplacesLostDevices(t *testing.T) {
 	var m Map
 	v := workers(t, &m, 2, 2, 2)
 	remap := func(number uint64, want string) {
@@ -390,7 +390,7 @@ func newMachine(t interface{ Fatalf(string, ...any) }) *machine {
 // Whatever is asked for and lost: nothing is granted that is not there or not
 // wanted, none that more have where one is there that fewer have, and counts are
 // those of what is granted.
-func TestSliceProperties(t *testing.T) {
+func TestSlicesHaveWhatWasWantedUnderRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
 		for range rapid.IntRange(1, 60).Draw(t, "events") {

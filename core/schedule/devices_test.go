@@ -26,7 +26,7 @@ func TestDeviceSetString(t *testing.T) {
 	}
 }
 
-func TestDevicesPanics(t *testing.T) {
+func TestDevicesPanicsOutsideItsRange(t *testing.T) {
 	for _, d := range []int{-1, MaxDevices} {
 		func() {
 			defer func() {

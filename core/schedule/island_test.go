@@ -129,7 +129,7 @@ func runIsland(t *testing.T, seed uint64, scheduled bool) (hung int, log *island
 // Random gangs on devices that block always finish under the scheduler, and the
 // devices of every pair agree on the order of what they share. The same gangs
 // without it hang, or this test would show nothing.
-func TestIslandFinishes(t *testing.T) {
+func TestRandomGangsFinishOnDevicesThatBlock(t *testing.T) {
 	hangs := 0
 	for seed := range uint64(300) {
 		hung, l := runIsland(t, seed, true)

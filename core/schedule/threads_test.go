@@ -373,7 +373,7 @@ func runPool(t *testing.T, seed uint64, threads int, policy Policy) (hung int) {
 // Random gangs on devices that share threads always finish under the policy, and
 // it keeps nothing of them. Placed in the order of submission alone some of them
 // hang, or this test would show nothing.
-func TestThreadsFinish(t *testing.T) {
+func TestRandomGangsFinishOnSharedThreads(t *testing.T) {
 	hangs := 0
 	for seed := range uint64(200) {
 		threads := 4 + int(seed%4)

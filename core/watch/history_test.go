@@ -50,7 +50,7 @@ func TestHistoryHasRatesBetweenReports(t *testing.T) {
 
 // The history is of the last looks: it has as much memory after a day as after ten minutes, however many sessions came
 // and went.
-func TestHistoryForgets(t *testing.T) {
+func TestHistoryDoesNotGrow(t *testing.T) {
 	h := NewHistory()
 	look := func(second int64) {
 		r := report(second, 0, map[uint32]float64{1: float64(second)})

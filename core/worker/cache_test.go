@@ -18,7 +18,7 @@ import (
 
 // A file of the cache has what was written, whatever the size, and nothing where it is damaged, or where another
 // user may have written it.
-func TestCacheFiles(t *testing.T) {
+func TestDamagedCacheFilesAreNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.program")
 	said := &wire.Compiled{Info: &wire.ProgramInfo{Name: "f"}, Loadable: &wire.Loadable{Kept: true, Bytes: 5}}
 	header := statustest.Value(proto.Marshal(said)).OK(t)
@@ -63,7 +63,7 @@ func TestCacheFiles(t *testing.T) {
 }
 
 // A key names a file in the folder and nowhere else.
-func TestCacheKeys(t *testing.T) {
+func TestCacheKeysNameFilesOfTheFolder(t *testing.T) {
 	sum := sha256.Sum256([]byte("program"))
 	for key, want := range map[string]bool{hex.EncodeToString(sum[:]): true, "": false, "../../etc/passwd": false,
 		string(bytes.Repeat([]byte("../x"), 16)): false} {

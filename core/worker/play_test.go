@@ -85,7 +85,7 @@ func TestPlayGivenWithinMemory(t *testing.T) {
 }
 
 // Nodes of a graph that a worker does not know, or no more, end with an error.
-func TestPlayUnknown(t *testing.T) {
+func TestNodesOfUnknownGraphsFail(t *testing.T) {
 	w := newWorld(t, 2, 1, addOne())
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	fails := func(what string, gangs []uint64) {

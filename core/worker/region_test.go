@@ -9,7 +9,7 @@ import (
 )
 
 // A region outside its array is refused before anything is copied.
-func TestBoxRefuses(t *testing.T) {
+func TestRegionOutsideItsArrayIsRefused(t *testing.T) {
 	for _, b := range []region{
 		{from: []int64{4}, start: []int64{3}, size: []int64{2}, at: []int64{0}},
 		{from: []int64{4}, start: []int64{-1}, size: []int64{2}, at: []int64{0}},

@@ -161,7 +161,7 @@ func TestFailedRunFailsItsReaders(t *testing.T) {
 
 // Two sessions whose collectives come to the workers in one order finish, however
 // the devices get to them.
-func TestTwoSessions(t *testing.T) {
+func TestCollectivesOfTwoSessionsFinish(t *testing.T) {
 	w := newWorld(t, 2, 2, sum(), addOne())
 	for session := uint32(1); session <= 2; session++ {
 		w.must(w.put(session, 1, 1, w.devices, ramp))
@@ -266,7 +266,7 @@ func TestDropFreesOneSession(t *testing.T) {
 }
 
 // A program that does not load fails its runs and no others.
-func TestLoadFails(t *testing.T) {
+func TestProgramThatDoesNotLoadFailsOnlyItsRuns(t *testing.T) {
 	w := newWorld(t, 1, 1, addOne())
 	w.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 9, Name: "broken", Places: []*wire.Place{{Worker: firstWorker}},
 		Outputs: []*wire.Array{{}}, Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Serialized: []byte("rubbish")}})

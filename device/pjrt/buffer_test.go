@@ -207,9 +207,9 @@ func TestErrorReachesEverythingMadeFromABuffer(t *testing.T) {
 	})
 }
 
-// TestClientOutlived closes a client before what it made, which is an error but
+// TestClientIsFreedWithTheLastThatItMade closes a client before what it made, which is an error but
 // no crash: everything open goes on, and the client is freed with the last.
-func TestClientOutlived(t *testing.T) {
+func TestClientIsFreedWithTheLastThatItMade(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := statustest.Value(p.Create(ClientOptions{Devices: 1})).OK(t)
 		x, err := c.Compile(t.Context(), devicetest.StableHLO(devicetest.AddOne, f32(2), 1), nil)
@@ -300,7 +300,7 @@ func TestEachMemoryIsCounted(t *testing.T) {
 	})
 }
 
-func TestEventWait(t *testing.T) {
+func TestWaitEndsWithItsContext(t *testing.T) {
 	e := &event{}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(status.New(status.Unavailable, "the worker is gone"))

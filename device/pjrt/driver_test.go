@@ -104,8 +104,8 @@ func client(t testing.TB, p *Plugin, devices int) *Client {
 	return c
 }
 
-// TestContract is the whole contract of package device.
-func TestContract(t *testing.T) {
+// TestPluginKeepsTheContractOfADriver is the whole contract of package device.
+func TestPluginKeepsTheContractOfADriver(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		devicetest.Run(t, devicetest.Harness{
 			Open: func(t testing.TB, n int) device.Driver {

@@ -12,9 +12,9 @@ import (
 	"github.com/openpathways/pathways/device/devicetest"
 )
 
-// TestCompileOptions checks that the plugin reads the options as they were
+// TestPluginReadsTheDevicesOfCompileOptions checks that the plugin reads the options as they were
 // meant: the devices of replicas × partitions, in the order given.
-func TestCompileOptions(t *testing.T) {
+func TestPluginReadsTheDevicesOfCompileOptions(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 4)
 		x := compile(t, c, mlir("grid attributes {mhlo.num_replicas = 2 : i32, mhlo.num_partitions = 2 : i32}", `
@@ -65,7 +65,7 @@ func TestParameters(t *testing.T) {
 	})
 }
 
-func TestDonatedTwice(t *testing.T) {
+func TestBufferIsNotDonatedTwiceInARun(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		x := compile(t, c, mlir("twice", `
@@ -88,9 +88,9 @@ func TestDonatedTwice(t *testing.T) {
 	})
 }
 
-// TestRefusedWhole checks that a run with one bad row starts on no device: with
+// TestRunWithABadRowStartsOnNoDevice checks that a run with one bad row starts on no device: with
 // a collective the others would wait for it without end.
-func TestRefusedWhole(t *testing.T) {
+func TestRunWithABadRowStartsOnNoDevice(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
 		x := compile(t, c, devicetest.StableHLO(devicetest.AllReduce, f32(2), 2),
@@ -109,7 +109,7 @@ func TestRefusedWhole(t *testing.T) {
 	})
 }
 
-func TestNotPortable(t *testing.T) {
+func TestProgramRunsOnlyOnItsDeviceUnlessPortable(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 2)
 		x := compile(t, c, devicetest.StableHLO(devicetest.AddOne, f32(2), 1), compileoptions.New(1, 1, []int{1}, false))

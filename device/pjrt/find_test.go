@@ -228,8 +228,8 @@ func TestFindNewestStableHLO(t *testing.T) {
 	}
 }
 
-// TestFindInstalled finds the real plugins.
-func TestFindInstalled(t *testing.T) {
+// TestFindReturnsInstalledPlugins finds the real plugins.
+func TestFindReturnsInstalledPlugins(t *testing.T) {
 	all := plugins(t)
 	f, err := Find(FindOptions{Dirs: pluginDirs(), Platform: "cpu", CacheDir: t.TempDir(), Root: t.TempDir()})
 	statustest.OK(t, err)

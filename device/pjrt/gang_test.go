@@ -147,7 +147,7 @@ func (g *gang) compare(t *testing.T, x *Executable, native *Client, rounds int) 
 	}
 }
 
-func TestCollectives(t *testing.T) {
+func TestPartitionedProgramsHaveTheirCollectives(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		for _, one := range programs {
 			t.Run(one.name, func(t *testing.T) {
@@ -243,9 +243,9 @@ func TestGang(t *testing.T) {
 	})
 }
 
-// TestGangOrder checks that devices come to collectives that do not need each
+// TestDevicesComeToCollectivesInOneOrder checks that devices come to collectives that do not need each
 // other in one order.
-func TestGangOrder(t *testing.T) {
+func TestDevicesComeToCollectivesInOneOrder(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		var body strings.Builder
 		sum := "%x"
@@ -291,9 +291,9 @@ func TestLayoutsOfArgumentsAndResultsAreKept(t *testing.T) {
 	})
 }
 
-// TestCollectiveFails checks that an error of one collective is that of the runs
+// TestFailedCollectiveFailsOnlyItsRuns checks that an error of one collective is that of the runs
 // of its devices, and harms no later one.
-func TestCollectiveFails(t *testing.T) {
+func TestFailedCollectiveFailsOnlyItsRuns(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		for _, late := range []bool{false, true} {
 			c := client(t, p, 1)
@@ -338,8 +338,8 @@ func TestCollectiveFails(t *testing.T) {
 	})
 }
 
-// TestNotServed checks what a program gets whose client carries no collectives.
-func TestNotServed(t *testing.T) {
+// TestProgramFailsWhereItsClientCarriesNoCollectives checks what a program gets whose client carries no collectives.
+func TestProgramFailsWhereItsClientCarriesNoCollectives(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		_, program := makeGang(t, p, programs[0].source(), programs[0].options())
 		other := client(t, p, 1)
@@ -384,7 +384,7 @@ func TestDescriptionsOfPartitionedPrograms(t *testing.T) {
 	})
 }
 
-func TestPartitionRefused(t *testing.T) {
+func TestBadPartitionsAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		one := programs[0]

@@ -108,7 +108,7 @@ func TestOpenBadPlugin(t *testing.T) {
 	})
 }
 
-func TestOpenOnce(t *testing.T) {
+func TestPluginIsOpenedOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := build(t, filepath.Join(dir, "plugin.so"), "STABLEHLO=1,2,3")
 	link := filepath.Join(dir, "link.so")
@@ -156,15 +156,15 @@ func TestPluginKind(t *testing.T) {
 	}
 }
 
-func TestMissingSlot(t *testing.T) {
+func TestMissingFunctionIsUnimplemented(t *testing.T) {
 	p, err := Open(build(t, filepath.Join(t.TempDir(), "old.so"), "NO_CLIENT"))
 	statustest.OK(t, err)
 	_, err = p.Create(ClientOptions{})
 	refused(t, err, status.Unimplemented, "PJRT_Client_Create", "old.so", "0.114")
 }
 
-// TestCreateOptions checks what a plugin is given, by one that tells.
-func TestCreateOptions(t *testing.T) {
+// TestPluginIsGivenItsOptions checks what a plugin is given, by one that tells.
+func TestPluginIsGivenItsOptions(t *testing.T) {
 	dir := t.TempDir()
 	open := func(kind, define string) *Plugin {
 		p := statustest.Value(Open(build(t, filepath.Join(dir, kind+".so"), define))).OK(t)
@@ -256,8 +256,8 @@ func (broken) Put(context.Context, string, []byte) error {
 }
 func (broken) Get(context.Context, string) ([]byte, error) { panic("the store is gone") }
 
-// TestJoinStore checks that a plugin reaches the rendezvous store of its island.
-func TestJoinStore(t *testing.T) {
+// TestPluginReachesTheStoreOfItsIsland checks that a plugin reaches the rendezvous store of its island.
+func TestPluginReachesTheStoreOfItsIsland(t *testing.T) {
 	p, err := Open(build(t, filepath.Join(t.TempDir(), "plugin.so"), "EXTENSION=0"))
 	statustest.OK(t, err)
 	const dead, missing = "4 no value for key \"never\" after 20ms", "5 no value for key \"never\""

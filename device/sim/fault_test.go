@@ -19,7 +19,7 @@ func stats(t testing.TB, d *sim.Driver, dev int) device.MemoryStats {
 	return m
 }
 
-func TestMemoryLimit(t *testing.T) {
+func TestMemoryAboveTheLimitIsRefused(t *testing.T) {
 	d := open(t, sim.Options{Devices: 2, Memory: 1000, HostMemory: 100})
 	s := shape.Shape{DType: shape.U8, Dims: []int64{600}}
 	host := device.Host{Shape: s, Data: make([]byte, 600)}
@@ -45,7 +45,7 @@ func TestMemoryLimit(t *testing.T) {
 }
 
 // Temporary memory is charged while a computation runs, and only then.
-func TestTemporaryMemory(t *testing.T) {
+func TestTemporaryMemoryCountsWhileARunComputes(t *testing.T) {
 	is := sim.NewIsland(sim.Manual, 1)
 	d := open(t, sim.Options{Memory: 1000, Island: is})
 	p := plain("temp", time.Second)
@@ -105,7 +105,7 @@ func TestDonationTakesNoMemory(t *testing.T) {
 }
 
 // Donated results of which one reads what another replaces.
-func TestDonationCrossed(t *testing.T) {
+func TestDonatedResultsMayReadWhatOthersReplace(t *testing.T) {
 	d := open(t, sim.Options{})
 	in := sim.Param{DType: "f32", Dims: []int64{1}, Donated: true}
 	p := sim.Program{Name: "fibonacci", Params: []sim.Param{in, in},
@@ -120,7 +120,7 @@ func TestDonationCrossed(t *testing.T) {
 	}
 }
 
-func TestFailRun(t *testing.T) {
+func TestFailRunFailsOneRun(t *testing.T) {
 	cause := status.New(status.DataLoss, "bit rot")
 	d := open(t, sim.Options{Devices: 3})
 	for _, p := range []sim.Program{plain("alone", 0), gang("together", 0)} {
@@ -143,7 +143,7 @@ func TestFailRun(t *testing.T) {
 	statustest.Fails(t, "FailRun on no device", d.FailRun(3, 1, cause), status.InvalidArgument)
 }
 
-func TestFailAlloc(t *testing.T) {
+func TestFailAllocFailsOneAllocation(t *testing.T) {
 	d := open(t, sim.Options{})
 	statustest.OK(t, d.FailAlloc(0, 2, status.New(status.ResourceExhausted, "fragments")))
 	exe := compile(t, d, sum(), 0)

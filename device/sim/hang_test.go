@@ -61,7 +61,7 @@ func TestOneOrderFinishes(t *testing.T) {
 
 // Two threads of one host launch over its devices, one device after the other,
 // and meet in the middle.
-func TestThreadsHang(t *testing.T) {
+func TestLaunchesThatMeetInTheMiddleHang(t *testing.T) {
 	is := sim.NewIsland(sim.Instant, 1)
 	var both sync.WaitGroup
 	both.Add(2)

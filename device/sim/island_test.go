@@ -84,7 +84,7 @@ func TestDonationDuringRead(t *testing.T) {
 }
 
 // Copies take latency and bandwidth, and no place in the queue.
-func TestCopyCost(t *testing.T) {
+func TestCopiesTakeLatencyAndBandwidth(t *testing.T) {
 	is := sim.NewIsland(sim.Manual, 1)
 	d := open(t, sim.Options{Island: is, Latency: time.Second, Bandwidth: 4})
 	run := execute(t, compile(t, d, plain("long", time.Hour), 0), 1, nil)
@@ -185,7 +185,7 @@ func TestAllReduceAcrossMembers(t *testing.T) {
 	}
 }
 
-func TestLaunchMismatch(t *testing.T) {
+func TestLaunchHasOneProgramAndRunsOnce(t *testing.T) {
 	m := join(t, sim.NewIsland(sim.Instant, 1), 2, 1)
 	a := compile(t, m[0], gang("a", 0), 0, 1)
 	execute(t, a, 1, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/device/sim"
 )
 
-func TestBadPrograms(t *testing.T) {
+func TestBadProgramsAreRefused(t *testing.T) {
 	d := open(t, sim.Options{Devices: 4})
 	for _, c := range []struct{ name, code, text string }{
 		{"not JSON", `add_one`, "want JSON"},
@@ -69,7 +69,7 @@ func TestProgramsCompute(t *testing.T) {
 
 // The options of JAX for four replicas on devices 3, 1, 0, 2, and for two
 // partitions on devices 3 and 1, cut down to the fields that say so.
-func TestCompileOptions(t *testing.T) {
+func TestProgramRunsOnTheDevicesOfItsOptions(t *testing.T) {
 	d := open(t, sim.Options{Devices: 4})
 	for _, c := range []struct {
 		name, options, want string

@@ -32,7 +32,7 @@ func harness(o sim.Options, clock sim.Clock) devicetest.Harness {
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestSimulatedDevicesKeepTheContractOfADriver(t *testing.T) {
 	slow := sim.Options{Cost: time.Millisecond, Jitter: time.Millisecond, Latency: 100 * time.Microsecond,
 		Bandwidth: 1 << 30}
 	hooked := sim.Options{Launch: func(int32, int) {}}

@@ -192,7 +192,7 @@ func TestClosedExchangeLeavesWithoutWarning(t *testing.T) {
 }
 
 // What is kept of processes does not grow with how many came and went.
-func TestManyPeers(t *testing.T) {
+func TestPeersThatLeftTakeNoMemory(t *testing.T) {
 	x, err := New(Config{Self: 1})
 	statustest.OK(t, err)
 	defer x.Close()

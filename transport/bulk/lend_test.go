@@ -40,7 +40,7 @@ func TestLending(t *testing.T) {
 
 // What was lent to a process whose link broke stays lent until the controller says
 // that the process has gone, or this side ends; what that process has stays readable.
-func TestLendingEnds(t *testing.T) {
+func TestLentMemoryStaysUntilItsProcessHasGone(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		w := world(t, "unix", 2, none)
 		x, y := w.Exchanges[0].(*Exchange), w.Exchanges[1].(*Exchange)
@@ -82,7 +82,7 @@ func TestLendingEnds(t *testing.T) {
 }
 
 // Memory that others cannot read is not lent, and it is said why.
-func TestCannotLend(t *testing.T) {
+func TestMemoryThatOthersCannotReadIsNotLent(t *testing.T) {
 	for kind, want := range map[string]string{"unix": "do not lie in shared memory", "tcp": "not on this host"} {
 		w := world(t, kind, 2, none)
 		x := w.Exchanges[0].(*Exchange)
@@ -108,7 +108,7 @@ func TestCannotLend(t *testing.T) {
 
 // Blocks that were lent and given back leave nothing behind, and neither does memory
 // that has gone.
-func TestLendingRounds(t *testing.T) {
+func TestLendingLeavesNothingBehind(t *testing.T) {
 	w := world(t, "unix", 2, none)
 	x, y := w.Exchanges[0].(*Exchange), w.Exchanges[1].(*Exchange)
 	var lent sync.WaitGroup

@@ -202,7 +202,7 @@ func TestBitwiseReductions(t *testing.T) {
 	}
 }
 
-func TestNoKernel(t *testing.T) {
+func TestReductionsWithoutAKernelAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		d shape.DType
 		r spmd.Reduction

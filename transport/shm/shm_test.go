@@ -144,7 +144,7 @@ func TestKeptMemoryIsAShareOfAll(t *testing.T) {
 	}
 }
 
-func TestNoBytes(t *testing.T) {
+func TestBlockMayHaveNoBytes(t *testing.T) {
 	a := NewPool(Config{}).Arena("a", true, nil)
 	b := get(t, a, 0)
 	if b.Data == nil || len(b.Data) != 0 || a.Try(0, 0) == nil {
@@ -287,7 +287,7 @@ func TestIdleMemoryIsReturned(t *testing.T) {
 	}
 }
 
-func TestReleasedTwice(t *testing.T) {
+func TestReleasingTwicePanics(t *testing.T) {
 	p := NewPool(Config{})
 	b := get(t, p.Arena("a", false, nil), 100)
 	b.Release()
@@ -397,7 +397,7 @@ func TestArenaClosesWhileItsMemoryIsPinned(t *testing.T) {
 	}
 }
 
-func TestMapRefuses(t *testing.T) {
+func TestMapRefusesOtherFiles(t *testing.T) {
 	file := func(size int64, seals int) *os.File {
 		fd := statustest.Value(unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).OK(t)
 		f := os.NewFile(uintptr(fd), "test")

@@ -98,7 +98,7 @@ func frame(kind wire.Kind, payload []byte) []byte {
 	return append(append(b, byte(kind)), payload...)
 }
 
-func TestBadFrames(t *testing.T) {
+func TestBadFramesEndTheConnection(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		bytes   []byte
@@ -397,7 +397,7 @@ func TestListenChecksAddresses(t *testing.T) {
 	listen(t, address, Options{}) // a stale file is replaced
 }
 
-func TestStrangersCertificate(t *testing.T) {
+func TestCertificatesOfStrangersAreRefused(t *testing.T) {
 	o := Options{Credentials: cred(), TLS: transporttest.Certificates(t)}
 	l := listen(t, "tcp:127.0.0.1:0", o)
 	for name, with := range map[string]*tls.Config{
@@ -462,7 +462,7 @@ func FuzzRecv(f *testing.F) {
 
 // What the peer said before it closed is received, also by who learns from a write
 // that it has closed.
-func TestLastWords(t *testing.T) {
+func TestWhatThePeerSaidLastIsReceived(t *testing.T) {
 	for name, place := range places(t) {
 		t.Run(name, func(t *testing.T) {
 			address, o := place(t)

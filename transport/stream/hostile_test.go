@@ -66,7 +66,7 @@ func files(t *testing.T, n uint64) {
 }
 
 // Connections that say nothing shut no other out, neither those that stay nor those that keep coming.
-func TestIdleConnections(t *testing.T) {
+func TestIdleConnectionsShutNoOtherOut(t *testing.T) {
 	const many = 5000
 	for name, place := range places(t) {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,7 @@ type from struct {
 func (f from) RemoteAddr() net.Addr { return f.addr }
 
 // Who shows no token sends a few KiB at most, and is told why no more are read.
-func TestLongGreetings(t *testing.T) {
+func TestLongGreetingsAreRefused(t *testing.T) {
 	o := Options{Credentials: cred()}
 	l := listen(t, "tcp:127.0.0.1:0", o)
 	dial := func() net.Conn {

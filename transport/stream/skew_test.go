@@ -15,7 +15,7 @@ import (
 
 // Processes whose protocols have nothing in common part at hello, and each side
 // names both, whichever of the two is the older.
-func TestProtocolSkew(t *testing.T) {
+func TestProtocolsWithNothingInCommonPart(t *testing.T) {
 	const ours, theirs = "pathways 1.0", "pathways 9.0"
 	says := func(t *testing.T, err error) {
 		t.Helper()

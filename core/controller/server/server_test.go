@@ -185,7 +185,7 @@ func TestClientWaitsForCredit(t *testing.T) {
 
 // Compiling can be given up, and a client that waits is told when the controller
 // stops.
-func TestCompileEnds(t *testing.T) {
+func TestCompileEndsWhereItIsGivenUpOrTheControllerStops(t *testing.T) {
 	w := newWorld(t, server.Config{})
 	conn, _, err := w.network.Dial(context.Background(), "inproc:controller",
 		&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: "idle",

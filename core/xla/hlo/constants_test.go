@@ -27,7 +27,7 @@ func withLiterals(sizes ...int) []byte {
 }
 
 // Long constants lose their values; all else stays, byte for byte.
-func TestWithoutConstants(t *testing.T) {
+func TestLongConstantsLoseTheirValues(t *testing.T) {
 	const long = 300 << 10
 	for name, c := range map[string]struct{ have, want []byte }{
 		"a short program":   {withLiterals(100<<10, 5), withLiterals(100<<10, 5)},

@@ -284,7 +284,7 @@ func TestNamedShardingsAreWrittenInTiles(t *testing.T) {
 	}
 }
 
-func TestManualRefuses(t *testing.T) {
+func TestManualRefusesBadDumps(t *testing.T) {
 	good := rows()
 	before, after := good.dumps()
 	notPartitioned := dumped(good.local, good.result, nil, good.body)

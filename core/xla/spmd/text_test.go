@@ -40,7 +40,7 @@ func TestTextOfGroups(t *testing.T) {
 	})
 }
 
-func TestLongText(t *testing.T) {
+func TestTextOfManyRanksIsShort(t *testing.T) {
 	s := &Spec{Op: AllGather, Operands: []shape.Shape{{DType: shape.F32, Dims: []int64{2}}},
 		Results: []shape.Shape{{DType: shape.F32, Dims: []int64{4096}}}, Groups: [][]int{nil}}
 	for r := range 2048 {
@@ -54,7 +54,7 @@ func TestLongText(t *testing.T) {
 	}
 }
 
-func TestBadText(t *testing.T) {
+func TestBadTextIsRefused(t *testing.T) {
 	const good = "all-reduce site=0 groups=0:2 reduction=sum type=f32 in=f32[2] out=f32[2]"
 	statustest.OK(t, statustest.Of(ParseSpec(good)))
 	for _, change := range [][2]string{{"all-reduce", "all-reduced"}, {"0:2", "0:0"}, {"0:2", "0:2:-1"}, {"0:2", "0:2/1"},

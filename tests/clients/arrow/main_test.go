@@ -53,7 +53,7 @@ func python() []string {
 
 // The example runs on clusters of one worker and of several processes, and leaves
 // nothing.
-func TestExample(t *testing.T) {
+func TestExampleLeavesNothing(t *testing.T) {
 	self := statustest.Value(os.Executable()).OK(t)
 	folder := t.TempDir()
 	for _, name := range []string{"pathways", "example", "sharing", "large"} {

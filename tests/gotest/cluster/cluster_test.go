@@ -256,7 +256,7 @@ func TestCollectivesHaveTheBitsOfOneDriver(t *testing.T) {
 
 // A run whose part on one worker cannot begin ends the parts of the others, which
 // wait for it in a collective, with the same error; and the devices go on.
-func TestPartFails(t *testing.T) {
+func TestPartThatCannotBeginEndsTheOthers(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
 	sum := s.compile(calling(2))

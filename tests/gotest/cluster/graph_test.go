@@ -214,7 +214,7 @@ func TestProgramReusesDonatedMemory(t *testing.T) {
 }
 
 // An array in another layout has the same elements, whatever the layouts.
-func TestShardedReshard(t *testing.T) {
+func TestReshardKeepsElementsInAnyLayout(t *testing.T) {
 	sessions := []*sharded.Session{shardedOf(t, open(t, 1, 4), "one"), shardedOf(t, open(t, 2, 2), "two")}
 	layout := func(rt *rapid.T, name string) sharded.Layout {
 		tiles := rapid.SampledFrom([][]int64{nil, {1}, {2}, {4}, {1, 2}, {1, 4}, {2, 2}}).Draw(rt, name+" tiles")
