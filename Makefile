@@ -178,7 +178,7 @@ bench-paper: $(VENV)/.installed $(PEERS)/.installed ## repeat the paper's dispat
 .PHONY: bench-peers
 bench-peers: $(PEERS)/.installed ## install the peers that bench compares clusters with: 8 GB
 
-# Beside the same JAX. Each that cannot be had here is left out, by the benchmark too.
+# Beside the same JAX. A peer that cannot be installed here is left out, by the benchmark too.
 $(PEERS)/.installed: $(VENV)/.dependencies
 	@echo "== $(PEERS): the peers of the benchmark"
 	@$(VENV)/bin/python -m venv --clear $(PEERS)

@@ -261,7 +261,7 @@ def test_what_is_no_function_is_refused_at_once(given):
         pathways.program(static_argnums=0)(given)
 
 
-def test_static_arguments():
+def test_static_arguments_make_programs_of_their_own():
     seen = []
 
     @pathways.program(static_argnums=1, static_argnames="mode")
@@ -300,7 +300,7 @@ def test_programs_in_programs_and_in_jit():
     assert jax.vmap(outer)(x).tolist() == [0.0, 7.0, 14.0]
 
 
-def test_methods():
+def test_methods_may_be_programs():
     class Model:
         def __init__(self, k):
             self.k = k

@@ -79,7 +79,7 @@ def some_sharding(r, devices, ndim):
 
 @pytest.mark.sizes
 @pytest.mark.parametrize("seed", range(6))
-def test_random_shardings(devices, seed):
+def test_arrays_keep_their_values_between_random_shardings(devices, seed):
     r = random.Random(seed)
     ndim = r.randrange(4)
     shape = tuple(24 for _ in range(ndim))  # divides into what any of the meshes makes of it
@@ -454,7 +454,7 @@ def test_refusals(devices):
 
 
 @pytest.mark.sizes
-def test_many_threads(devices):
+def test_threads_may_reshard_at_once(devices):
     ways = [
         NamedSharding(mesh(devices, 8), P("a")),
         NamedSharding(mesh(devices[3:], 2), P(None, "a")),

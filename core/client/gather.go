@@ -32,8 +32,8 @@ import (
 // The end of the operation is that of all rows, and so is its error. A worker that is lost meanwhile is no error, as
 // long as another one is left: only its own rows are lost, see core/controller/loss.go. What else can happen to a row
 // fails all of them: this process and a worker cannot reach each other, a worker or a device has no memory for it, or
-// the caller has no bytes. Then an array is not what was asked for although its devices are there, and whoever waits
-// for it must hear that, not only who reads that row.
+// the caller has no bytes. Then an array is not what was asked for although its devices are there, and all that wait
+// for it must hear that, not only those that read that row.
 
 // How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
 // row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is

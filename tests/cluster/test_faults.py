@@ -213,7 +213,7 @@ def test_controller_is_lost(number):
             assert seen.returncode == 1 and cluster.address in seen.stderr
 
 
-def test_opposite_order(cluster):
+def test_collectives_in_opposite_order_finish(cluster):
     """Two clients whose collectives come in opposite order both finish."""
     script = """
         import sys

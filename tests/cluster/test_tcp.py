@@ -39,7 +39,7 @@ print(len(devices), float(jnp.sum(jax.device_put(a[0, :4], devices[-1]))))
 """
 
 
-def test_loopback(tmp_path):
+def test_processes_of_this_user_find_the_token(tmp_path):
     """Without certificates, on addresses that only this machine reaches: this user's processes find the token."""
     address = f"tcp:127.0.0.1:{free_port()}"
     mine = {"PATHWAYS_DIR": str(tmp_path)}
@@ -78,7 +78,7 @@ def two_workers(directory: Path, env: dict[str, str], *options: str, own: dict[s
         yield address
 
 
-def test_tls(tmp_path):
+def test_strangers_certificates_are_refused(tmp_path):
     """Everybody shows a certificate; who has none, or one of another authority, is refused."""
     mine, other = tmp_path / "mine", tmp_path / "other"
     for directory in (mine, other):
@@ -178,7 +178,7 @@ def test_open_address_needs_secrets(tmp_path):
 
 @pytest.mark.skipif(not may_make_networks(), reason="network namespaces need root, ip and tc")
 @pytest.mark.parametrize("shape", [(), ("netem", "delay", "3ms", "1ms", "loss", "1%")], ids=["plain", "delay and loss"])
-def test_two_hosts(tmp_path, shape):
+def test_two_hosts_work_together_over_tls(tmp_path, shape):
     """A controller and a worker on one host, a worker and the client on the other, with TLS between them."""
     with ExitStack() as running:
         try:
