@@ -179,7 +179,7 @@ func (e *entry) config() worker.Config {
 		Cache:       e.Cache,
 		CacheBytes:  e.CacheBytes,
 		MemoryLimit: e.MemoryLimit, Memory: e.exchange.Memory, Apart: e.exchange.Apart,
-		Breaks: e.exchange.Breaks, Handler: e.Handler, Log: e.Log,
+		Breaks: e.exchange.Breaks, Connected: e.exchange.Connected, Handler: e.Handler, Log: e.Log,
 		EvictAfter: e.EvictAfter, Evict: e.Evict, Ending: e.Ending,
 	}
 	if e.partitions {

@@ -140,15 +140,15 @@ func (p *program) show(r *wire.Report, address string) error {
 
 // showWorkers prints the islands and their workers.
 func showWorkers(w io.Writer, r *wire.Report) {
-	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION")
+	fmt.Fprintln(w, "ISLAND\tWORKER\tDEVICES\tMEMORY IN USE\tOBJECTS\tGANGS\tLAST HEARD\tCONNECTION\tTO OTHERS")
 	for i, k := range r.EachWorker() {
 		kind := ""
 		if len(k.Devices) > 0 {
 			kind = k.Devices[0].Kind
 		}
-		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\t%s\n", i.Name, i.Platform, k.Process.GetName(),
+		fmt.Fprintf(w, "%s (%s)\t%s\t%d × %s\t%s\t%d\t%d\t%v ago\t%s\t%d up\n", i.Name, i.Platform, k.Process.GetName(),
 			len(k.Devices), kind, size(sum(k.Last.GetMemoryInUse())), k.Last.GetObjects(), k.Gangs, wire.Age(k.SilentMs),
-			stateOf(k.Link))
+			stateOf(k.Link), k.Last.GetConnected())
 	}
 	if len(r.Islands) == 0 {
 		fmt.Fprintln(w, "no workers yet")

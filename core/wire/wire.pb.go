@@ -1676,6 +1676,7 @@ type Heartbeat struct {
 	Links        []*PeerLink `protobuf:"bytes,14,rep,name=links,proto3" json:"links,omitempty"` // of a worker, to processes that are there: those that have lost their connection since
 	// they began, at most 64, the last ones first
 	MoreLinks     uint32 `protobuf:"varint,15,opt,name=more_links,json=moreLinks,proto3" json:"more_links,omitempty"`
+	Connected     uint32 `protobuf:"varint,16,opt,name=connected,proto3" json:"connected,omitempty"` // of a worker: how many workers and clients it has a connection to
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1811,6 +1812,13 @@ func (x *Heartbeat) GetLinks() []*PeerLink {
 func (x *Heartbeat) GetMoreLinks() uint32 {
 	if x != nil {
 		return x.MoreLinks
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetConnected() uint32 {
+	if x != nil {
+		return x.Connected
 	}
 	return 0
 }
@@ -10598,7 +10606,7 @@ const file_wire_proto_rawDesc = "" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
 	"hostMemory\x12\x1a\n" +
-	"\bplatform\x18\v \x01(\rR\bplatform\"\xb1\x04\n" +
+	"\bplatform\x18\v \x01(\rR\bplatform\"\xcf\x04\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
@@ -10619,7 +10627,8 @@ const file_wire_proto_rawDesc = "" +
 	"\rmore_standing\x18\r \x01(\rR\fmoreStanding\x12-\n" +
 	"\x05links\x18\x0e \x03(\v2\x17.pathways.wire.PeerLinkR\x05links\x12\x1d\n" +
 	"\n" +
-	"more_links\x18\x0f \x01(\rR\tmoreLinks\"\xa7\x01\n" +
+	"more_links\x18\x0f \x01(\rR\tmoreLinks\x12\x1c\n" +
+	"\tconnected\x18\x10 \x01(\rR\tconnected\"\xa7\x01\n" +
 	"\bPeerLink\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x15\n" +

@@ -118,6 +118,8 @@ type Config struct {
 	Apart func() []transport.Apart
 	// Breaks lists the processes whose connections to the exchange have broken, for reports. nil: it is not known.
 	Breaks func() []transport.Breaks
+	// Connected returns how many processes the exchange has a connection to, for reports. nil: it is not known.
+	Connected func() int
 	// Moved returns how many bytes have come so far for a gang's collectives, of blocks that are on their way. nil: it is
 	// not known.
 	Moved func(gang uint64) int64
@@ -544,6 +546,9 @@ func (w *Worker) heartbeats() {
 		m.MoreWaits = more
 		m.Apart, m.MoreApart = w.apart()
 		m.Links, m.MoreLinks = w.links()
+		if w.config.Connected != nil {
+			m.Connected = uint32(w.config.Connected())
+		}
 		running := w.running(seen, time.Now())
 		m.Running, m.MoreRunning = tell(running)
 		if w.conn.Send(wire.KindHeartbeat, wire.Encode(nil, m)) != nil {

@@ -111,6 +111,8 @@ def test_tcp_links_are_made_again(tmp_path):
             until("status tells of the breaks", told)
             text = there(address, env=env)
             assert "CONNECTION TO" in text and "connected, after" in text, text
+            # Each has a connection to the other worker, and one to the client.
+            until("both connections of each worker", lambda: there(address, env=env).count("  2 up") == 2)
         with Rounds(address, env=env) as client:
             client.begin()
             client.end()

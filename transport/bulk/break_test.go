@@ -227,6 +227,9 @@ func TestPairApartHeals(t *testing.T) {
 					time.Since(apart[0].Since) > time.Minute {
 					t.Errorf("who is cut off from %s says %v", name, apart)
 				}
+				if n := x.Connected(); n != 0 {
+					t.Errorf("who is cut off from %s says that it has connections to %d peers", name, n)
+				}
 				breaks := x.Breaks()
 				if before != (len(breaks) == 1) || before && (breaks[0].Peer != 3-x.Self() || breaks[0].Count == 0 ||
 					breaks[0].Lasted != 0 || breaks[0].Why == nil) {
@@ -244,6 +247,10 @@ func TestPairApartHeals(t *testing.T) {
 				ids++
 				statustest.Check(t, exchanged(one, two, ids, size))
 				statustest.Check(t, exchanged(two, one, ids, size))
+			}
+			if one.Connected() != 1 || two.Connected() != 1 {
+				t.Errorf("the network has healed, and connections to %d and %d peers are there; expected 1", one.Connected(),
+					two.Connected())
 			}
 			if breaks := one.Breaks(); before && (len(breaks) != 1 || breaks[0].Lasted < 200*time.Millisecond) {
 				t.Errorf("the network has healed, and the breaks are %v; they lasted for longer than the patience", breaks)

@@ -340,6 +340,16 @@ func (x *Exchange) Apart() (apart []transport.Apart) {
 	return apart
 }
 
+// Connected returns how many peers there is a connection to.
+func (x *Exchange) Connected() (n int) {
+	for _, p := range x.all() {
+		if p.connected() {
+			n++
+		}
+	}
+	return n
+}
+
 // Breaks lists the peers that are there and whose connections have broken, the last ones first.
 func (x *Exchange) Breaks() (all []transport.Breaks) {
 	for _, p := range x.all() {

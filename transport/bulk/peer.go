@@ -245,6 +245,18 @@ func (p *peer) apart() (a transport.Apart, ok bool) {
 	return a, a.Why != nil
 }
 
+// connected reports whether there is a connection to the peer.
+func (p *peer) connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		if l.carrier != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // reason is why the peer is lost, or nil.
 func (p *peer) reason() error {
 	p.mu.Lock()
