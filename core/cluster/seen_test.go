@@ -3,8 +3,11 @@ package cluster_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"testing/cryptotest"
@@ -34,6 +37,22 @@ func inBubble(t *testing.T, seed uint64, f func(t *testing.T)) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(most))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	bubble.Test(t, f)
+}
+
+// chance draws for some purpose. Each has draws of its own: where one comes earlier or later than in another run, the
+// others are the same.
+func (x *trial) chance(of ...string) *rand.Rand {
+	key := strings.Join(of, " ")
+	if x.chances[key] == nil {
+		x.chances[key] = rand.New(rand.NewPCG(x.seed, hashOf(key)))
+	}
+	return x.chances[key]
+}
+
+func hashOf(text string) uint64 {
+	h := fnv.New64()
+	h.Write([]byte(text))
+	return h.Sum64()
 }
 
 // seen is what can be seen of a trial: each message and block that arrives, with what is in it, and each end of an

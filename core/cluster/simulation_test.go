@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"flag"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -184,7 +183,7 @@ type trial struct {
 	chances map[string]*rand.Rand // by purpose
 	lag     time.Duration
 	calm    bool  // no connection breaks any more
-	seen    *seen // nil where nobody looks
+	seen    *seen // nil: nothing is recorded
 }
 
 type fault struct {
@@ -197,22 +196,6 @@ func newTrial(t *testing.T, seed uint64, dir string) *trial {
 	return &trial{t: t, seed: seed, dir: dir, begun: time.Now(), doomed: map[string]bool{}, endless: map[string]bool{},
 		apart: map[[2]string]bool{}, flaky: map[int]bool{},
 		chances: map[string]*rand.Rand{}}
-}
-
-// chance draws for some purpose. Each has draws of its own: where one comes earlier or later than in another run, the
-// others are the same.
-func (x *trial) chance(of ...string) *rand.Rand {
-	key := strings.Join(of, " ")
-	if x.chances[key] == nil {
-		x.chances[key] = rand.New(rand.NewPCG(x.seed, hashOf(key)))
-	}
-	return x.chances[key]
-}
-
-func hashOf(text string) uint64 {
-	h := fnv.New64()
-	h.Write([]byte(text))
-	return h.Sum64()
 }
 
 // delay is mostly short, sometimes long.

@@ -279,7 +279,7 @@ func (st *State) keepWhole(boards []*wire.KeptBoard) {
 	}
 }
 
-// beginComeback returns what is to be done of all that restoring asked for: facts are kept, and one line says who is
+// beginComeback returns the actions of a restore that are still to be done: facts are kept, and one line says who is
 // away. Others get no message yet, and that they joined is no news.
 func (st *State) beginComeback() []Action {
 	out := slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })

@@ -35,7 +35,7 @@ type Hub struct {
 	// apart, set before Part; it then fails.
 	Patience time.Duration
 
-	// Arrived is told of each block that has arrived; nil: nobody is.
+	// Arrived is told of each block that has arrived; it may be nil.
 	Arrived func(from, to uint64, key transport.Key, size int64)
 
 	mu        sync.Mutex

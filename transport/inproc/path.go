@@ -32,7 +32,7 @@ type Conditions struct {
 	// Repeats tells how long behind a Hello that resumes a link the same Hello comes once more, as one does that was
 	// late, on a connection that is closed when it is answered; 0 or nil: never.
 	Repeats func(from string) time.Duration
-	// Arrived is told of each message that has arrived; nil: nobody is.
+	// Arrived is told of each message that has arrived; it may be nil.
 	Arrived func(from, to string, kind wire.Kind, payload []byte)
 }
 
@@ -45,7 +45,7 @@ type path struct {
 	timer   *time.Timer // set for the first of flights
 	cut     bool
 	arrives func(wire.Kind) (breaks bool) // what has just arrived; nil: nothing breaks
-	seen    func(wire.Kind, []byte)       // the same; nil: nobody looks
+	seen    func(wire.Kind, []byte)       // the same; may be nil
 	fray    func()                        // breaks the connection; what has arrived can be received
 }
 

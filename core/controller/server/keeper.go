@@ -61,7 +61,7 @@ func (k *keeper) put(facts ...fact) {
 	}
 }
 
-// next returns what is to be written, and nil once there is nothing.
+// next returns what is to be written, or nil if there is nothing.
 func (k *keeper) next() []fact {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -168,10 +168,10 @@ func (s *Server) sendKept(a *controller.Action) {
 	}})
 }
 
-// letLink removes a connection that is no more.
+// letLink removes a connection that has ended.
 func (s *Server) letLink(c *link) { s.keeper.put(c.letKept()...) }
 
-// letKept returns what is to be written of a connection that is no more, and was kept.
+// letKept returns what is to be written of a connection that was kept and has ended.
 func (c *link) letKept() (facts []fact) {
 	if c.kept != 0 {
 		facts = []fact{{table: controller.TableLinks, key: linkKey(c.kept)}}
