@@ -232,6 +232,21 @@ def turns(running, asked, rounds, seconds):
     return times, calls
 
 
+def evenly(running, asked, rounds, seconds):
+    """Asks two sides the same calls in turns, as many as fill so many seconds on the second.
+
+    Returns by side the microseconds of a call in each round, and the calls of a turn.
+    """
+    one, other = running
+    calls = calls_of(running[other], asked, seconds)
+    running[one].ask(calls=calls, **asked)  # compiles
+    took = {side: [] for side in running}
+    for i in range(rounds):
+        for side in (one, other) if i % 2 else (other, one):
+            took[side].append(running[side].ask(calls=calls, **asked)["seconds"] / calls * 1e6)
+    return took, calls
+
+
 def beside(times):
     """Returns the spread of each system's times, and of each other system's by ours of the same round."""
     ratios = {
@@ -287,12 +302,7 @@ def bursts(quick, chosen):
             side.hear()
         for row in wanted:
             asked = {"program": "add", "sync": row.sync}
-            calls = calls_of(running["false"], asked, seconds)
-            running["true"].ask(calls=calls, **asked)  # compiles
-            took = {batch: [] for batch in running}
-            for i in range(rounds):
-                for batch in list(running)[:: 1 if i % 2 else -1]:
-                    took[batch].append(running[batch].ask(calls=calls, **asked)["seconds"] / calls * 1e6)
+            took, calls = evenly(running, asked, rounds, seconds)
             ratios = [a / b if row.sync else b / a for a, b in zip(took["true"], took["false"], strict=True)]
             got = {"ratio": spread(ratios)} | {batch: spread(times) for batch, times in took.items()}
             targets = got["targets"] = []
@@ -310,7 +320,7 @@ def leases(quick, chosen):
     """Measures what a lease costs where nothing breaks, on two clusters by turns. `up` gives both a directory of state,
     which is used with a lease alone.
     """
-    rounds, seconds = (5, 0.05) if quick else (15, 0.1)
+    rounds, seconds = (5, 0.05) if quick else (40, 0.1)  # of queued calls, one round takes up to four times another
     out = {}
     for workers in sorted({row.workers for row in LEASES if chosen(row.name)}):
         with contextlib.ExitStack() as stack:
@@ -320,13 +330,13 @@ def leases(quick, chosen):
                 side.hear()
             for row in (row for row in LEASES if row.workers == workers and chosen(row.name)):
                 asked = {"program": row.program, "sync": row.sync}
-                times, calls = turns(running, dict.fromkeys(running, asked), rounds, seconds)
-                ratio = spread([a / b for a, b in zip(times["lease"], times["none"], strict=True)])
-                got = {name: spread([1e3 * ms for ms in of]) for name, of in times.items()}
+                took, calls = evenly(running, asked, rounds, seconds)
+                ratio = spread([a / b for a, b in zip(took["lease"], took["none"], strict=True)])
+                got = {name: spread(of) for name, of in took.items()}
                 targets = [(f"≤ {row.most} ×", ratio["median"] <= row.most)]
                 out[row.name] = got | {"ratio": ratio, "calls": calls, "rounds": rounds, "targets": targets}
-                took = "".join(f"{got[name]['median']:10.1f}" for name in running)
-                print(f"{row.name:58} {said(ratio)}{took}{verdict(targets)}", flush=True)
+                times = "".join(f"{got[name]['median']:10.1f}" for name in running)
+                print(f"{row.name:58} {said(ratio)}{times}{verdict(targets)}", flush=True)
     return out
 
 
