@@ -107,7 +107,7 @@ func momentLine(m client.Moment) string {
 	case client.MomentRebound:
 		return fmt.Sprintf("%s can be used again, on worker %s", devices, m.Worker)
 	case client.MomentDisconnected:
-		return "there is no connection to the controller; it is made again if possible"
+		return fmt.Sprintf("there is no connection to the controller; calls wait for it, for %v at most", m.Lease)
 	case client.MomentResumed:
 		return "there is a connection to the controller again, and nothing was lost"
 	case client.MomentRestarted:

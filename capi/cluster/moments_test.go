@@ -48,4 +48,8 @@ func TestEachKindOfMomentHasALine(t *testing.T) {
 			t.Errorf("%s: %q", kind, line)
 		}
 	}
+	away := momentLine(client.Moment{Kind: client.MomentDisconnected, Lease: 10 * time.Second})
+	if !strings.HasSuffix(away, "for 10s at most") {
+		t.Errorf("without a connection: %q", away)
+	}
 }

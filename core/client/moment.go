@@ -15,6 +15,8 @@ type Moment struct {
 	Worker  string    `json:"worker,omitempty"`  // its name; "" where it is about the controller
 	Devices []uint32  `json:"devices,omitempty"` // of the session that it is about
 	Reason  string    `json:"reason,omitempty"`  // "CODE: text"
+	// Lease is how long the session is kept, of MomentDisconnected.
+	Lease time.Duration `json:"-"`
 }
 
 // Kinds of moments.
@@ -34,6 +36,9 @@ func (r *remote) moment(kind, worker string, devices []uint32, why error) {
 		return
 	}
 	m := Moment{Kind: kind, At: time.Now(), Worker: worker, Devices: devices}
+	if kind == MomentDisconnected {
+		m.Lease = time.Duration(r.welcome.GetLink().GetLeaseMs()) * time.Millisecond
+	}
 	if why != nil {
 		m.Reason = status.CodeOf(why).String() + ": " + why.Error()
 	}

@@ -171,3 +171,11 @@ func TestRejoinWithALongMessage(t *testing.T) {
 		statustest.Equal(t, runs, 2, "runs that it is told of")
 	})
 }
+
+// Who hears that there is no connection hears how long the session is kept.
+func TestBreakIsToldWithTheLease(t *testing.T) {
+	var got Moment
+	r := &remote{welcome: &wire.Welcome{Link: &wire.Link{LeaseMs: 10_000}}, moments: func(m Moment) { got = m }}
+	r.moment(MomentDisconnected, "", nil, nil)
+	statustest.Equal(t, got.Lease, 10*time.Second, "lease")
+}
