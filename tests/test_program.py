@@ -124,6 +124,21 @@ def test_calls_like_the_one_before_and_others(devices):
     assert len(seen) == captures + 1
 
 
+def test_other_settings_and_meshes_of_jax_capture_again(devices):
+    draw = pathways.program(lambda key: jax.random.normal(key, (5, 3)))
+    key, drawn = jax.random.key(1), []
+    for partitionable in (True, False, True):
+        with jax.threefry_partitionable(partitionable):
+            drawn.append(draw(key))
+            same(drawn[-1], jax.random.normal(key, (5, 3)))
+    assert not np.array_equal(*drawn[:2])
+
+    split = pathways.program(jax.jit(lambda x: jax.lax.with_sharding_constraint(x, P("a"))))
+    for some in (devices[:4], devices[4:], devices[:4]):
+        with jax.set_mesh(mesh(some, 4)):
+            assert split(np.arange(8.0)).devices() == set(some)
+
+
 def test_weak_types_and_uncommitted_arrays_stay_so(devices):
     there = jax.device_put(jnp.arange(3.0), devices[5])
 

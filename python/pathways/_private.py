@@ -18,6 +18,8 @@ Seen in jax 0.10.2 and 0.12.0.1 with their jaxlib:
   them on the host.
 - `jax._src.core.ShapedArray` and `update_aval_with_sharding`, `jax._src.lib.guard_lib`, and
   `jaxlib.xla_client.batched_device_put`: the inside of `jax.device_put`, which is used itself without them.
+- `jax._src.config.trace_context`, by which JAX keeps what it traces: the settings of the thread and the shape of its
+  mesh; and `jax._src.mesh.get_concrete_mesh`, the mesh itself, which the public `get_mesh` refuses while JAX traces.
 - an equation of a jaxpr: `ctx.manager`, the settings under which it was traced, and `primitive.get_bind_params`. The
   types are public, as `jax.extend.core`; these parts are what `jax.core.eval_jaxpr` uses.
 - `jax._src.lax.parallel.ragged_all_to_all_p`: the primitive, whose lowering on CPU devices is replaced. Without it,
@@ -273,6 +275,16 @@ def handle_registrations(on_type: Callable[..., None], on_target: Callable[..., 
 
     xla_client.register_custom_type_handler("cpu", on_type)
     xla_client.register_custom_call_handler("cpu", on_target)
+
+
+# --- settings ---
+
+
+def traced_by() -> tuple[Any, ...]:
+    """Returns the settings of the calling thread that change what JAX makes of a function, and the mesh that is set."""
+    from jax._src import config, mesh
+
+    return config.trace_context(), mesh.get_concrete_mesh()
 
 
 # --- jaxprs ---

@@ -18,26 +18,19 @@ from typing import Any
 
 import jax
 
-from pathways import _capture, _graph, _reshard
+from pathways import _capture, _graph, _private, _reshard
 from pathways._errors import PathwaysError, failed_precondition
 
 LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 AGAIN = 8  # captures in one call, each of which became useless before it was played
-# Settings that change a function's results without being arguments.
-CONFIG = tuple(
-    name
-    for name in (
-        "jax_enable_x64",
-        "jax_default_device",
-        "jax_default_matmul_precision",
-        "jax_default_prng_impl",
-        "jax_disable_jit",
-        "jax_numpy_dtype_promotion",
-        "jax_numpy_rank_promotion",
-    )
-    if hasattr(jax.config, name)
-)
-_config = operator.attrgetter(*CONFIG)
+# Of JAX's settings, those that change what a function does, and are not among those that JAX traces by.
+CONFIG = operator.attrgetter("jax_default_device", "jax_disable_jit")
+
+
+def _settings() -> tuple[Any, ...]:
+    """Returns what changes a function's results without being an argument."""
+    return CONFIG(jax.config), _private.traced_by()
+
 
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
@@ -109,16 +102,16 @@ class _Call:
         self, key: Any, captured: _capture.Captured, leaves: list[jax.Array], structure: Any, donated: list[bool]
     ):
         self.key, self.captured, self.structure, self.donated = key, captured, structure, donated
-        self.config, self.mesh = key[-2:]
+        self.settings = key[-1]
         self.leaves = [(type(x), x.aval, x.sharding, x.committed) for x in leaves]
 
     def like(self, leaves: list[Any], structure: Any) -> bool:
-        if structure != self.structure or _config(jax.config) != self.config:
+        if structure != self.structure:
             return False
         for x, (kind, aval, sharding, committed) in zip(leaves, self.leaves, strict=True):
             if type(x) is not kind or x.aval is not aval or x.sharding is not sharding or x.committed != committed:
                 return False
-        return jax.sharding.get_abstract_mesh() == self.mesh
+        return _settings() == self.settings
 
 
 class Program:
@@ -224,7 +217,7 @@ class Program:
         keys = [_capture.key_of(x) for x in leaves]
         described = [_capture.described(x) if _capture.is_described(x) else _capture.array_of(x) for x in arrays]
         given = static, structure, tuple(described), tuple(map(str, keys))
-        key = *given, _config(jax.config), jax.sharding.get_abstract_mesh()
+        key = *given, _settings()
         captured = self._captured.get(key)
         if captured is None:
             if not all(_reshard._ours(array.sharding) for array in described):
