@@ -28,10 +28,11 @@ func (st *State) noteMissing(s *session) {
 	var where []string
 	s.workers.each(func(slot int) {
 		if w := st.workers[slot]; w.gone != nil && w.name != vacant {
-			where = append(where, fmt.Sprintf("on worker %s, which was lost%s: %v", w.name, st.clock(" by"), w.why))
+			where = append(where, fmt.Sprintf("it was on worker %s, which was lost%s (%v)", w.name, st.clock(" by"), w.why))
 		}
 	})
-	if s.forgotten = "it was freed, moved or failed before the controller started again; make it again"; where != nil {
-		s.forgotten = "it was " + strings.Join(where, "; or ") + "; or " + strings.TrimPrefix(s.forgotten, "it ")
+	const gone, again = "it was freed, moved or failed before the controller started again", "make it again"
+	if s.forgotten = gone + "; " + again; where != nil {
+		s.forgotten = strings.Join(append(where, gone), ", or ") + "; " + onceReplaced
 	}
 }

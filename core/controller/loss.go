@@ -13,19 +13,21 @@ import (
 // What a session loses with a worker: the shards of its arrays there, and what it had loaded there. From then on an
 // array is on the devices that are left to it alone, and what would read the others fails with DATA_LOSS.
 
+// onceReplaced tells a user what to do about arrays that were lost with a worker.
+const onceReplaced = "pathways.events() tells when another worker takes its place, and the array can then be made again"
+
 // errShards is the error of what reads shards that were lost with a worker.
 func (st *State) errShards(w *worker) error {
 	if w.saysAll() {
 		return w.why
 	}
 	at := st.clock(" at")
-	const next = "pathways.events() tells when another worker takes its place, and the array can then be made again"
 	if errors.Is(w.why, errStopped) {
 		return status.New(status.DataLoss, "a part of this array was on worker %s, which was stopped%s; %s", w.name, at,
-			next)
+			onceReplaced)
 	}
 	return status.New(status.DataLoss, "a part of this array was on worker %s, which was lost%s: %w; %s", w.name, at,
-		w.why, next)
+		w.why, onceReplaced)
 }
 
 // clock returns the time of day behind a word, "" where it is not known.
