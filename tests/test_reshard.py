@@ -168,6 +168,22 @@ def test_a_mesh_that_is_set_binds_no_move(devices, kind):
         assert jax.typeof(z).sharding.spec == (P("y") if kind == jax.sharding.AxisType.Explicit else P(None))
 
 
+@pytest.mark.parametrize("shape", [(8,), (0, 8)])
+def test_arrays_of_64_bits_move_where_these_are_off(devices, shape):
+    source, target = (NamedSharding(mesh(some, 2), P("a")) for some in (devices, devices[4:]))
+    for dtype in ("int64", "float64", "complex128"):
+        with jax.enable_x64(True):
+            x = jax.device_put(values(shape, dtype), source)
+            weak = jax.jit(lambda: jax.lax.broadcast(1 << 40, (8,)), out_shardings=source)()
+        thin = jax.jit(lambda: jax.lax.broadcast(1, (8,)), out_shardings=source)()
+        move = pathways.program(lambda *xs: jax.device_put(xs, target))
+        for there in (jax.device_put(x, target), pathways.reshard(x, target), move(x)[0]):
+            assert (there.dtype, there.sharding, bits(there)) == (x.dtype, target, bits(x))
+        for y, w, t in (pathways.reshard([x, weak, thin], target), move(x, weak, thin)):
+            assert (y.dtype, bits(y), int(w[0]), w.weak_type) == (x.dtype, bits(x), 1 << 40, True)
+            assert (t.dtype, bits(t), t.weak_type) == ("int32", bits(thin), True)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 8), (8, 0), (8, 8)])
 def test_scalars_empty_arrays_and_copies(devices, shape):
     everywhere, few = NamedSharding(mesh(devices, 8), P()), NamedSharding(mesh(devices[6:], 2), P())

@@ -23,6 +23,7 @@ from pathways import _native
 from pathways._errors import PathwaysError
 
 CACHED = 1024  # number of tiny computations of either kind that are cached
+WIDE = ("int64", "uint64", "float64", "complex128")  # dtypes that JAX makes narrower where jax_enable_x64 is off
 
 
 @functools.cache
@@ -53,6 +54,11 @@ class Array:
     def place(self) -> tuple[Any, ...]:
         """Arrays with the same place leave and come back together."""
         return (*_devices(self.sharding, self.shape), self.committed, self.sharding.memory_kind)
+
+
+def as_wide(dtype: np.dtype) -> Any:
+    """Returns a context in which JAX makes arrays of exactly this dtype, whatever jax_enable_x64 is outside."""
+    return jax.enable_x64(dtype.name in WIDE)
 
 
 def array_of(x: jax.Array) -> Array:
@@ -100,14 +106,17 @@ def in_rows(x: jax.Array) -> jax.Array:
     return jax.device_put(x, Format(rows, x.sharding))
 
 
-def _compiled(function: Callable[..., Any], place: tuple[Any, ...], *arguments: Any, **options: Any) -> Any:
-    """Compiles a function for the devices of its arguments or of its options, or for any single device."""
+def _compiled(function: Callable[..., Any], arrays: tuple[Array, ...], *arguments: Any, **options: Any) -> Any:
+    """Compiles a function of such arrays for the devices of its arguments or options, or for any single device."""
+    place = arrays[0].place
+    widest = max((a.dtype for a in arrays), key=lambda dtype: dtype.name in WIDE)
 
     def compile_it() -> Any:
-        if place[-2]:
-            return jax.jit(function, **options).lower(*arguments).compile()
-        with jax.default_device(place[0]):  # its results are not committed to it
-            return jax.jit(function, keep_unused=True).lower(*arguments).compile()
+        with as_wide(widest):
+            if place[-2]:
+                return jax.jit(function, **options).lower(*arguments).compile()
+            with jax.default_device(place[0]):  # its results are not committed to it
+                return jax.jit(function, keep_unused=True).lower(*arguments).compile()
 
     return unbound(compile_it)
 
@@ -124,7 +133,7 @@ def exporting(arrays: tuple[Array, ...]) -> Callable[..., None]:
         jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak, sharding=a.sharding if a.committed else None)
         for a in arrays
     ]
-    compiled = _compiled(__pathways_export, arrays[0].place, *avals, keep_unused=True)
+    compiled = _compiled(__pathways_export, arrays, *avals, keep_unused=True)
     any_layout = at_once(jax.jit(__pathways_export, keep_unused=True))
 
     def take(*xs):
@@ -153,14 +162,16 @@ def export(take: Callable[..., None], arrays: list[jax.Array], numbers: Any) -> 
 def importing(arrays: tuple[Array, ...]) -> Callable[[], Sequence[jax.Array]]:
     """Returns the function that returns such arrays, whose numbers the library was told last."""
 
-    def __pathways_import():
+    def zeros(a: Array) -> jax.Array:
         # A Python number has no dtype, so the result is weakly typed.
-        zeros = (
-            {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype) for a in arrays
-        )
-        return tuple(jax.lax.broadcast(zero, a.shape) for zero, a in zip(zeros, arrays, strict=True))
+        zero = {"b": False, "f": 0.0, "i": 0, "c": 0j}[a.dtype.kind] if a.weak else np.zeros((), a.dtype)
+        with as_wide(a.dtype):
+            return jax.lax.broadcast(zero, a.shape)
 
-    return _compiled(__pathways_import, arrays[0].place, out_shardings=tuple(a.sharding for a in arrays))
+    def __pathways_import():
+        return tuple(map(zeros, arrays))
+
+    return _compiled(__pathways_import, arrays, out_shardings=tuple(a.sharding for a in arrays))
 
 
 def forget() -> None:

@@ -108,7 +108,7 @@ def _route(
     if list(before) == list(after) and _connected(target):
         return _jitted("reshard", lambda x: x, target)
     if 0 in shape:  # XLA does not divide an array without elements
-        return lambda x: jax.device_put(np.zeros(shape, dtype), target)
+        return lambda x: _empty(shape, dtype, target)
     if len(before) == len(after) == 1 and not _crosses(source, target):
         return lambda x: jax.device_put(_passage.in_rows(x), target)  # JAX copies it from device to device
     if carrier := wide(dtype):
@@ -119,6 +119,11 @@ def _route(
     take = _passage.exporting((_passage.Array(shape, dtype, weak, source),))
     give = _passage.importing((_passage.Array(shape, dtype, weak, target),))
     return functools.partial(_move, take, _Plan(shape, source, target), give)
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> jax.Array:
+    with _passage.as_wide(dtype):
+        return jax.device_put(np.zeros(shape, dtype), sharding)
 
 
 def wide(dtype: np.dtype) -> type | None:
