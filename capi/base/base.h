@@ -229,8 +229,8 @@ enum { PW_LOCATION = 512 };
 int pw_location(const PJRT_ExecuteOptions* options, char* text, int size);
 
 // A client may say where its program is: locate writes "file:line" of the caller's frame into text and returns its
-// length, or 0. It is called for errors and for runs that have to wait, never for a run that is launched at once. NULL
-// unsets it.
+// length, or 0. It is called for errors, for runs that have to wait, and for the first run of a program on a cluster,
+// but for no other run that is launched at once. NULL unsets it.
 typedef int (*pw_locate)(char* text, int size);
 void pw_set_locate(pw_locate locate);
 

@@ -292,6 +292,7 @@ struct PJRT_Executable {
   // Runs may fail for want of memory after their call has returned, and take much longer than the microsecond or so of
   // finding the line that made the call.
   bool heavy;
+  _Atomic bool called;    // it has been run before
   pr_memory_use use;
   uintptr_t code;         // Go's, which keeps it in any case and copies no constants for it; 0 is none
   pr_bytes format, options, optimized, assignment;

@@ -280,7 +280,9 @@ static PJRT_Error* run(call* c) {
   const PJRT_ExecuteOptions* options = c->args->options;
   const void* functions = options && PW_COVERS(options, context) ? pr_context_functions(options->context) : NULL;
   char at[PW_LOCATION] = "";
-  if (functions || c->x->heavy) pw_location(options, at, sizeof at);  // too dear for every run
+  bool first = !atomic_load_explicit(&c->x->called, memory_order_relaxed);
+  if (first) atomic_store_explicit(&c->x->called, true, memory_order_relaxed);
+  if (functions || c->x->heavy || first) pw_location(options, at, sizeof at);  // too dear for every run
   if (!take_results(c)) return pr_no_shards(c->n * c->outs);
   // One reference an output, one for Go, one here, and one an event.
   size_t refs = c->outs + 2 + (c->args->device_complete_events ? c->n : 0);

@@ -77,7 +77,7 @@ func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang u
 		depth++
 	}
 	for _, m := range stands {
-		what := Called(cmp.Or(m.Program, fmt.Sprintf("operation %d", m.Gang)), m.Line)
+		what := Called(cmp.Or(m.Program, fmt.Sprintf("operation %d", m.Gang)), m)
 		if m.At == "" {
 			c.Say(depth, "%s has not begun on %s of %s for %v: it waits for %s", what, DeviceList(m.Devices),
 				k.Process.GetName(), wire.Age(m.SinceMs), m.Awaits)
@@ -105,7 +105,7 @@ func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang u
 			if r.UsualMs > 0 {
 				usually = fmt.Sprintf(", usually %v", wire.Age(r.UsualMs))
 			}
-			c.Say(depth, "%s computes on %s of %s for %v%s", Called(r.Program, r.Line), DeviceList(r.Devices),
+			c.Say(depth, "%s computes on %s of %s for %v%s", Called(r.Program, r), DeviceList(r.Devices),
 				k.Process.GetName(), wire.Age(r.SinceMs), usually)
 		}
 	}
@@ -165,7 +165,7 @@ func (c *Chain) busy(k *wire.Report_Worker, only func(devices []uint32, gang uin
 	for _, r := range k.Last.GetRunning() {
 		if only == nil || only(r.Devices, r.Gang) {
 			is = true
-			c.Say(depth, "%s is busy with %s of %s for %v", k.Process.GetName(), Called(r.Program, r.Line),
+			c.Say(depth, "%s is busy with %s of %s for %v", k.Process.GetName(), Called(r.Program, r),
 				wire.Owner(r.Session, r.Client, r.User, r.Host), wire.Age(r.SinceMs))
 		}
 	}
@@ -197,12 +197,15 @@ func (c *Chain) Silent(k *wire.Report_Worker, elsewhere bool, depth int) bool {
 	return true
 }
 
-// Called names a program, or another thing that was called, with the line that called it.
-func Called(what, line string) string {
-	if line == "" {
-		return what
+// Called names a program, or another thing that was called, with the line that a message has of it.
+func Called(what string, m interface {
+	GetLine() string
+	GetFirstCall() bool
+}) string {
+	if called := wire.Called(m.GetLine(), m.GetFirstCall()); called != "" {
+		return what + " (" + called + ")"
 	}
-	return what + " (called at " + line + ")"
+	return what
 }
 
 // DeviceList names devices of a worker.

@@ -534,9 +534,9 @@ func (x *trial) check(workers int) {
 					return fmt.Errorf("%s refused %d operations that were admitted, such as %v", w.Process.Name, w.Refused,
 						w.LastRefused)
 				}
-				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetWaits()) > 0 || len(w.Last.GetRunning()) > 0 {
+				if w.Gangs > 0 || w.Last.GetObjects() > 0 || len(w.Last.GetStanding()) > 0 || len(w.Last.GetRunning()) > 0 {
 					return fmt.Errorf("%s has %d gangs, %d objects, waits %q and runs %v", w.Process.Name, w.Gangs,
-						w.Last.GetObjects(), w.Last.GetWaits(), w.Last.GetRunning())
+						w.Last.GetObjects(), w.Last.GetStanding(), w.Last.GetRunning())
 				}
 			}
 		}

@@ -284,8 +284,8 @@ func showHeld(w io.Writer, r *wire.Report) {
 			continue
 		}
 		what := h.What
-		if h.Line != "" {
-			what += ", called at " + h.Line
+		if called := wire.Called(h.Line, h.FirstCall); called != "" {
+			what += ", " + called
 		}
 		rows.printf("%d\t%s\t%s\t%s\t%v\t%s\n", s.Session, status.Count(h.Operations, "operation"),
 			what, NeedOf(h), wire.Age(h.SinceMs), WaitOf(h))
@@ -436,8 +436,8 @@ func showRunning(w io.Writer, r *wire.Report) {
 	for _, k := range r.EachWorker() {
 		for _, c := range k.Last.GetRunning() {
 			program := c.Program
-			if c.Line != "" {
-				program += ", called at " + c.Line
+			if called := wire.Called(c.Line, c.FirstCall); called != "" {
+				program += ", " + called
 			}
 			if c.Behind > 0 {
 				program += fmt.Sprintf(" (and %d queued)", c.Behind)
@@ -460,10 +460,10 @@ func showRunning(w io.Writer, r *wire.Report) {
 func showWaits(w io.Writer, r *wire.Report) {
 	rows := section{w, "\nWORKER\tWAITS\n"}
 	for _, k := range r.EachWorker() {
-		for _, what := range k.Last.GetWaits() {
-			rows.printf("%s\t%s\n", k.Process.GetName(), what)
+		for _, m := range k.Last.GetStanding() {
+			rows.printf("%s\t%s\n", k.Process.GetName(), m.WaitText())
 		}
-		showMore(w, k, k.Last.GetMoreWaits())
+		showMore(w, k, k.Last.GetMoreStanding())
 	}
 }
 

@@ -36,14 +36,23 @@ func TestStatusShowsSlices(t *testing.T) {
 
 // What a worker's devices wait for stands beside its name.
 func TestStatusShowsWhatDevicesWaitFor(t *testing.T) {
-	worker := func(name string, waits ...string) *wire.Report_Worker {
-		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Waits: waits,
-			MoreWaits: uint32(max(0, len(waits)-1))}}
+	worker := func(name string, stands ...*wire.Standing) *wire.Report_Worker {
+		return &wire.Report_Worker{Process: &wire.Process{Name: name}, Last: &wire.Heartbeat{Standing: stands,
+			MoreStanding: uint32(max(0, len(stands)-1))}}
 	}
 	shows(t, showWaits, &wire.Report{Islands: []*wire.Report_Island{
-		{Workers: []*wire.Report_Worker{worker("w0", "device 0 has", "device 1 has"), worker("w1")}},
-		{Workers: []*wire.Report_Worker{worker("w2", "device 3 has")}},
-	}}, "\nWORKER\tWAITS\nw0\tdevice 0 has\nw0\tdevice 1 has\nw0\tand 1 more\nw2\tdevice 3 has\n")
+		{Workers: []*wire.Report_Worker{worker("w0",
+			&wire.Standing{Devices: []uint32{0, 1}, Gang: 9, Program: "jit_f", Line: "f.py:1", At: "all-reduce 0",
+				Awaits: "w1 (process 3)", SinceMs: 7000},
+			&wire.Standing{Devices: []uint32{2}, Gang: 8, Program: "jit_g", Line: "f.py:2", FirstCall: true, At: "all-reduce 1",
+				Awaits: "device 0 of this worker", SinceMs: 8000}), worker("w1")}},
+		{Workers: []*wire.Report_Worker{worker("w2", &wire.Standing{Devices: []uint32{3}, Gang: 7,
+			Awaits: "bytes of w1", SinceMs: 61_000})}},
+	}}, "\nWORKER\tWAITS\n"+
+		"w0\tdevices 0-1 have waited for 7s in all-reduce 0 of jit_f (operation 9, called at f.py:1) for w1 (process 3)\n"+
+		"w0\tdevice 2 has waited for 8s in all-reduce 1 of jit_g (operation 8, first called at f.py:2) for device 0 of "+
+		"this worker\nw0\tand 1 more\n"+
+		"w2\tdevice 3 has stood for 1m1s at operation 7, which waits for bytes of w1\n")
 	shows(t, showWaits, &wire.Report{
 		Islands: []*wire.Report_Island{{Workers: []*wire.Report_Worker{worker("w1")}}}}, "")
 }

@@ -110,7 +110,7 @@ func (w *reasons) session(s *wire.Report_SessionReport) {
 		}
 	}
 	if h := s.Held; h.GetOperations() > 0 {
-		w.Say(1, "%s is held for %v, and %s behind it: it waits for %s", chain.Called(h.What, h.Line), wire.Age(h.SinceMs),
+		w.Say(1, "%s is held for %v, and %s behind it: it waits for %s", chain.Called(h.What, h), wire.Age(h.SinceMs),
 			status.Count(h.Operations-1, "operation"), WaitOf(h))
 	}
 	// Of several gangs that stand, the first may keep the others from beginning.
@@ -156,7 +156,7 @@ func (w *reasons) unanswered(u *wire.Report_Unanswered) {
 		if u.Operations > 1 {
 			also, wait = fmt.Sprintf(", and %s after it,", status.Count(u.Operations-1, "operation")), "wait"
 		}
-		w.Say(1, "%s%s %s for %s", chain.Called(u.What, u.Line), also, wait, k.Process.GetName())
+		w.Say(1, "%s%s %s for %s", chain.Called(u.What, u), also, wait, k.Process.GetName())
 		w.Silent(k, u.Elsewhere, 2)
 	}
 }
@@ -167,7 +167,7 @@ func (w *reasons) others(s *wire.Report_SessionReport) {
 		for _, c := range k.Last.GetRunning() {
 			if c.Session != s.Session {
 				w.Say(2, "%s of %s computes %s of %s for %v", chain.DeviceList(c.Devices), k.Process.GetName(),
-					chain.Called(c.Program, c.Line), wire.Owner(c.Session, c.Client, c.User, c.Host), wire.Age(c.SinceMs))
+					chain.Called(c.Program, c), wire.Owner(c.Session, c.Client, c.User, c.Host), wire.Age(c.SinceMs))
 			}
 		}
 		w.More(k, 2)

@@ -266,12 +266,12 @@ func (g *gang) name() string {
 	return "a transfer"
 }
 
-// calledAt returns a name, with the line of the user's code where that is known.
-func calledAt(name string, line []byte) string {
-	if len(line) == 0 {
-		return name
+// calledAt returns a name, with the line of the user's code where that is known; first is that of wire.Called.
+func calledAt(name string, line []byte, first bool) string {
+	if called := wire.Called(string(line), first); called != "" {
+		return name + ", " + called
 	}
-	return name + ", called at " + string(line)
+	return name
 }
 
 // located says behind the text of an error which computation it ended, and where that was called. An operation that is
@@ -280,14 +280,14 @@ func (g *gang) located(err error) error {
 	if g.program == nil && g.ran == nil && len(g.line) == 0 {
 		return err
 	}
-	return locate(err, g.name(), g.line)
+	return locate(err, g.name(), g.line, g.firstCall)
 }
 
-func locate(err error, name string, line []byte) error {
+func locate(err error, name string, line []byte, first bool) error {
 	if err == nil {
 		return nil
 	}
-	return status.New(status.CodeOf(err), "%w [%s]", err, calledAt(name, line))
+	return status.New(status.CodeOf(err), "%w [%s]", err, calledAt(name, line, first))
 }
 
 // proceedWith is what follows admission.
@@ -389,7 +389,7 @@ func (st *State) noRoom(g *gang, why string) error {
 		remedy = "start the worker with a larger --memory-limit"
 	}
 	fmt.Fprintf(&b, "%s; %s; free arrays that are no longer needed, or %s [%s", text, why, remedy,
-		calledAt(g.name(), g.line))
+		calledAt(g.name(), g.line, g.firstCall))
 	if w := st.workerOf(on); w != nil {
 		fmt.Fprintf(&b, ", on device %d of worker %s", on-w.base, w.name)
 	}

@@ -32,7 +32,9 @@ func (s *session) about(kind string) about {
 }
 func (g *gang) about(kind string) about {
 	a := g.s.about(kind)
-	a.gang, a.line = g.number, g.line
+	if a.gang = g.number; !g.firstCall {
+		a.line = g.line
+	}
 	return a
 }
 func (w *worker) about(kind string) about { return about{kind: kind, worker: w.process.Number} }

@@ -56,7 +56,7 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	if g == nil {
 		return nil
 	}
-	r := &wire.Report_Held{Operations: 1, What: g.name(), Line: wire.Line(g.line),
+	r := &wire.Report_Held{Operations: 1, What: g.name(), Line: wire.Line(g.line), FirstCall: g.firstCall,
 		SinceMs: (st.now - g.held.since) / 1e6}
 	for i := s.head; i < len(s.queue); i++ {
 		if q := &s.queue[i]; q.op != 0 {

@@ -217,7 +217,8 @@ var allLong = []long{
 		return &wire.SliceRelease{Slices: numbers(s)}
 	}},
 	{"heartbeat: waits", true, wire.KindHeartbeat, taken, func(s string) proto.Message {
-		return &wire.Heartbeat{Waits: []string{s}, Running: []*wire.Running{{Program: "p", Line: "l"}}}
+		return &wire.Heartbeat{Standing: []*wire.Standing{{Program: "p", At: s}},
+			Running: []*wire.Running{{Program: "p", Line: "l"}}}
 	}},
 	{"heartbeat: running", true, wire.KindHeartbeat, taken, func(s string) proto.Message {
 		return &wire.Heartbeat{Running: []*wire.Running{{Session: 1, Program: s, Line: "l"}}}

@@ -66,8 +66,10 @@ type gang struct {
 	ran     *compiled // from then on
 	run     *wire.Run
 	line    []byte // of the user's code that called it
-	payload []byte // of others, too: what all workers are sent
-	kept    bool   // payload does not change
+	// firstCall: line is that of the first call of its program, since this one came without.
+	firstCall bool
+	payload   []byte // of others, too: what all workers are sent
+	kept      bool   // payload does not change
 	// Of a node of a play, instead of run and payload.
 	play *play
 	node int
@@ -159,7 +161,8 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		err = q.err
 	}
 	if err == nil && st.known == nil {
-		err = lossFirst(locate(st.alive(at), p.of.info.Name, m.Trace), func() error { return st.readable(s, p, at, m) })
+		err = lossFirst(locate(st.alive(at), p.of.info.Name, m.Trace, false),
+			func() error { return st.readable(s, p, at, m) })
 	}
 	if e := st.create(s, m.FirstOutput, p.of.outputs, p.counted, at, err); e != nil {
 		st.end(s, m.Op, e)
@@ -170,9 +173,22 @@ func (st *State) run(s *session, m *wire.Run, q *queued) {
 		return
 	}
 	g := st.newGang(s, m.Op)
-	g.run, g.line, g.payload, g.kept, g.first = m, m.Trace, q.payload, q.kept, m.FirstOutput
+	g.run, g.payload, g.kept, g.first = m, q.payload, q.kept, m.FirstOutput
+	g.calledBy(p, m.Trace)
 	g.ofProgram(p, at)
 	st.admit(g)
+}
+
+// calledBy records which line of the user's code called a run of a program. Clients tell it with the first run of a
+// program, and after that only with long ones, since it takes them longer to find than to submit a short one.
+func (g *gang) calledBy(p *program, line []byte) {
+	if len(line) > 0 {
+		if g.line = line; p.firstCall == nil {
+			p.firstCall = slices.Clone(line[:min(len(line), wire.MaxText)])
+		}
+	} else {
+		g.line, g.firstCall = p.firstCall, p.firstCall != nil
+	}
 }
 
 // keepPayload copies a gang's payload where that is not the gang's own.

@@ -164,7 +164,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 		first = p.object(n.first)
 	}
 	if e := st.create(s, first, n.sizes, n.counted, n.at, err); e != nil {
-		err = status.Wrap(e, "node %d, %s", i, calledAt(n.name, n.line))
+		err = status.Wrap(e, "node %d, %s", i, calledAt(n.name, n.line, false))
 	}
 	if err != nil {
 		p.skipped = true
@@ -186,7 +186,7 @@ func (st *State) performNode(s *session, p *play, i int) {
 // nodeReadable returns why a node cannot be performed.
 func (st *State) nodeReadable(p *play, i int) error {
 	n := &p.g.nodes[i]
-	return lossFirst(locate(st.alive(n.over), n.name, n.line), func() error { return st.nodeReads(p, i) })
+	return lossFirst(locate(st.alive(n.over), n.name, n.line, false), func() error { return st.nodeReads(p, i) })
 }
 
 // nodeReads returns why what a node reads is not there.
@@ -199,7 +199,7 @@ func (st *State) nodeReads(p *play, i int) error {
 			if s.objects[id] != nil && s.objects[id].err != nil {
 				return err // it has the name of the node that failed
 			}
-			return status.Wrap(err, "node %d, %s", i, calledAt(n.name, n.line))
+			return status.Wrap(err, "node %d, %s", i, calledAt(n.name, n.line, false))
 		}
 		o := s.objects[id]
 		if err := o.asMember(id); err != nil {

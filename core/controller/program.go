@@ -68,6 +68,8 @@ type program struct {
 	loading  set     // of them, those that have yet to say that they have
 	counted  []int64 // of its outputs' shards, the bytes that take device memory
 	takes    int64   // their sum
+	// The line of the user's code that called it first, where that is known.
+	firstCall []byte
 	// Graphs that run it keep it when it is forgotten.
 	graphs    int
 	forgotten bool

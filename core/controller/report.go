@@ -405,11 +405,10 @@ func hideLines(w *wire.Report_Worker, own map[uint32]bool) {
 		w.LastRefused = shallow(w.LastRefused)
 		w.LastRefused.Why = ""
 	}
-	if len(w.Last.GetWaits())+len(w.Last.GetStanding())+len(w.Last.GetRunning()) == 0 {
+	if len(w.Last.GetStanding())+len(w.Last.GetRunning()) == 0 {
 		return // that is so of most
 	}
 	w.Last = shallow(w.Last)
-	w.Last.Waits = nil // they do not say whose they are
 	w.Last.Standing = copies(w.Last.Standing, func(s *wire.Standing) {
 		if !own[s.Session] {
 			s.Line = ""

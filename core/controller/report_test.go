@@ -15,8 +15,8 @@ import (
 func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 	b := newBed(t, Config{}, 1, 1)
 	b.say(b.workers[0], wire.KindHeartbeat, &wire.Heartbeat{
-		Running: []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin", Line: "secret.py:3"}},
-		Waits:   []string{"device 0 has waited for 7s in spin (called at secret.py:3)"}})
+		Running:  []*wire.Running{{Devices: []uint32{0}, Session: 1, Program: "spin", Line: "secret.py:3"}},
+		Standing: []*wire.Standing{{Devices: []uint32{0}, Session: 1, Program: "spin", Line: "secret.py:3"}}})
 	b.say(b.client, wire.KindPut,
 		&wire.Put{Op: 1, Object: 1, Array: &wire.Array{Dtype: uint32(shape.F32)}, Devices: []uint32{0}})
 	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: 1, NoMemory: true,
@@ -49,12 +49,15 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 			(got.LastRefused.Why != "") != lines {
 			t.Errorf("lines are to be seen: %v; the report has %v", lines, got.LastRefused)
 		}
-		if got := last.Running[0]; got.Program != "spin" || (got.Line != "") != lines || len(last.Waits) > 0 != lines {
-			t.Errorf("lines are to be seen: %v; the report has %v and %q", lines, got, last.Waits)
+		if got := last.Running[0]; got.Program != "spin" || (got.Line != "") != lines {
+			t.Errorf("lines are to be seen: %v; the report has %v", lines, got)
+		}
+		if got := last.Standing[0]; got.Program != "spin" || (got.Line != "") != lines {
+			t.Errorf("lines are to be seen: %v; the report has %v", lines, got)
 		}
 	}
 	statustest.Fails(t, "a tenant that stops the cluster", statustest.Of(ask(tenant, true)), status.PermissionDenied)
-	if last := b.st.Report().Islands[0].Workers[0].Last; len(last.Waits) != 1 {
+	if last := b.st.Report().Islands[0].Workers[0].Last; last.Standing[0].Line == "" {
 		t.Error("what a tenant does not see is gone for operators, too")
 	}
 }
@@ -62,8 +65,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 // A tenant with a name sees the lines of its own sessions, an operator those of all, and a tenant without one none.
 func TestATenantSeesTheLinesOfItsOwnSessions(t *testing.T) {
 	r := &wire.Report{}
-	w := &wire.Report_Worker{Last: &wire.Heartbeat{Waits: []string{"line of bob"}},
-		LastRefused: &wire.Report_Refusal{Session: 1, Why: "line of ada"}}
+	w := &wire.Report_Worker{Last: new(wire.Heartbeat), LastRefused: &wire.Report_Refusal{Session: 1, Why: "line of ada"}}
 	for i, name := range []string{"ada", "bob", ""} {
 		line, session := "line of "+name, uint32(i+1)
 		r.Sessions = append(r.Sessions, &wire.Report_SessionReport{Session: session, Tenant: name,
@@ -76,7 +78,7 @@ func TestATenantSeesTheLinesOfItsOwnSessions(t *testing.T) {
 	for _, c := range []struct {
 		to       wire.Viewer
 		ada, bob int
-	}{{wire.Viewer{}, 7, 7}, {wire.Viewer{IsTenant: true, Tenant: "ada"}, 7, 0},
+	}{{wire.Viewer{}, 7, 6}, {wire.Viewer{IsTenant: true, Tenant: "ada"}, 7, 0},
 		{wire.Viewer{IsTenant: true, Tenant: "bob"}, 0, 6}, {wire.Viewer{IsTenant: true}, 0, 0}} {
 		text := string(wire.AppendJSON(nil, For(c.to, r)))
 		if ada, bob := strings.Count(text, "line of ada"), strings.Count(text, "line of bob"); ada != c.ada || bob != c.bob {
@@ -145,4 +147,48 @@ func TestReportTellsWhereATenantHasMostOfItsQuotas(t *testing.T) {
 	if r.Bytes != 12 || r.MostBytes != 8 || r.MostHostBytes != 8 {
 		t.Errorf("of three arrays of 4 bytes, two of them on one device, it tells %v", r)
 	}
+}
+
+// A run that came without a line shows where its session called the program first, to those who may see lines of it.
+func TestARunWithoutALineShowsWhereItsProgramWasFirstCalled(t *testing.T) {
+	const second = int64(1e9)
+	b := newBed(t, Config{Heartbeat: second, StuckAfter: 10 * second}, 1, 1)
+	b.program(1)
+	run := func(op uint64, line string) uint64 {
+		b.say(b.client, wire.KindRun, &wire.Run{Op: op, Program: 1, FirstOutput: op, Inputs: []uint64{1},
+			Trace: []byte(line)})
+		return b.st.gang
+	}
+	first, other, again := run(2, "train.py:3"), run(3, "train.py:4"), run(4, "")
+	says := &wire.Heartbeat{}
+	for _, gang := range []uint64{first, other, again} {
+		line := map[uint64]string{first: "train.py:3", other: "train.py:4"}[gang] // as the worker was told
+		says.Running = append(says.Running, &wire.Running{Gang: gang, Session: 1, Program: "p", Line: line})
+		says.Standing = append(says.Standing, &wire.Standing{Gang: gang, Session: 1, Program: "p", Line: line})
+	}
+	b.say(b.workers[0], wire.KindHeartbeat, says)
+	called := func(m interface {
+		GetLine() string
+		GetFirstCall() bool
+	}) string {
+		return wire.Called(m.GetLine(), m.GetFirstCall())
+	}
+	r := b.st.Report()
+	last := r.Islands[0].Workers[0].Last
+	for i, want := range []string{"called at train.py:3", "called at train.py:4", "first called at train.py:3"} {
+		statustest.Equal(t, called(last.Running[i]), want, "what runs, run %d", i)
+		statustest.Equal(t, called(last.Standing[i]), want, "what stands, run %d", i)
+	}
+	hidden := For(wire.Viewer{IsTenant: true, Tenant: "other"}, r).Islands[0].Workers[0].Last
+	statustest.Equal(t, called(hidden.Running[2])+called(hidden.Standing[2]), "", "what another tenant sees")
+	b.say(b.workers[0], wire.KindCompleted, &wire.Completed{Ok: []uint64{first, other}})
+	for range 5 {
+		b.now += second
+		b.step(Event{Kind: Tick})
+	}
+	u := b.st.Report().Sessions[0].Unanswered
+	if len(u) != 1 || called(u[0]) != "first called at train.py:3" {
+		t.Errorf("a silent worker has %v", u)
+	}
+	statustest.Check(t, b.st.Check())
 }

@@ -43,26 +43,28 @@ func (st *State) unanswered(s *session) (all []*wire.Report_Unanswered) {
 
 func (st *State) unansweredBy(s *session, w *worker) *wire.Report_Unanswered {
 	u := &wire.Report_Unanswered{Worker: w.process.Number}
-	adds := func(what string, line []byte) {
+	adds := func(what string, g *gang) {
 		if u.Operations++; u.Operations == 1 {
-			u.What, u.Line = what, wire.Line(line)
+			if u.What = what; g != nil {
+				u.Line, u.FirstCall = wire.Line(g.line), g.firstCall
+			}
 		}
 	}
 	for _, under := range []gangs{s.readers, s.putters} {
 		for g := under.first; g != nil; g = g.behind {
 			if g.waits.has(w.slot) {
-				adds(g.name(), g.line)
+				adds(g.name(), g)
 				u.Elsewhere = u.Elsewhere || g.left > 1
 			}
 		}
 	}
 	for e := s.line.first; e != nil; e = e.behind {
 		if e.g != nil && e.g.to.has(w.slot) {
-			adds(e.g.name(), e.g.line)
+			adds(e.g.name(), e.g)
 		}
 	}
 	if g := s.waiting; g != nil && g.held.loading && g.program.loading.has(w.slot) {
-		adds("loading "+g.name(), g.line)
+		adds("loading "+g.name(), g)
 	}
 	for _, c := range s.compiling {
 		if c.by == w && !c.ready {

@@ -380,11 +380,34 @@ func (w *worker) hasDone(gang uint64) {
 	w.last.Standing = slices.DeleteFunc(w.last.Standing, stands)
 }
 
+// addFirstCalls adds to what a worker's devices do the lines that called the programs first, where the runs came
+// without one: the worker was not told these.
+func (st *State) addFirstCalls(m *wire.Heartbeat) {
+	of := func(number uint64) (string, bool) {
+		g := cmp.Or(st.gangs[number], st.leaving[number])
+		if g == nil || !g.firstCall {
+			return "", false
+		}
+		return wire.Line(g.line), true
+	}
+	for _, r := range m.Running {
+		if r.Line == "" {
+			r.Line, r.FirstCall = of(r.Gang)
+		}
+	}
+	for _, s := range m.Standing {
+		if s.Line == "" {
+			s.Line, s.FirstCall = of(s.Gang)
+		}
+	}
+}
+
 func (st *State) fromWorker(w *worker, ev *Event) error {
 	w.heard = st.now
 	switch m := ev.Message.(type) {
 	case *wire.Heartbeat:
 		st.compareApart(w, m)
+		st.addFirstCalls(m)
 		w.last, w.beat = m, st.now
 	case *wire.Completed:
 		for i, n := range m.Ok {

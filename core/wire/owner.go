@@ -33,15 +33,15 @@ func Clean(text string) string {
 	}, text)
 }
 
-// maxText is how many bytes of a text that a session has chosen go into messages that people read: those of the longest
+// MaxText is how many bytes of a text that a session has chosen go into messages that people read: those of the longest
 // path of a file, and then some.
-const maxText = 5 << 10
+const MaxText = 5 << 10
 
 // Line returns the line of a user's code that an operation came with, which may be any bytes, for messages that people
 // read.
 func Line(trace []byte) string {
-	if len(trace) > maxText {
-		trace = append(slices.Clip(trace[:maxText]), "…"...)
+	if len(trace) > MaxText {
+		trace = append(slices.Clip(trace[:MaxText]), "…"...)
 	}
 	return strings.ToValidUTF8(string(trace), "\ufffd")
 }

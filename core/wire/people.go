@@ -40,3 +40,38 @@ func Age(ms int64) time.Duration {
 	}
 	return d.Round(100 * time.Millisecond)
 }
+
+// Called says for people where something was called: at a line of the user's code, or, where that is not known of this
+// call, at the line where its session called the program first. Without a line it is "".
+func Called(line string, first bool) string {
+	switch {
+	case line == "":
+		return ""
+	case first:
+		return "first called at " + line
+	}
+	return "called at " + line
+}
+
+// WaitText says what devices wait for.
+func (m *Standing) WaitText() string {
+	devices, have := "devices "+Numbers(m.Devices), "have"
+	if len(m.Devices) == 1 {
+		devices, have = "device "+Numbers(m.Devices), "has"
+	}
+	what := fmt.Sprintf("operation %d", m.Gang)
+	if called := Called(m.Line, m.FirstCall); called != "" {
+		what += ", " + called
+	}
+	if m.Program != "" {
+		what = fmt.Sprintf("%s (%s)", m.Program, what)
+	}
+	switch m.At {
+	case "":
+		return fmt.Sprintf("%s %s stood for %v at %s, which waits for %s", devices, have, Age(m.SinceMs), what, m.Awaits)
+	case AtFunction: // so does what it waits for say
+	default:
+		what = m.At + " of " + what
+	}
+	return fmt.Sprintf("%s %s waited for %v in %s for %s", devices, have, Age(m.SinceMs), what, m.Awaits)
+}

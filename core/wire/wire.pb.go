@@ -1662,14 +1662,12 @@ type Heartbeat struct {
 	MemoryInUse []int64                `protobuf:"varint,1,rep,packed,name=memory_in_use,json=memoryInUse,proto3" json:"memory_in_use,omitempty"` // by local device, of workers
 	HostBytes   int64                  `protobuf:"varint,2,opt,name=host_bytes,json=hostBytes,proto3" json:"host_bytes,omitempty"`                // of workers: host.blocks, collectives, assembling and programs together
 	Objects     uint64                 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
-	Waits       []string               `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`     // what devices have stood at for long, for people
 	Apart       []*Apart               `protobuf:"bytes,5,rep,name=apart,proto3" json:"apart,omitempty"`     // processes that a worker cannot reach; at most 64
 	Running     []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
 	Host        *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
 	DeviceNs    []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
 	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
 	// How many more there are of what is told of 64 alone.
-	MoreWaits    uint32      `protobuf:"varint,10,opt,name=more_waits,json=moreWaits,proto3" json:"more_waits,omitempty"`
 	MoreApart    uint32      `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
 	MoreRunning  uint32      `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
 	MoreStanding uint32      `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
@@ -1732,13 +1730,6 @@ func (x *Heartbeat) GetObjects() uint64 {
 	return 0
 }
 
-func (x *Heartbeat) GetWaits() []string {
-	if x != nil {
-		return x.Waits
-	}
-	return nil
-}
-
 func (x *Heartbeat) GetApart() []*Apart {
 	if x != nil {
 		return x.Apart
@@ -1772,13 +1763,6 @@ func (x *Heartbeat) GetStanding() []*Standing {
 		return x.Standing
 	}
 	return nil
-}
-
-func (x *Heartbeat) GetMoreWaits() uint32 {
-	if x != nil {
-		return x.MoreWaits
-	}
-	return 0
 }
 
 func (x *Heartbeat) GetMoreApart() uint32 {
@@ -1923,12 +1907,13 @@ type Standing struct {
 	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
 	Gang          uint64                 `protobuf:"varint,2,opt,name=gang,proto3" json:"gang,omitempty"`
 	Session       uint32                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
-	Program       string                 `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`             // "" if it is no computation
-	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                   // of the user's code that called it; may be empty
-	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                       // such as "all-reduce 0"; "" of an operation that they have yet to begin
-	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`               // what they wait for, for people
-	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"` // those that they wait for; at most 64
-	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`     // local devices that they wait for
+	Program       string                 `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`                        // "" if it is no computation
+	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                              // of the user's code that called it; may be empty
+	FirstCall     bool                   `protobuf:"varint,14,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where its session called the program first, see Running
+	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                                  // such as "all-reduce 0"; "" of an operation that they have yet to begin
+	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`                          // what they wait for, for people
+	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"`            // those that they wait for; at most 64
+	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`                // local devices that they wait for
 	SinceMs       int64                  `protobuf:"varint,10,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
 	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"`                   // since they have stood there and no byte of what they wait for has come
 	MoreProcesses uint32                 `protobuf:"varint,13,opt,name=more_processes,json=moreProcesses,proto3" json:"more_processes,omitempty"` // for which they wait, too
@@ -2000,6 +1985,13 @@ func (x *Standing) GetLine() string {
 		return x.Line
 	}
 	return ""
+}
+
+func (x *Standing) GetFirstCall() bool {
+	if x != nil {
+		return x.FirstCall
+	}
+	return false
 }
 
 func (x *Standing) GetAt() string {
@@ -2289,12 +2281,13 @@ type Running struct {
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"` // name of the session's client
 	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`     // who runs the client, as it says; empty where it does not
 	Program       string                 `protobuf:"bytes,6,opt,name=program,proto3" json:"program,omitempty"`
-	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                        // of the user's code that called it; may be empty
-	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`  // since the worker first found it under way, at a heartbeat
-	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                       // its session has ended, or its client is not connected
-	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                  // computations that began after it, on the device with most of them
-	Host          string                 `protobuf:"bytes,11,opt,name=host,proto3" json:"host,omitempty"`                       // name of the client's machine
-	UsualMs       int64                  `protobuf:"varint,12,opt,name=usual_ms,json=usualMs,proto3" json:"usual_ms,omitempty"` // device time that the program's runs have taken of each device, on average; 0 is not known
+	Line          string                 `protobuf:"bytes,7,opt,name=line,proto3" json:"line,omitempty"`                              // of the user's code that called it; may be empty
+	SinceMs       int64                  `protobuf:"varint,8,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`        // since the worker first found it under way, at a heartbeat
+	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`                             // its session has ended, or its client is not connected
+	Behind        uint32                 `protobuf:"varint,10,opt,name=behind,proto3" json:"behind,omitempty"`                        // computations that began after it, on the device with most of them
+	Host          string                 `protobuf:"bytes,11,opt,name=host,proto3" json:"host,omitempty"`                             // name of the client's machine
+	UsualMs       int64                  `protobuf:"varint,12,opt,name=usual_ms,json=usualMs,proto3" json:"usual_ms,omitempty"`       // device time that the program's runs have taken of each device, on average; 0 is not known
+	FirstCall     bool                   `protobuf:"varint,13,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where its session called the program first, which the controller remembers: where it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2411,6 +2404,13 @@ func (x *Running) GetUsualMs() int64 {
 		return x.UsualMs
 	}
 	return 0
+}
+
+func (x *Running) GetFirstCall() bool {
+	if x != nil {
+		return x.FirstCall
+	}
+	return false
 }
 
 // What a member asks for: to be one of so many.
@@ -9505,11 +9505,12 @@ func (x *Report_SessionReport) GetLink() *Report_Link {
 // What of a session waits for a worker that was not heard of for some heartbeats.
 type Report_Unanswered struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        uint64                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`         // its process number
-	Operations    uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"` // that the worker takes part in: this one, and those behind it
-	What          string                 `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`              // the program's name, or what is to be done
-	Line          string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`              // of the user's code that called it, for operators; may be empty
-	Elsewhere     bool                   `protobuf:"varint,5,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`   // one of them waits on other workers, too
+	Worker        uint64                 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`                        // its process number
+	Operations    uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"`                // that the worker takes part in: this one, and those behind it
+	What          string                 `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`                             // the program's name, or what is to be done
+	Line          string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`                             // of the user's code that called it, for operators; may be empty
+	Elsewhere     bool                   `protobuf:"varint,5,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`                  // one of them waits on other workers, too
+	FirstCall     bool                   `protobuf:"varint,6,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where the session called the program first, see Running
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9575,6 +9576,13 @@ func (x *Report_Unanswered) GetLine() string {
 func (x *Report_Unanswered) GetElsewhere() bool {
 	if x != nil {
 		return x.Elsewhere
+	}
+	return false
+}
+
+func (x *Report_Unanswered) GetFirstCall() bool {
+	if x != nil {
+		return x.FirstCall
 	}
 	return false
 }
@@ -9796,6 +9804,7 @@ type Report_Held struct {
 	// of its own session or of holders, since they take of the worker's machine what the tenant may.
 	WaitsFor      string           `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	Holders       []*Report_Holder `protobuf:"bytes,10,rep,name=holders,proto3" json:"holders,omitempty"`
+	FirstCall     bool             `protobuf:"varint,11,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where the session called the program first, see Running
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9898,6 +9907,13 @@ func (x *Report_Held) GetHolders() []*Report_Holder {
 		return x.Holders
 	}
 	return nil
+}
+
+func (x *Report_Held) GetFirstCall() bool {
+	if x != nil {
+		return x.FirstCall
+	}
+	return false
 }
 
 type Report_Holder struct {
@@ -10606,21 +10622,17 @@ const file_wire_proto_rawDesc = "" +
 	"\vhost_memory\x18\n" +
 	" \x01(\bR\n" +
 	"hostMemory\x12\x1a\n" +
-	"\bplatform\x18\v \x01(\rR\bplatform\"\xcf\x04\n" +
+	"\bplatform\x18\v \x01(\rR\bplatform\"\xa6\x04\n" +
 	"\tHeartbeat\x12\"\n" +
 	"\rmemory_in_use\x18\x01 \x03(\x03R\vmemoryInUse\x12\x1d\n" +
 	"\n" +
 	"host_bytes\x18\x02 \x01(\x03R\thostBytes\x12\x18\n" +
-	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12\x14\n" +
-	"\x05waits\x18\x04 \x03(\tR\x05waits\x12*\n" +
+	"\aobjects\x18\x03 \x01(\x04R\aobjects\x12*\n" +
 	"\x05apart\x18\x05 \x03(\v2\x14.pathways.wire.ApartR\x05apart\x120\n" +
 	"\arunning\x18\x06 \x03(\v2\x16.pathways.wire.RunningR\arunning\x12-\n" +
 	"\x04host\x18\a \x01(\v2\x19.pathways.wire.HostMemoryR\x04host\x12\x1b\n" +
 	"\tdevice_ns\x18\b \x03(\x03R\bdeviceNs\x123\n" +
 	"\bstanding\x18\t \x03(\v2\x17.pathways.wire.StandingR\bstanding\x12\x1d\n" +
-	"\n" +
-	"more_waits\x18\n" +
-	" \x01(\rR\tmoreWaits\x12\x1d\n" +
 	"\n" +
 	"more_apart\x18\v \x01(\rR\tmoreApart\x12!\n" +
 	"\fmore_running\x18\f \x01(\rR\vmoreRunning\x12#\n" +
@@ -10628,7 +10640,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05links\x18\x0e \x03(\v2\x17.pathways.wire.PeerLinkR\x05links\x12\x1d\n" +
 	"\n" +
 	"more_links\x18\x0f \x01(\rR\tmoreLinks\x12\x1c\n" +
-	"\tconnected\x18\x10 \x01(\rR\tconnected\"\xa7\x01\n" +
+	"\tconnected\x18\x10 \x01(\rR\tconnectedJ\x04\b\x04\x10\x05J\x04\b\n" +
+	"\x10\v\"\xa7\x01\n" +
 	"\bPeerLink\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x15\n" +
@@ -10636,13 +10649,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x04cuts\x18\x04 \x01(\x04R\x04cuts\x12\x17\n" +
 	"\alast_ms\x18\x05 \x01(\x03R\x06lastMs\x12\x17\n" +
 	"\aback_ms\x18\x06 \x01(\x03R\x06backMs\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\"\xd5\x02\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\xf4\x02\n" +
 	"\bStanding\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
 	"\asession\x18\x03 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x04 \x01(\tR\aprogram\x12\x12\n" +
-	"\x04line\x18\x05 \x01(\tR\x04line\x12\x0e\n" +
+	"\x04line\x18\x05 \x01(\tR\x04line\x12\x1d\n" +
+	"\n" +
+	"first_call\x18\x0e \x01(\bR\tfirstCall\x12\x0e\n" +
 	"\x02at\x18\x06 \x01(\tR\x02at\x12\x16\n" +
 	"\x06awaits\x18\a \x01(\tR\x06awaits\x12\x1c\n" +
 	"\tprocesses\x18\b \x03(\x04R\tprocesses\x12\x18\n" +
@@ -10671,7 +10686,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
 	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"\xa1\x02\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\xc0\x02\n" +
 	"\aRunning\x12\x18\n" +
 	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\x04R\x04gang\x12\x18\n" +
@@ -10685,7 +10700,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x06behind\x18\n" +
 	" \x01(\rR\x06behind\x12\x12\n" +
 	"\x04host\x18\v \x01(\tR\x04host\x12\x19\n" +
-	"\busual_ms\x18\f \x01(\x03R\ausualMs\";\n" +
+	"\busual_ms\x18\f \x01(\x03R\ausualMs\x12\x1d\n" +
+	"\n" +
+	"first_call\x18\r \x01(\bR\tfirstCall\";\n" +
 	"\vMemberOffer\x12\x16\n" +
 	"\x06island\x18\x01 \x01(\tR\x06island\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\rR\x05nodes\"t\n" +
@@ -11187,7 +11204,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x97&\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xd5&\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11289,7 +11306,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"unanswered\x18\x1d \x03(\v2 .pathways.wire.Report.UnansweredR\n" +
 	"unanswered\x12.\n" +
-	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\x8a\x01\n" +
+	"\x04link\x18( \x01(\v2\x1a.pathways.wire.Report.LinkR\x04link\x1a\xa9\x01\n" +
 	"\n" +
 	"Unanswered\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x04R\x06worker\x12\x1e\n" +
@@ -11298,7 +11315,9 @@ const file_wire_proto_rawDesc = "" +
 	"operations\x12\x12\n" +
 	"\x04what\x18\x03 \x01(\tR\x04what\x12\x12\n" +
 	"\x04line\x18\x04 \x01(\tR\x04line\x12\x1c\n" +
-	"\telsewhere\x18\x05 \x01(\bR\telsewhere\x1a\xd7\x04\n" +
+	"\telsewhere\x18\x05 \x01(\bR\telsewhere\x12\x1d\n" +
+	"\n" +
+	"first_call\x18\x06 \x01(\bR\tfirstCall\x1a\xd7\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x18\n" +
@@ -11325,7 +11344,7 @@ const file_wire_proto_rawDesc = "" +
 	"most_bytes\x18\x14 \x01(\x03R\tmostBytes\x12&\n" +
 	"\x0fmost_host_bytes\x18\x15 \x01(\x03R\rmostHostBytes\x12*\n" +
 	"\x11max_slice_devices\x18\x11 \x01(\rR\x0fmaxSliceDevices\x12#\n" +
-	"\rslice_devices\x18\x12 \x01(\rR\fsliceDevices\x1a\xa1\x02\n" +
+	"\rslice_devices\x18\x12 \x01(\rR\fsliceDevices\x1a\xc0\x02\n" +
 	"\x04Held\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x01(\x04R\n" +
@@ -11340,7 +11359,9 @@ const file_wire_proto_rawDesc = "" +
 	"\bsince_ms\x18\b \x01(\x03R\asinceMs\x12\x1b\n" +
 	"\twaits_for\x18\t \x01(\tR\bwaitsFor\x126\n" +
 	"\aholders\x18\n" +
-	" \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x1a\xa4\x01\n" +
+	" \x03(\v2\x1c.pathways.wire.Report.HolderR\aholders\x12\x1d\n" +
+	"\n" +
+	"first_call\x18\v \x01(\bR\tfirstCall\x1a\xa4\x01\n" +
 	"\x06Holder\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +

@@ -169,7 +169,10 @@ func (s *script) listen(i int) {
 		case wire.KindHeartbeat:
 			m := new(wire.Heartbeat)
 			statustest.Check(s.t, wire.Decode(kind, payload, m))
-			s.waits[i], s.running[i] = m.Waits, m.Running
+			s.waits[i], s.running[i] = nil, m.Running
+			for _, stands := range m.Standing {
+				s.waits[i] = append(s.waits[i], stands.WaitText())
+			}
 		case wire.KindDoing:
 			m := new(wire.Doing)
 			statustest.Check(s.t, wire.Decode(kind, payload, m))

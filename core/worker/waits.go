@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/transport/collective"
 )
 
-// What waits for so long is told of.
+// What waits for so long is logged.
 const stuck = 5 * time.Second
 
 // Of very many, as after the loss of a worker that has not been noticed, so many are
@@ -29,7 +29,6 @@ const (
 type Wait struct {
 	Devices []int
 	Gang    uint64
-	In      string // the program, and the collective of it; "" where the part has yet to begin
 	For     string
 	Since   time.Duration // of a collective, since Waits first found it
 
@@ -66,13 +65,12 @@ func (w *Worker) Waits() []Wait {
 	defer w.mu.Unlock()
 	for _, c := range in {
 		slices.Sort(c.Came)
-		at := fmt.Sprintf("%s %d", c.Op, c.Site)
-		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, In: at + " of " + w.which(c.Gang), For: w.whom(c),
-			Since: c.Since, At: at, Processes: slices.Concat(c.From, c.To), Missing: c.Missing})
+		all = append(all, Wait{Devices: c.Came, Gang: c.Gang, For: w.whom(c), Since: c.Since,
+			At: fmt.Sprintf("%s %d", c.Op, c.Site), Processes: slices.Concat(c.From, c.To), Missing: c.Missing})
 	}
 	for _, number := range slices.Sorted(maps.Keys(w.calls)) {
 		c := w.calls[number]
-		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID, In: w.which(c.g.ID),
+		all = append(all, Wait{Devices: []int{c.device}, Gang: c.g.ID,
 			For: "a function of its client, " + w.people([]uint64{c.g.client}), Since: time.Since(c.since),
 			At: wire.AtFunction, Processes: []uint64{c.g.client}})
 	}
@@ -134,34 +132,29 @@ func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire
 			more++
 			continue
 		}
-		m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
-			Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds(),
-			StillMs: w.still(s, before, moved, now).Milliseconds(), Behind: s.Behind}
-		for _, d := range s.Devices {
-			m.Devices = append(m.Devices, uint32(d))
-		}
-		m.MoreProcesses = uint32(len(s.Processes) - len(m.Processes))
-		for _, d := range s.Missing {
-			m.Missing = append(m.Missing, uint32(d))
-		}
+		m := s.standing()
+		m.StillMs = w.still(s, before, moved, now).Milliseconds()
 		told = append(told, m)
 	}
 	return told, more
 }
 
-// which names a run. mu is held.
-func (w *Worker) which(gang uint64) string {
-	name := fmt.Sprintf("operation %d", gang)
-	if g := w.gangs[gang]; g != nil {
-		if r, ok := g.work.(*run); ok {
-			if len(r.trace) > 0 {
-				name += ", called at " + wire.Line(r.trace)
-			}
-			return fmt.Sprintf("%s (%s)", r.program.Name, name)
-		}
+// standing is a wait as a controller is told it, but for how long it has stood still.
+func (s *Wait) standing() *wire.Standing {
+	m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
+		Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds(), Behind: s.Behind}
+	for _, d := range s.Devices {
+		m.Devices = append(m.Devices, uint32(d))
 	}
-	return name
+	m.MoreProcesses = uint32(len(s.Processes) - len(m.Processes))
+	for _, d := range s.Missing {
+		m.Missing = append(m.Missing, uint32(d))
+	}
+	return m
 }
+
+// String is for people.
+func (s Wait) String() string { return s.standing().WaitText() }
 
 // whom returns what a collective waits for: workers, or devices of this one. The caller holds mu.
 func (w *Worker) whom(c collective.Wait) string {
@@ -213,44 +206,24 @@ func devices(local []int) string {
 	return "devices " + list(names)
 }
 
-// String is for people.
-func (s Wait) String() string {
-	since := s.Since.Round(time.Second)
-	if s.In == "" {
-		return fmt.Sprintf("%s has stood for %v at operation %d, which waits for %s", devices(s.Devices), since, s.Gang,
-			s.For)
-	}
-	have := "has"
-	if len(s.Devices) > 1 {
-		have = "have"
-	}
-	return fmt.Sprintf("%s %s waited for %v in %s for %s", devices(s.Devices), have, since, s.In, s.For)
-}
-
 // journal is the waits that were logged, and how long they had lasted then.
 type journal map[journalKey]time.Duration
 
 type journalKey struct {
 	device int // the first
 	gang   uint64
-	in     string
+	at     string
 }
 
-// long returns the waits that are to be told of. Those that are new in the journal, or
-// have lasted twice as long as when they were last logged, are logged. More counts those that are too many to tell of.
-func (w *Worker) long(all []Wait, logged journal) (waits []Wait, more uint32) {
+// logLong logs waits that are long, and new in the journal, or have lasted twice as long as when they were last logged.
+func (w *Worker) logLong(all []Wait, logged journal) {
 	before := maps.Clone(logged)
 	clear(logged)
 	for _, s := range all {
-		if s.Since <= stuck {
+		if s.Since <= stuck || len(logged) == mostWaits {
 			continue
 		}
-		if len(waits) == mostWaits {
-			more++
-			continue
-		}
-		waits = append(waits, s)
-		key := journalKey{s.Devices[0], s.Gang, s.In}
+		key := journalKey{s.Devices[0], s.Gang, s.At}
 		last := before[key]
 		if last == 0 || s.Since >= 2*last {
 			last = s.Since
@@ -258,5 +231,4 @@ func (w *Worker) long(all []Wait, logged journal) (waits []Wait, more uint32) {
 		}
 		logged[key] = last
 	}
-	return waits, more
 }

@@ -539,11 +539,7 @@ func (w *Worker) heartbeats() {
 		m.HostBytes = m.Host.Blocks + m.Host.Collectives + m.Host.Assembling + m.Host.Programs
 		waits := w.Waits()
 		m.Standing, m.MoreStanding = w.tellWaits(waits, moved, time.Now())
-		long, more := w.long(waits, logged)
-		for _, s := range long {
-			m.Waits = append(m.Waits, s.String())
-		}
-		m.MoreWaits = more
+		w.logLong(waits, logged)
 		m.Apart, m.MoreApart = w.apart()
 		m.Links, m.MoreLinks = w.links()
 		if w.config.Connected != nil {

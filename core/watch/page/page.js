@@ -47,6 +47,19 @@ function size(bytes) {
   return bytes.toFixed(u ? 1 : 0) + " " + units[u];
 }
 
+// calledAt names the line of the user's code that called something, where that is known.
+function calledAt({ line, first_call }) {
+  return line ? `, ${first_call ? "first called" : "called"} at ${line}` : "";
+}
+
+// waitText says what devices of a worker wait for.
+function waitText(m) {
+  const operation = `operation ${m.gang}${calledAt(m)}`, what = m.program ? `${m.program} (${operation})` : operation;
+  return (m.devices.length > 1 ? `devices ${m.devices.join(", ")} have` : `device ${m.devices[0]} has`) +
+    (m.at ? ` waited for ${time(m.since_ms)} in ${m.at} of ${what} for ${m.awaits}` :
+      ` stood for ${time(m.since_ms)} at ${what}, which waits for ${m.awaits}`);
+}
+
 function time(ms) {
   if (ms < 60e3) return (ms / 1e3).toFixed(1) + " s";
   const s = Math.round(ms / 1e3);
@@ -138,7 +151,7 @@ function showTables(report) {
     time(s.device_ns / 1e6), time(s.age_ms)]));
   table("running", [["worker"], ["devices"], ["session"], ["program"], ["for", 1], ["usually", 1]],
     all.flatMap(w => w.last.running.map(r => [
-      w.process.name, r.devices.join(", "), sessionName(r), r.program + (r.line ? ", called at " + r.line : "") +
+      w.process.name, r.devices.join(", "), sessionName(r), r.program + calledAt(r) +
         (r.behind ? ` (and ${r.behind} queued)` : "") + (r.gone ? " – its client has left" : ""),
       time(r.since_ms), r.usual_ms ? time(r.usual_ms) : "–"]).concat(
       w.last.more_running ? [[w.process.name, "", "", `and ${w.last.more_running} more`, "", ""]] : [])));
@@ -153,7 +166,7 @@ function showTables(report) {
   };
   table("held", [["session"], ["operations", true], ["oldest"], ["needs"], ["for", true], ["waits for"]],
     report.sessions.filter(s => s.held && s.held.operations > 0).map(s => [
-      sessionName(s), s.held.operations, s.held.what + (s.held.line ? ", called at " + s.held.line : ""),
+      sessionName(s), s.held.operations, s.held.what + calledAt(s.held),
       size(s.held.need) + (s.held.waits_for === "host-quota" ? ` of ${s.held.worker_name}'s machine` :
         ` on device ${s.held.local} of ${s.held.worker_name || "a lost worker"}`), time(s.held.since_ms),
       (forWhat[s.held.waits_for] ?? forWhat.memory)(s.held)]));
@@ -174,8 +187,8 @@ function showTables(report) {
         q.holders.map(h => `${h.devices} of session ${h.session} (${how[h.how]})`).join("; ") ||
         "those of requests before it"]));
   table("waits", [["worker"], ["what its devices wait for"]],
-    all.flatMap(w => w.last.waits.map(text => [w.process.name, text]).concat(
-      w.last.more_waits ? [[w.process.name, `and ${w.last.more_waits} more`]] : [])));
+    all.flatMap(w => w.last.standing.map(m => [w.process.name, waitText(m)]).concat(
+      w.last.more_standing ? [[w.process.name, `and ${w.last.more_standing} more`]] : [])));
 }
 
 function showTraces(all) {
