@@ -95,7 +95,8 @@ type Map struct {
 	loads     []load // by number in the whole cluster
 	holders   map[uint32]*holder
 	owners    map[string]*owner
-	exclusive int // number of exclusive slices
+	versions  map[string]version // of what workers run
+	exclusive int                // number of exclusive slices
 	queue     queue
 	scratch   scratch
 	mark      uint64
@@ -103,12 +104,17 @@ type Map struct {
 	same same
 }
 
+// version is what all workers have that have some version of one thing, and how many these are.
+type version struct {
+	version string
+	workers int
+}
+
 // same is what sessions have in common while workers stay the same; its fields are nil where that is not known. So what
 // takes time in proportion to the workers is done once for many sessions.
 type same struct {
-	whole  *View             // of all devices of some platforms: what View returned last
-	of     []string          // these
-	agreed map[string]string // versions that Agree has compared with all workers'
+	whole *View    // of all devices of some platforms: what View returned last
+	of    []string // these
 
 	view *View               // that was compared last
 	free []*Worker           // of which it has no devices, in their order
@@ -161,7 +167,10 @@ func (m *Map) Join(o Offer) (*Worker, error) {
 	is.members = slices.Insert(is.members, at, w)
 	m.same = same{}
 	if m.workers == nil {
-		m.workers = map[uint64]*Worker{}
+		m.workers, m.versions = map[uint64]*Worker{}, map[string]version{}
+	}
+	for key, has := range w.Versions {
+		m.versions[key] = version{has, m.versions[key].workers + 1}
 	}
 	m.workers[o.Worker] = w
 	return w, nil
@@ -260,21 +269,26 @@ func differ(a, b string) (string, string) {
 //
 // Errors: FAILED_PRECONDITION; the message names both sides.
 func (m *Map) Agree(who string, versions map[string]string) error {
-	if m.same.agreed != nil && maps.Equal(m.same.agreed, versions) {
-		return nil
+	for _, key := range slices.Sorted(maps.Keys(versions)) {
+		have := m.versions[key]
+		if have.workers == 0 || have.version == versions[key] {
+			continue
+		}
+		return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both",
+			who, key, versions[key], m.firstWith(key).Name, have.version)
 	}
-	keys := slices.Sorted(maps.Keys(versions))
+	return nil
+}
+
+// firstWith returns the first of the workers that have a version of something.
+func (m *Map) firstWith(key string) *Worker {
 	for _, is := range m.islands {
 		for _, w := range is.members {
-			for _, key := range keys {
-				if have, ok := w.Versions[key]; ok && have != versions[key] {
-					return status.New(status.FailedPrecondition, "%s has %s %s and worker %s has %s; install the same version on both",
-						who, key, versions[key], w.Name, have)
-				}
+			if _, ok := w.Versions[key]; ok {
+				return w
 			}
 		}
 	}
-	m.same.agreed = maps.Clone(versions)
 	return nil
 }
 
@@ -285,6 +299,13 @@ func (m *Map) Leave(worker uint64) {
 		return
 	}
 	delete(m.workers, worker)
+	for key := range w.Versions {
+		if have := m.versions[key]; have.workers > 1 {
+			m.versions[key] = version{have.version, have.workers - 1}
+		} else {
+			delete(m.versions, key)
+		}
+	}
 	w.gone = true
 	for _, h := range m.holders {
 		h.stale = true
