@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/openpathways/pathways/core/ledger"
@@ -21,61 +22,99 @@ type binding struct {
 	workers set          // slots
 
 	// Of the workers, as a client is told.
-	at        []*worker        // by span
-	processes []*wire.Process  // each once
-	brings    []*wire.Platform // of the devices, each once
+	at     []*worker        // by span
+	brings []*wire.Platform // of the devices, each once
 }
 
 // bind returns the binding of a view: that which it made last, where it is of the same view, as for clients that begin
 // one after the other. Workers of the view that have gone have kept their slots.
+//
+// All gangs wait meanwhile. So what is as in the binding made last is copied from there, since most of ten thousand
+// workers are when one has come or gone.
 func (st *State) bind(view *placement.View) *binding {
 	if st.bound != nil && st.bound.view == view {
 		return st.bound
 	}
-	n := view.Len()
-	b := &binding{view: view, spans: spans(view.Spans()), slots: make([]int, 0, n), numbers: make([]int, 0, n),
-		islands: make([]*island, 0, n)}
-	before := trail{of: st.bound}
+	n, left := view.Len(), view.Spans()
+	b := &binding{view: view, spans: make([]*wire.Span, 0, len(left)), at: make([]*worker, 0, len(left)),
+		slots: make([]int, 0, n), numbers: make([]int, 0, n), islands: make([]*island, 0, n)}
+	before := trail{of: cmp.Or(st.bound, new(binding))}
 	st.bound = b
-	for _, span := range b.spans {
-		w := before.next(span.Worker)
-		if w == nil || st.workers[w.slot] != w {
-			w = st.memberOf(span.Worker)
+	for len(left) > 0 {
+		same := before.along(left)
+		if same == 0 {
+			same = 1
+			b.add(st.memberOf(left[0].Worker), left[0])
+		} else {
+			before.copy(b, same)
 		}
-		b.at = append(b.at, w)
-		if !b.workers.has(w.slot) {
-			b.processes = append(b.processes, w.process)
-			b.knowPlatform(w)
+		left = left[same:]
+	}
+	d := 0
+	for i, span := range b.spans {
+		b.workers.add(b.slots[d])
+		if i == 0 || b.islands[d] != b.islands[d-1] { // of one island, all devices are of one platform
+			b.knowPlatform(b.at[i])
 		}
-		b.workers.add(w.slot)
-		for k := range int(span.Count) {
-			b.slots = append(b.slots, w.slot)
-			b.numbers = append(b.numbers, w.base+int(span.Local)+k)
-			b.islands = append(b.islands, w.island)
-		}
+		d += int(span.Count)
 	}
 	return b
 }
 
-// trail goes through the workers of a binding, beside those of one that differs by few of them: it finds most of these
-// without a search.
-type trail struct {
-	of   *binding // or nil
-	span int      // the next
+// add appends devices of a worker.
+func (b *binding) add(w *worker, s placement.Span) {
+	b.spans, b.at = append(b.spans, &wire.Span{Worker: s.Worker, Local: uint32(s.Local), Count: uint32(s.Count)}),
+		append(b.at, w)
+	for k := range s.Count {
+		b.slots = append(b.slots, w.slot)
+		b.numbers = append(b.numbers, w.base+s.Local+k)
+		b.islands = append(b.islands, w.island)
+	}
 }
 
-// next returns the worker of a process number if that is the next one of the binding, or the one behind it; else nil.
-func (t *trail) next(process uint64) *worker {
-	if t.of == nil {
-		return nil
+// trail goes through the spans of a binding, beside those of a view that differs by few of them.
+type trail struct {
+	of     *binding
+	span   int // the next
+	device int // its first
+}
+
+// farthest is how many spans along passes over, of workers that have left the view: those of a host, or two.
+const farthest = 16
+
+// along returns how many spans, from the first on, are as in the binding from its next one on, or from one that is not
+// much farther on. These are then the next ones. A worker that has a slot keeps it as long as views have it, so what
+// the binding has of such spans is still so.
+func (t *trail) along(spans []placement.Span) (n int) {
+	is := func(i int, s placement.Span) bool {
+		o := t.of.spans[i]
+		return o.Worker == s.Worker && int(o.Local) == s.Local && int(o.Count) == s.Count
 	}
-	for i := t.span; i < min(t.span+2, len(t.of.spans)); i++ {
-		if t.of.spans[i].Worker == process {
-			t.span = i + 1
-			return t.of.at[i]
+	device := t.device
+	for at := t.span; at < min(t.span+farthest, len(t.of.spans)); at++ {
+		for n < len(spans) && at+n < len(t.of.spans) && is(at+n, spans[n]) {
+			n++
 		}
+		if n > 0 {
+			t.span, t.device = at, device
+			return n
+		}
+		device += int(t.of.spans[at].Count)
 	}
-	return nil
+	return 0
+}
+
+// copy appends the next n spans to a binding.
+func (t *trail) copy(b *binding, n int) {
+	from, first := t.span, t.device
+	for t.span < from+n {
+		t.device += int(t.of.spans[t.span].Count)
+		t.span++
+	}
+	b.spans, b.at = append(b.spans, t.of.spans[from:t.span]...), append(b.at, t.of.at[from:t.span]...)
+	b.slots = append(b.slots, t.of.slots[first:t.device]...)
+	b.numbers = append(b.numbers, t.of.numbers[first:t.device]...)
+	b.islands = append(b.islands, t.of.islands[first:t.device]...)
 }
 
 // memberOf returns the worker of a process number, also one that has gone and keeps its slot; nil if there is none.

@@ -231,7 +231,6 @@ func (st *State) viewFor(h *wire.Hello) (*placement.View, error) {
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	there := st.workersHere()
 	s.workers.each(func(slot int) { st.workers[slot].views++ })
-	m.Workers = slices.Clip(s.processes)
 	for i, p := range s.brings {
 		s.platforms = append(s.platforms, p.GetName())
 		if i == 0 {
@@ -244,12 +243,17 @@ func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {
 	return func() { describeDevices(m, b, platforms, there) }
 }
 
-// describeDevices fills in the devices of a session's welcome, at some workers of those that were there when the
+// describeDevices fills in the devices of a session's welcome, and their workers, of those that were there when the
 // session began. It reads only what does not change.
 func describeDevices(m *wire.Welcome, b *binding, platforms []string, there []*worker) {
 	onHost := sharingHosts(there)
+	var told set
 	for i, span := range b.spans {
 		w := b.at[i]
+		if !told.has(w.slot) {
+			told.add(w.slot)
+			m.Workers = append(m.Workers, w.process)
+		}
 		platform := w.platformIn(platforms)
 		for _, local := range w.offer.Devices[span.Local : span.Local+span.Count] {
 			d := len(m.Devices)
