@@ -89,7 +89,7 @@ func (st *State) tellSlice(s *session, number uint64, granted *placement.Slice, 
 
 // What looks for slices take, in nanoseconds: measured by BenchmarkSteps.
 const (
-	weightOfSearch = 30  // of the cluster, for each request that looks
+	weightOfSearch = 15  // a device of the cluster, for a step of a request's search
 	weightOfPlace  = 100 // of a request in the queue whose client may have to be told
 	weightOfHolder = 3   // a session, for each 64 devices, of a request that lacks some
 )
@@ -114,7 +114,7 @@ func (st *State) isSliceDue() bool {
 }
 
 // serveSlices grants slices whose turn has come, and tells the clients of others of their places in the queue. It does
-// so for about the time that Weigh says, at least for one request, and serves reports whether more is left.
+// so for about the time that Weigh says, at least a step of a search, and serves reports whether more is left.
 func (st *State) serveSlices() {
 	if len(st.asked) == 0 {
 		st.serve, st.looking, st.untold, st.until = false, false, 0, 0

@@ -310,6 +310,7 @@ func (m *Map) Leave(worker uint64) {
 	for _, h := range m.holders {
 		h.stale = true
 	}
+	m.queue.search.cancel()
 	m.queue.reserved.remove(w.First, w.Devices)
 	m.queue.next.remove(w.First, w.Devices)
 	for _, n := range w.numbers {

@@ -98,9 +98,27 @@ type queue struct {
 	// way, which goes on with the request at index at.
 	reserved, next Numbers
 	at             int
+	search         search // that for the devices of this request
 	looked         int64  // when the last look began
 	kept           uint64 // counts changes of what requests keep
 }
+
+// search is a search for the devices of a request, in steps. Others come in between. So before it ends in a grant, it
+// looks at the devices again, and begins anew if something has happened to some. If that goes on, it does all steps at
+// once. It also begins anew where a worker leaves, or takes the place of another.
+type search struct {
+	of      *Request // nil: it is yet to begin
+	found   found
+	chosen  bool
+	devices []int // these; nil if too few are free
+	tries   int   // how often it has begun anew
+}
+
+// maxTries bounds search.tries.
+const maxTries = 4
+
+// cancel has a search begin anew.
+func (s *search) cancel() { s.of, s.devices = nil, nil }
 
 // Position returns the place of a request among those that wait, beginning with 1.
 func (r *Request) Position() int { return r.position }
@@ -174,12 +192,12 @@ func (m *Map) SetQuota(owner string, quota int) {
 }
 
 // Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
-// any more. It returns those that have ended, and sets Position and Lacks of the others. It looks for devices at most
-// times, which takes time in proportion to the cluster's devices. Where more reports true, the next call goes on with
-// the rest; what has changed meanwhile counts in the look that follows.
+// any more. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's
+// devices has a few steps, which each take time in proportion to the cluster's devices; it does at most so many. Where
+// more reports true, the next call goes on with the rest; what has changed meanwhile counts in the look that follows.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue
-	for begin := q.at == 0; ; begin = false {
+	for begin := q.at == 0 && q.search.of == nil; ; begin = false {
 		if begin {
 			m.order(now)
 			q.at, q.looked = 0, now
@@ -187,6 +205,7 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 		}
 		if q.at == len(q.waiting) {
 			q.reserved, q.next, q.at = q.next, q.reserved, 0
+			q.search.cancel() // of one that has come to wait for its quota meanwhile
 			return ended, false
 		}
 		r := q.waiting[q.at]
@@ -198,10 +217,13 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 			q.keep(r, nil, now)
 			waits = r.Quota == 0 || r.Want.Devices <= r.Quota
 		} else {
-			if most--; most < 0 {
-				return ended, true
+			for over := false; !over; {
+				if most--; most < 0 && q.search.tries < maxTries {
+					return ended, true
+				}
+				over, waits = m.look(r, now, occupied, late)
 			}
-			waits = !m.look(r, now, occupied, late)
+			q.search.tries = 0
 		}
 		if waits && !late {
 			q.at++
@@ -217,27 +239,40 @@ func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, m
 	}
 }
 
-// look grants a request its slice, or finds that it cannot be met any more, or has it keep devices. It reports whether
-// the request has ended.
-func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (ended bool) {
-	q := &m.queue
-	all, err := m.candidates(r, nil, occupied)
-	if r.err = err; err != nil {
-		return true
+// look does a step of the search for a request's devices. With the last one it grants its slice, or finds that it
+// cannot be met any more, or, if it waits, has it keep devices.
+func (m *Map) look(r *Request, now int64, occupied Occupied, late bool) (over, waits bool) {
+	q, s := &m.queue, &m.queue.search
+	switch {
+	case s.of != r:
+		if r.err = m.candidates(&s.found, r, nil, occupied); r.err != nil {
+			return true, false
+		}
+		s.of, s.chosen, s.devices = r, false, nil
+		return false, true
+	case !s.chosen:
+		s.chosen, s.devices = true, m.available(r, &s.found, q.next)
+		return false, true
 	}
-	if devices := m.available(r, all, q.next); devices != nil {
+	devices := s.devices
+	s.cancel()
+	if devices != nil {
+		if !m.areFree(r, devices, occupied) {
+			s.tries++
+			return false, true
+		}
 		r.granted = m.grant(r, devices)
-		return true
+		return true, false
 	}
-	keeps, lacks := m.reserve(r, all, q.next)
+	keeps, lacks := m.reserve(r, &s.found, q.next)
 	if r.lacks = lacks; late || !r.isKeeping(now) {
 		q.keep(r, nil, now)
-		return false
+		return true, true
 	}
 	q.next.Union(keeps)
 	q.next.Union(lacks)
 	q.keep(r, keeps, now)
-	return false
+	return true, true
 }
 
 // isKeeping reports whether a request keeps devices for itself now: in the first minute of its wait and not in the
@@ -328,18 +363,18 @@ func (m *Map) Requests() []*Request { return m.queue.waiting }
 
 // available returns devices for a request among candidates: free ones that no request before it keeps. It returns nil
 // if there are too few now.
-func (m *Map) available(r *Request, all []candidate, reserved Numbers) []int {
+func (m *Map) available(r *Request, of *found, reserved Numbers) []int {
 	free := m.scratch.some[:0]
-	for i := range all {
-		if all[i].free && !reserved.Has(int(all[i].number)) {
-			free = append(free, all[i])
+	for i := range of.all {
+		if of.all[i].free && !reserved.Has(int(of.all[i].number)) {
+			free = append(free, of.all[i])
 		}
 	}
 	m.scratch.some = free
 	if len(free) < r.Want.Devices {
 		return nil
 	}
-	chosen := m.scratch.chooser.choose(r.View, free, r.Want, m.scratch.several)
+	chosen := m.scratch.chooser.choose(r.View, free, r.Want, of.several)
 	if chosen == nil {
 		return nil
 	}
@@ -350,11 +385,23 @@ func (m *Map) available(r *Request, all []candidate, reserved Numbers) []int {
 	return devices
 }
 
+// areFree reports whether a request can still have the devices that available has returned.
+func (m *Map) areFree(r *Request, devices []int, occupied Occupied) bool {
+	free := m.isFree(r, occupied)
+	for _, d := range devices {
+		w, local := r.View.where(d)
+		if !free(w.First+local) || m.queue.next.Has(w.First+local) {
+			return false
+		}
+	}
+	return true
+}
+
 // reserve returns the devices among candidates that a request which waits wants to keep: the free ones, and those that
 // others have.
-func (m *Map) reserve(r *Request, all []candidate, reserved Numbers) (free, lacks Numbers) {
+func (m *Map) reserve(r *Request, of *found, reserved Numbers) (free, lacks Numbers) {
 	rest := m.scratch.some[:0]
-	for _, c := range all {
+	for _, c := range of.all {
 		if reserved.Has(int(c.number)) {
 			continue
 		}
@@ -366,7 +413,7 @@ func (m *Map) reserve(r *Request, all []candidate, reserved Numbers) (free, lack
 	m.scratch.some = rest
 	var chosen []int32
 	if len(rest) >= r.Want.Devices {
-		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, m.scratch.several)
+		chosen = m.scratch.chooser.choose(r.View, rest, r.Want, of.several)
 	}
 	keep := func(c *candidate) {
 		if c.free {
@@ -417,7 +464,9 @@ func (m *Map) Cancel(session uint32, number uint64) *Request {
 func (m *Map) remove(all ...*Request) {
 	q := &m.queue
 	for _, r := range all {
-		q.keep(r, nil, 0)
+		if q.keep(r, nil, 0); r == q.search.of {
+			q.search.cancel()
+		}
 		r.owner.requests = slices.DeleteFunc(r.owner.requests, func(o *Request) bool { return o == r })
 		m.disown(r.owner)
 		delete(m.holders[r.Session].requests, r.Number)

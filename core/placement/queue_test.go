@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ type clients struct {
 	class    map[string]int   // by owner
 	quota    map[string]int   // the same
 	served   bool             // Serve has looked at all since the last event
-	most     int              // times that Serve looks, before others come in between
+	most     int              // steps that Serve does, before others come in between
 }
 
 func newClients(t testing.TB, devices ...int) *clients {
@@ -69,7 +70,7 @@ func (q *clients) ask(name string, wait int64, w Want) error {
 
 func (q *clients) serve() {
 	looks := 1
-	if q.Map.queue.at > 0 { // what has happened since that look began counts in the next one
+	if q.Map.queue.at > 0 || q.Map.queue.search.of != nil { // what has happened since counts in the next look
 		looks = 2
 	}
 	for looks > 0 {
@@ -88,6 +89,13 @@ func (q *clients) end(ended []*Request) {
 				delete(q.requests, name)
 				if s, _ := r.Result(); s != nil {
 					q.slices[name] = s
+					others := q.occupied(r.Session)
+					if r.Want.Exclusive && slices.ContainsFunc(s.Devices, func(d int) bool {
+						w, local := s.View.where(d)
+						return others.Has(w.First + local)
+					}) {
+						q.t.Fatalf("%s has devices %v for itself, and others use some", name, s.Devices)
+					}
 					if most := q.quota[name[:1]]; most > 0 && q.Owned(name[:1]) > most {
 						q.t.Fatalf("owner %s has %d devices with %s, of %d", name[:1], q.Owned(name[:1]), name, most)
 					}
@@ -377,4 +385,28 @@ func TestRequestsThatCannotBeMetAnyMoreEnd(t *testing.T) {
 	statustest.Equal(t, len(q.Requests()), 0, "requests of a session that ended wait")
 	statustest.Fails(t, "a priority of 101", q.Ask(&Request{Priority: 101, View: q.view, Want: alone(1)}),
 		status.InvalidArgument)
+}
+
+// The search for a request's devices has several steps, between which others come: it grants nothing that they have
+// taken meanwhile, and nothing of a worker that has left.
+func TestSearchInStepsGrantsWhatIsStillFree(t *testing.T) {
+	for steps := range 3 {
+		for name, happens := range map[string]func(q *clients){
+			"another session uses a device": func(q *clients) { q.busy[q.number(0)] = 9 },
+			"a worker leaves":               func(q *clients) { q.Leave(1) },
+		} {
+			q := newClients(t, 1, 1)
+			q.busy[q.number(1)] = 9
+			statustest.OK(t, q.ask("1a", long, Want{Devices: 2, Exclusive: true}))
+			q.expect("1a")
+			clear(q.busy)
+			_, more := q.Serve(q.now, q.occupied, steps)
+			statustest.Equal(t, more, true, "more is left after %d steps", steps)
+			happens(q)
+			q.serve()
+			if s := q.slices["1a"]; s != nil {
+				t.Errorf("%s after %d steps, and devices %v are granted", name, steps, s.Devices)
+			}
+		}
+	}
 }

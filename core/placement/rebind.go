@@ -201,6 +201,7 @@ func (m *Map) isKept(w *Worker) bool {
 
 // move makes another view that of a session.
 func (m *Map) move(session uint32, from, to *View) {
+	m.queue.search.cancel()
 	if mine := m.holders[session]; mine != nil {
 		for _, s := range mine.slices {
 			m.count(s, -1)

@@ -197,11 +197,10 @@ func (m *Map) Remap(session uint32, number uint64, occupied Occupied) (*Slice, e
 	m.count(s, -1)
 	defer m.count(s, +1)
 	r := &Request{Session: session, Number: number, View: s.View, Want: s.Want}
-	all, err := m.candidates(r, s.Devices, occupied)
-	if err != nil {
+	if err := m.candidates(&m.scratch.found, r, s.Devices, occupied); err != nil {
 		return nil, err
 	}
-	devices := m.available(r, all, reserved)
+	devices := m.available(r, &m.scratch.found, reserved)
 	if devices == nil {
 		return nil, status.New(status.ResourceExhausted,
 			"the devices that slice %d could have instead are in use by others", number)
@@ -386,10 +385,16 @@ func (w Want) Check() error {
 
 // scratch is memory that looks for devices use again.
 type scratch struct {
-	all, some []candidate
-	had       Numbers // by virtual device
-	several   bool    // no island has enough of all, so a slice may be of several
-	chooser   chooser
+	found   found
+	some    []candidate
+	had     Numbers // by virtual device
+	chooser chooser
+}
+
+// found is the devices that a slice may be of.
+type found struct {
+	all     []candidate
+	several bool // no island has enough, so the slice may be of several
 }
 
 // wanted yields the runs, with their indices, that a slice may be of, but for the kind of their devices: those of
@@ -408,18 +413,10 @@ func (v *View) wanted(w Want) iter.Seq2[int, *run] {
 	}
 }
 
-// candidates lists the devices of workers that have not left and that may be granted, in the view's order, and marks
-// those that could be granted at once: exclusive to no slice, and if the slice wants to be alone, not in use. The
-// list is scratch, until the next call.
-func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candidate, err error) {
-	var used Numbers
-	if r.Want.Exclusive && occupied != nil {
-		used = occupied(r.Session)
-	}
-	own := int32(0) // sessions that see the devices, and are the one that asks
-	if r.View.sized {
-		own = 1
-	}
+// candidates finds the devices of workers that have not left and that may be granted, in the view's order, and marks
+// those that could be granted at once.
+func (m *Map) candidates(into *found, r *Request, old []int, occupied Occupied) error {
+	free := m.isFree(r, occupied)
 	had := m.scratch.had
 	clear(had)
 	for _, d := range old {
@@ -428,8 +425,7 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 	m.scratch.had = had
 	var island *Island
 	ofIsland := 0 // how many
-	m.scratch.several = true
-	all = m.scratch.all[:0]
+	several, all := true, into.all[:0]
 	for i, at := range r.View.wanted(r.Want) {
 		w := at.worker
 		if w.Island != island { // devices are sorted by island
@@ -443,23 +439,39 @@ func (m *Map) candidates(r *Request, old []int, occupied Occupied) (all []candid
 			l := &m.loads[first+k]
 			// A device that the slice has already is slightly better than an equal one.
 			c := candidate{device: int32(at.device + k), number: int32(first + k), run: int32(i),
-				cost: 2 * int64(l.granted+l.viewed)}
+				cost: 2 * int64(l.granted+l.viewed), free: free(first + k)}
 			if !had.Has(at.device + k) {
 				c.cost++
 			}
-			c.free = l.exclusive == nil &&
-				(!r.Want.Exclusive || l.granted == 0 && l.viewed <= own && !used.Has(first+k))
 			all = append(all, c)
 			if ofIsland++; ofIsland >= r.Want.Devices {
-				m.scratch.several = false
+				several = false
 			}
 		}
 	}
-	m.scratch.all = all
+	into.all, into.several = all, several
 	if len(all) < r.Want.Devices || len(all) == 0 {
-		return nil, tooFew(r.View, r.Want, len(all))
+		return tooFew(r.View, r.Want, len(all))
 	}
-	return all, nil
+	return nil
+}
+
+// isFree returns a function that reports whether a device, by its number in the whole cluster, could be granted at
+// once: it is exclusive to no slice, and if the slice wants to be alone, not in use.
+func (m *Map) isFree(r *Request, occupied Occupied) func(number int) bool {
+	var used Numbers
+	if r.Want.Exclusive && occupied != nil {
+		used = occupied(r.Session)
+	}
+	own := int32(0) // sessions that see the devices, and are the one that asks
+	if r.View.sized {
+		own = 1
+	}
+	alone := r.Want.Exclusive
+	return func(number int) bool {
+		l := &m.loads[number]
+		return l.exclusive == nil && (!alone || l.granted == 0 && l.viewed <= own && !used.Has(number))
+	}
 }
 
 // enough returns an error if the view has fewer than the wanted devices, in use or not.

@@ -118,11 +118,10 @@ func (m *Map) choose(v *View, devices int, platform ...string) error {
 			"workers, or ask for fewer devices", status.Count(devices, "device"), there)
 	}
 	r := &Request{View: all, Want: Want{Devices: devices}}
-	found, err := m.candidates(r, nil, nil)
-	if err != nil {
+	if err := m.candidates(&m.scratch.found, r, nil, nil); err != nil {
 		return err
 	}
-	chosen := m.available(r, found, m.queue.reserved)
+	chosen := m.available(r, &m.scratch.found, m.queue.reserved)
 	if chosen == nil {
 		return status.New(status.ResourceExhausted, "a session of %s was asked for, and of the %s too many are in "+
 			"exclusive slices, or kept for a while for requests that wait; \"pathways queue\" shows whose; pass wait= to "+
