@@ -138,6 +138,7 @@ func (w *twin) restarts() {
 	kept := w.facts()
 	w.config.Starts = max(2, w.config.Starts+1)
 	w.st = New(w.config)
+	w.st.Weigh(w.weight)
 	w.deaf, w.mute = map[uint64]bool{}, map[uint64]bool{}
 	refused, actions := w.st.Restore(kept)
 	for number, err := range refused {

@@ -29,6 +29,8 @@ type twin struct {
 	isWorker map[uint64]bool             // processes that are workers, or were
 	sent     map[[2]uint64]proto.Message // clients' Puts and Transfers, by session and operation
 	memory   int64                       // of each device of workers
+	weight   int64                       // see State.Weigh: others come in between
+	ending   bool                        // no more
 	// Of a controller that may start again, see twin_restart_test.go:
 	hellos  map[uint64]*wire.Hello
 	disk    map[string]map[string][]byte
@@ -100,6 +102,9 @@ func (w *twin) step(ev Event) {
 		w.see(a)
 	}
 	w.letLinks()
+	for w.st.More() && (w.ending || rapid.IntRange(0, 2).Draw(w.t, "go on") > 0) {
+		w.step(Event{Kind: Continue})
+	}
 	statustest.OKf(w.t, w.st.Check(), "after an event of kind %d", ev.Kind)
 	running := 0
 	for _, is := range w.st.islands {
@@ -342,6 +347,8 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
 			hellos: map[uint64]*wire.Hello{}, refused: map[uint64]bool{}, disk: map[string]map[string][]byte{}, bare: bare}
 		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
+		w.weight = rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "weight")
+		w.st.Weigh(w.weight)
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
@@ -386,6 +393,8 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			}
 		}
 		// When workers have reported everything, every operation has ended.
+		w.ending = true
+		w.step(Event{Kind: Continue})
 		for busy, rounds := true, 0; busy; rounds++ {
 			if rounds > 1000 {
 				t.Fatalf("operations are held without end: %+v", w.st.held[0])
