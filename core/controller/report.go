@@ -86,6 +86,7 @@ type Answer struct {
 	workers  []*worker // those that are yet to be looked at; nil where a slot is free
 	sessions []*session
 	programs []*compiled
+	requests []*placement.Request // for slices
 	// What was looked at. Each Look has lists of its own, since long ones take long to grow.
 	facts facts
 	past  []facts
@@ -103,6 +104,7 @@ const glance = 2 << 10
 // How much there is to look at in one of each.
 const (
 	workerGlance  = 4
+	requestGlance = 8
 	sessionGlance = 64
 	heldGlance    = 1 << 10 // looks at memory of all devices that it is on, and at what others have there
 )
@@ -162,10 +164,11 @@ func (st *State) Begin(ask *wire.Ask) *Answer {
 		return a
 	}
 	a.report.Waits = st.AwayText()
-	a.report.Tenants, a.report.SliceWaits = st.tenantReports(), st.sliceWaits()
+	a.report.Tenants = st.tenantReports()
 	a.report.Compiled = uint64(len(st.made))
 	a.report.CompiledBytes, a.report.ArtifactBytes = st.kept-st.keptAway, st.keptAway
 	a.workers, a.programs = slices.Clone(st.workers), slices.Clone(st.made)
+	a.requests = slices.Clone(st.layout.Requests())
 	for _, id := range slices.Sorted(maps.Keys(st.sessions)) {
 		a.sessions = append(a.sessions, st.sessions[id])
 	}
@@ -182,12 +185,18 @@ func (a *Answer) Look() (more bool) {
 	for ; left > 0 && len(a.sessions) > 0; a.sessions = a.sessions[1:] {
 		left -= a.session(a.sessions[0])
 	}
+	for ; left > 0 && len(a.requests) > 0; a.requests = a.requests[1:] {
+		if r := a.requests[0]; a.st.asked[r] != nil { // else it has ended meanwhile
+			a.report.SliceWaits = append(a.report.SliceWaits, a.st.sliceWait(r))
+		}
+		left -= requestGlance
+	}
 	n := min(max(left, 0), len(a.programs))
 	for _, c := range a.programs[:n] {
 		a.facts.programs = append(a.facts.programs, programFacts{c: c, runs: c.runs, spent: c.spent, usual: c.usual})
 	}
 	a.programs = a.programs[n:]
-	return len(a.workers)+len(a.sessions)+len(a.programs) > 0
+	return len(a.workers)+len(a.sessions)+len(a.requests)+len(a.programs) > 0
 }
 
 func (a *Answer) worker(w *worker) (cost int) {

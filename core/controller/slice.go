@@ -213,14 +213,7 @@ func (st *State) findHolders(r *placement.Request) (text string) {
 	return wire.LacksText(st.sliceWait(r))
 }
 
-// sliceWaits returns the requests for slices that wait, for a report.
-func (st *State) sliceWaits() (all []*wire.Report_SliceWait) {
-	for _, r := range st.layout.Requests() {
-		all = append(all, st.sliceWait(r))
-	}
-	return all
-}
-
+// sliceWait returns a request that waits, for a report.
 func (st *State) sliceWait(r *placement.Request) *wire.Report_SliceWait {
 	w := st.asked[r]
 	report := &wire.Report_SliceWait{Session: r.Session, Slice: r.Number, Devices: uint32(r.Want.Devices),
