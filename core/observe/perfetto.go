@@ -17,7 +17,7 @@ import (
 // with events, that is the client, with a track per thread that called; the controller and
 // each worker are processes beside it, with tracks of their own; and arrows lead from a call
 // to its operation in the controller, and from there to each device that computes and each
-// worker that moves bytes for it.
+// worker that moves bytes for it. A mark across all tracks says where a recording is cut off, and why.
 //
 // Errors: those of w.
 func WritePerfetto(w io.Writer, pid int, r Recorded) error {
@@ -40,6 +40,10 @@ func WritePerfetto(w io.Writer, pid int, r Recorded) error {
 				s.Gang, float64(s.begin-s.Submitted)/µs, float64(s.Launched-s.Submitted)/µs))
 			out.arrow(flows[s.Gang], s.begin)
 		}
+	}
+	if r.Ended != 0 {
+		fmt.Fprintf(out.w, ",\n"+`{"ph":"i","s":"g","name":%s,"pid":%d,"tid":0,"ts":%.3f}`, out.text("cut off here: "+r.Why),
+			pid, float64(r.Ended-r.Began)/µs)
 	}
 	fmt.Fprintf(out.w, "\n"+`],"otherData":{"dropped":"%d"}}`+"\n", r.Dropped)
 	if out.err != nil {

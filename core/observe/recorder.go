@@ -34,6 +34,36 @@ type Recorded struct {
 	Events  []Event
 	Dropped uint64   // number of spans and events that are missing
 	Devices []Device // names for WritePerfetto; it shows other devices by number
+	Ended   int64    // what began from then on is cut off; 0: nothing is
+	Why     string   // that is so, for people
+}
+
+// first returns about that share, from 0 to 1, of a recording: what began before some time.
+func (r *Recorded) first(share float64) Recorded {
+	begun := make([]int64, 0, len(r.Spans)+len(r.Events))
+	for i := range r.Spans {
+		begun = append(begun, r.Spans[i].Submitted)
+	}
+	for i := range r.Events {
+		begun = append(begun, r.Events[i].Begin)
+	}
+	part := *r
+	part.Spans, part.Events, part.Ended = nil, nil, r.Began
+	if len(begun) > 0 {
+		slices.Sort(begun)
+		part.Ended = begun[int(share*float64(len(begun)-1))]
+	}
+	for i := range r.Spans {
+		if r.Spans[i].Submitted < part.Ended {
+			part.Spans = append(part.Spans, r.Spans[i])
+		}
+	}
+	for i := range r.Events {
+		if r.Events[i].Begin < part.Ended {
+			part.Events = append(part.Events, r.Events[i])
+		}
+	}
+	return part
 }
 
 // Recorder holds the recordings of a process.
