@@ -1,8 +1,6 @@
 package profile
 
 import (
-	"bytes"
-	"compress/gzip"
 	"io"
 	"os"
 	"path/filepath"
@@ -58,61 +56,41 @@ func StopTrace() error {
 		all.Spans, all.Dropped = append(all.Spans, p.Spans...), all.Dropped+p.Dropped
 		all.Devices, all.Events = append(all.Devices, p.Devices...), append(all.Events, p.Events...)
 	}
-	copied := newTraceCopy(profiles)
-	err := observe.WritePerfetto(copied.beside(file), os.Getpid(), all)
+	took := time.Duration(time.Now().UnixNano() - r.began)
+	most := mostKept(profiles)
+	copied := observe.NewCopy(most)
+	to := io.Writer(file)
+	if most > 0 {
+		to = io.MultiWriter(file, copied)
+	}
+	err := observe.WritePerfetto(to, os.Getpid(), all)
 	if e := file.Close(); err == nil {
 		err = e
 	}
-	copied.send(profiles, filepath.Base(file.Name()), time.Duration(time.Now().UnixNano()-r.began))
+	if most > 0 {
+		keep(profiles, filepath.Base(file.Name()), took, copied.End(&all, os.Getpid(), took, file.Name()))
+	}
 	tracing.mu.Lock()
 	tracing.file = nil
 	tracing.mu.Unlock()
 	return system.Error(err, "the trace was not written completely")
 }
 
-// traceCopy is a trace for the clusters that it is about, compressed.
-type traceCopy struct {
-	most   int // bytes; 0: none of them keeps it
-	buffer bytes.Buffer
-	zip    *gzip.Writer
-}
-
-func newTraceCopy(profiles []Profile) *traceCopy {
-	c := new(traceCopy)
+// mostKept returns how long a copy may be that all clusters keep which keep any, in bytes; 0: none does.
+func mostKept(profiles []Profile) (most int) {
 	for _, p := range profiles {
-		if p.Keep != nil {
-			c.most = max(c.most, p.MaxTrace)
+		if p.Keep != nil && (most == 0 || p.MaxTrace < most) {
+			most = p.MaxTrace
 		}
 	}
-	c.zip = gzip.NewWriter(&c.buffer)
-	return c
+	return most
 }
 
-// beside returns a writer to a file, and to the copy where one is wanted.
-func (c *traceCopy) beside(file io.Writer) io.Writer {
-	if c.most == 0 {
-		return file
-	}
-	return io.MultiWriter(file, c)
-}
-
-// Write implements io.Writer. Of a trace that is too large nothing is kept.
-func (c *traceCopy) Write(b []byte) (int, error) {
-	if c.buffer.Len() <= c.most {
-		_, _ = c.zip.Write(b) // a buffer takes everything
-	}
-	return len(b), nil
-}
-
-// send sends the copy.
-func (c *traceCopy) send(profiles []Profile, name string, took time.Duration) {
-	if c.most == 0 {
-		return
-	}
-	_ = c.zip.Close() // as above
+// keep has clusters keep a trace.
+func keep(profiles []Profile, name string, took time.Duration, trace []byte) {
 	for _, p := range profiles {
-		if p.Keep != nil && c.buffer.Len() <= p.MaxTrace {
-			p.Keep(name, took, c.buffer.Bytes())
+		if p.Keep != nil && trace != nil {
+			p.Keep(name, took, trace)
 		}
 	}
 }

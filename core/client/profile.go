@@ -122,8 +122,14 @@ func (r *remote) StartProfile(ctx context.Context) (StopProfile, error) {
 
 // keepTrace is Profile.Keep.
 func (r *remote) keepTrace(name string, took time.Duration, trace []byte) {
-	// if it fails, the session has ended
-	_ = r.sendMessage(wire.KindTrace, &wire.Trace{Name: name, TookMs: took.Milliseconds(), Data: trace})
+	m := &wire.Trace{Name: name, TookMs: took.Milliseconds(), Content: wire.ContentOf(trace)}
+	for part := range slices.Chunk(trace, wire.TracePart) {
+		m.Data = part
+		if r.sendMessage(wire.KindTrace, m) != nil {
+			return // the session has ended
+		}
+		m.At += uint64(len(part))
+	}
 }
 
 // settle blocks until no operation of the session is in flight.

@@ -90,6 +90,8 @@ func (st *State) Survey(ev *Event) (work func()) {
 		}
 	case *wire.Transfer:
 		return surveyTransfer(ev, c.s, m)
+	case *wire.Trace:
+		return surveyTrace(ev, c.s, m)
 	}
 	return nil
 }

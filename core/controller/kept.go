@@ -1,19 +1,28 @@
 package controller
 
 import (
+	"bytes"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
 // Traces that clients have recorded are kept for the web page, where there is one: the newest, so that a client which
 // records often takes the place of its own first. They outlive their sessions.
+//
+// A controller has no connections for bulk, since arrays and programs never come to it. So a trace comes in parts on
+// the client's own connection, between its other messages. What the parts make together is compared with the hash that
+// the client has told, beside Step, and with the last part the whole is kept.
 
-// Bounds of what is kept.
+// Bounds of what is kept. As much again may be on its way.
 const (
-	maxTrace       = 8 << 20  // bytes of one, which is compressed: some ten million computations
-	maxTraces      = 64 << 20 // bytes of all
+	maxTrace       = 64 << 20  // bytes of one, which is compressed: some eighty million computations
+	maxTraces      = 128 << 20 // bytes of all
 	tracesOfClient = 4
+	tracesOfAll    = 256 // which one look lists
 )
 
 // keptTrace is a trace that a client has recorded.
@@ -25,22 +34,93 @@ type keptTrace struct {
 }
 
 type keptTraces struct {
-	all  []keptTrace // oldest first
-	last uint64      // number
+	all    []keptTrace // oldest first
+	last   uint64      // number
+	coming int         // bytes of those that have yet to come as a whole
 }
 
-// keepTrace keeps a trace of a session. It is not kept where there is no page, or if it is longer than the session was
-// told: clients send no such traces, but for those that were told so by a controller of before.
-func (st *State) keepTrace(s *session, m *wire.Trace) {
-	if !st.config.KeepTraces || len(m.Data) > maxTrace {
-		return
+// comingTrace is what has come of a trace.
+type comingTrace struct {
+	parts   [][]byte
+	came    uint64
+	content *wire.Content
+}
+
+// isNext reports whether a message is the next part of it.
+func (t *comingTrace) isNext(m *wire.Trace) bool {
+	return t.came == m.At && proto.Equal(t.content, m.Content)
+}
+
+// wholeTrace is a trace of which all has come.
+type wholeTrace struct {
+	data    []byte
+	isRight bool // it has the client's hash
+}
+
+// whole returns the trace of which m is the last part. It reads only what does not change before m is taken.
+func (t *comingTrace) whole(m *wire.Trace) *wholeTrace {
+	all := bytes.Join(append(slices.Clip(t.parts), m.Data), nil)
+	return &wholeTrace{all, proto.Equal(wire.ContentOf(all), m.Content)}
+}
+
+// endsTrace reports whether a message is the last part of a trace.
+func endsTrace(m *wire.Trace) bool { return m.At+uint64(len(m.Data)) == m.Content.GetSize() }
+
+// surveyTrace returns work on the last part of a trace.
+func surveyTrace(ev *Event, s *session, m *wire.Trace) (work func()) {
+	if t := s.trace; t != nil && t.isNext(m) && endsTrace(m) {
+		return func() { ev.trace = t.whole(m) }
 	}
+	return nil
+}
+
+// traceComes takes a part of a session's trace. Clients send none where traces are not kept, and none that are longer
+// than they were told. Of the last part, whole is what surveyTrace has found, if it was asked.
+func (st *State) traceComes(s *session, m *wire.Trace, whole *wholeTrace) {
+	if m.At == 0 {
+		st.dropTrace(s)
+		s.trace = &comingTrace{content: m.Content}
+	}
+	size := m.Content.GetSize()
+	switch t := s.trace; {
+	case t == nil: // its first part came to an earlier start of the controller, or it was given up
+	case !st.config.KeepTraces || size == 0 || size > maxTrace || st.traces.coming+len(m.Data) > maxTraces, !t.isNext(m),
+		uint64(len(m.Data)) != min(wire.TracePart, size-t.came):
+		st.dropTrace(s)
+	case !endsTrace(m):
+		t.parts, t.came = append(t.parts, m.Data), t.came+uint64(len(m.Data))
+		st.traces.coming += len(m.Data)
+	default:
+		if whole == nil {
+			whole = t.whole(m)
+		}
+		st.dropTrace(s)
+		if !whole.isRight {
+			st.warn(s.about(wire.EventDropped), "dropped a trace of "+s.owner(), status.New(status.DataLoss,
+				"its bytes are not those that the client hashed; the client's own file has them"))
+			return
+		}
+		st.keepTrace(s, m, whole.data)
+	}
+}
+
+// dropTrace forgets what has come of a session's trace.
+func (st *State) dropTrace(s *session) {
+	if s.trace != nil {
+		st.traces.coming -= int(s.trace.came)
+		s.trace = nil
+	}
+}
+
+// keepTrace keeps a trace of a session, in place of old ones where there are too many.
+func (st *State) keepTrace(s *session, m *wire.Trace, data []byte) {
 	st.traces.last++
 	k := &st.traces
-	k.all = append(k.all, keptTrace{client: s.process.Number, at: st.now, data: m.Data, about: &wire.Report_Trace{
+	k.all = append(k.all, keptTrace{client: s.process.Number, at: st.now, data: data, about: &wire.Report_Trace{
 		Number: st.traces.last, Session: s.id, Client: s.name, User: s.user, Host: s.host, Tenant: s.tenant.terms.Name,
-		Name: wire.Clean(m.Name), TookMs: m.TookMs, Bytes: uint64(len(m.Data))}})
+		Name: wire.Clean(m.Name), TookMs: m.TookMs, Bytes: uint64(len(data))}})
 	own, bytes := 0, 0
+	k.all = k.all[max(0, len(k.all)-tracesOfAll):]
 	for i := len(k.all) - 1; i >= 0; i-- {
 		t := &k.all[i]
 		if t.client == s.process.Number {

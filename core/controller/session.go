@@ -26,7 +26,8 @@ type session struct {
 	conn      uint64 // 0 where it is no more
 	address   [1]uint64
 	begun     int64
-	profiles  int // that have begun, and not ended
+	profiles  int          // that have begun, and not ended
+	trace     *comingTrace // nil if none is on its way
 	tenant    *tenancy
 	platforms []string // of its devices
 
@@ -316,6 +317,7 @@ func (st *State) drop(s *session, why error) {
 	st.keep(tableSessions, sessionKey(s.id), nil)
 	st.left++
 	st.leaves(s.tenant, s)
+	st.dropTrace(s)
 	reason := why
 	if errors.Is(why, errLeft) { // as clients do
 		reason = nil
@@ -534,7 +536,7 @@ func (st *State) fromClient(s *session, ev *Event) error {
 	case *wire.Profile:
 		st.profile(s, m)
 	case *wire.Trace:
-		st.keepTrace(s, m)
+		st.traceComes(s, m, ev.trace)
 	case *wire.Graph:
 		st.define(s, m, ev)
 	case *wire.Run:

@@ -136,10 +136,11 @@ type Event struct {
 	Table   *tenant.Table
 	Rows    []Row // of Look
 	Err     error
-	sketch  *sketch  // of a Graph's Message: what was drawn of it; nil: Step does it
-	report  *Late    // of an Ask's: the answer; nil: Step makes it
-	request *request // of a Compile's: what was read of it; nil: Step does it
-	cut     *cut     // of a Transfer's: what it was taken apart to; nil: Step does it
+	sketch  *sketch     // of a Graph's Message: what was drawn of it; nil: Step does it
+	report  *Late       // of an Ask's: the answer; nil: Step makes it
+	request *request    // of a Compile's: what was read of it; nil: Step does it
+	cut     *cut        // of a Transfer's: what it was taken apart to; nil: Step does it
+	trace   *wholeTrace // of the last part of a Trace: the whole; nil: Step puts it together
 }
 
 // ActionKind says what to do.

@@ -646,7 +646,7 @@ type Welcome struct {
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
 	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // for how long nothing has come when this side takes the connection for broken
 	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
-	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a Trace that the controller keeps; 0: it keeps none
+	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a trace that the controller keeps; 0: it keeps none
 	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
 	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
 	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: what is wrong with what is sent to these
@@ -2798,7 +2798,7 @@ func (x *Compile) GetFirst() uint32 {
 type Content struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Size          uint64                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`      // of program text
+	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`      // of program text, and of traces
 	Process       uint64                 `protobuf:"varint,3,opt,name=process,proto3" json:"process,omitempty"`   // to a worker: that sends them
 	Transfer      uint64                 `protobuf:"varint,4,opt,name=transfer,proto3" json:"transfer,omitempty"` // to a worker: number of the transfer, made by the controller
 	unknownFields protoimpl.UnknownFields
@@ -8267,12 +8267,15 @@ func (x *Ask) GetMaxAgeMs() uint32 {
 	return 0
 }
 
-// Client to controller: what pathways.trace has recorded. The controller keeps it for its web page; see Welcome.
+// Client to controller: a part of what pathways.trace has recorded. The controller keeps the whole for its web page;
+// see Welcome. Parts come in order, and all but the last have TracePart bytes.
 type Trace struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                    // of its file
 	TookMs        int64                  `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from its begin to its end
-	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`                    // as Perfetto reads it, compressed by gzip
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`                    // of it, as Perfetto reads it, compressed by gzip
+	At            uint64                 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`                       // how many bytes came before
+	Content       *Content               `protobuf:"bytes,5,opt,name=content,proto3" json:"content,omitempty"`              // the whole
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8324,6 +8327,20 @@ func (x *Trace) GetTookMs() int64 {
 func (x *Trace) GetData() []byte {
 	if x != nil {
 		return x.Data
+	}
+	return nil
+}
+
+func (x *Trace) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *Trace) GetContent() *Content {
+	if x != nil {
+		return x.Content
 	}
 	return nil
 }
@@ -11200,11 +11217,13 @@ const file_wire_proto_rawDesc = "" +
 	"onlyEvents\x12#\n" +
 	"\rapply_tenants\x18\x05 \x01(\bR\fapplyTenants\x12\x1c\n" +
 	"\n" +
-	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"H\n" +
+	"max_age_ms\x18\x06 \x01(\rR\bmaxAgeMs\"\x8a\x01\n" +
 	"\x05Trace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xd5&\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x0e\n" +
+	"\x02at\x18\x04 \x01(\x04R\x02at\x120\n" +
+	"\acontent\x18\x05 \x01(\v2\x16.pathways.wire.ContentR\acontent\"\xd5&\n" +
 	"\x06Report\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x126\n" +
 	"\aislands\x18\x02 \x03(\v2\x1c.pathways.wire.Report.IslandR\aislands\x12?\n" +
@@ -11674,34 +11693,35 @@ var file_wire_proto_depIdxs = []int32{
 	110, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
 	111, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
 	112, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	114, // 104: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	119, // 105: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	126, // 106: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	117, // 107: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	121, // 108: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	125, // 109: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	127, // 110: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 111: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	99,  // 112: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	115, // 113: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 114: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 115: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 116: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	118, // 117: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	116, // 118: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	124, // 119: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	122, // 120: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	120, // 121: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	116, // 122: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	123, // 123: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	90,  // 124: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	123, // 125: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	128, // 126: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	127, // [127:127] is the sub-list for method output_type
-	127, // [127:127] is the sub-list for method input_type
-	127, // [127:127] is the sub-list for extension type_name
-	127, // [127:127] is the sub-list for extension extendee
-	0,   // [0:127] is the sub-list for field type_name
+	30,  // 104: pathways.wire.Trace.content:type_name -> pathways.wire.Content
+	114, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	119, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	126, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	117, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	121, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	125, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	127, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	99,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	115, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	118, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	116, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	124, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	122, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	120, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	116, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	123, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	90,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	123, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	128, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	128, // [128:128] is the sub-list for method output_type
+	128, // [128:128] is the sub-list for method input_type
+	128, // [128:128] is the sub-list for extension type_name
+	128, // [128:128] is the sub-list for extension extendee
+	0,   // [0:128] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

@@ -345,7 +345,7 @@ func (s *Server) take(c *link, kind wire.Kind, payload []byte, flush bool) error
 	}
 	ev := controller.Arrived(c.number, kind, m, payload)
 	switch kind {
-	case wire.KindGraph, wire.KindTransfer, wire.KindAsk:
+	case wire.KindGraph, wire.KindTransfer, wire.KindTrace, wire.KindAsk:
 		ev = s.prepare(c, ev)
 	}
 	s.step(c, &ev, flush)
