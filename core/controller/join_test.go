@@ -160,6 +160,15 @@ func TestClientsLearnOfMemory(t *testing.T) {
 	}
 	want := [][3]int64{{whole, 400, 1}, {whole, 400, 1}, {300, 300, 1}, {700, 700, 0}, {900, 900, 1}, {0, 0, 0}}
 	statustest.EqualSlices(t, got, want, "limit, share and whether it is the machine's")
+
+	st.Step(&Event{Kind: Lost, Conn: 2, Err: errLeft}, nil)
+	join(5, "a", &wire.LocalDevice{HostMemory: whole, MemoryLimit: 800}, &wire.LocalDevice{MemoryLimit: 700})
+	if st.sessions[1].offered == nil {
+		t.Fatal("no worker is offered in the place of the one that was lost")
+	}
+	m := st.offers.m
+	statustest.Equal(t, [2]int64{m.Devices[0].MemoryShare, m.Devices[1].MemoryShare}, [2]int64{400, 700},
+		"shares of a worker that takes a lost one's place, beside another on its machine")
 }
 
 // A client that waits for devices asks again and again, and is logged once a wait, without a warning.

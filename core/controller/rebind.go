@@ -132,7 +132,6 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 	b := s.offered
 	m := &wire.Rebind{Epoch: b.view.Epoch()}
 	var told set
-	onHost := sharingHosts(st.neighboursOf(b, s.binding))
 	for d, slot := range b.slots {
 		if slot == s.slots[d] {
 			continue
@@ -144,23 +143,9 @@ func (st *State) describeOffer(s *session) *wire.Rebind {
 		}
 		at := b.view.Device(d)
 		m.Devices = append(m.Devices, describeDevice(d, at.Worker, uint32(at.Island.Index), w.platformIn(s.platforms),
-			w.offer.Devices[at.Local], onHost[w.process.Host]))
+			w.offer.Devices[at.Local], st.sharing[w.process.Host]))
 	}
 	return m
-}
-
-// neighboursOf returns the workers that are on a host of one which comes with a binding in place of another.
-func (st *State) neighboursOf(next, before *binding) (all []*worker) {
-	hosts := map[string]bool{}
-	come := slices.Clone(next.workers)
-	come.without(before.workers)
-	come.each(func(slot int) { hosts[st.workers[slot].process.Host] = true })
-	for _, w := range st.workersHere() {
-		if hosts[w.process.Host] {
-			all = append(all, w)
-		}
-	}
-	return all
 }
 
 // rebindLater takes a client's answer to an offer.

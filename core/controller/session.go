@@ -269,13 +269,27 @@ func describeDevices(m *wire.Welcome, b *binding, platforms []string, there []*w
 func sharingHosts(workers []*worker) map[string]int64 {
 	onHost := map[string]int64{}
 	for _, w := range workers {
-		for _, d := range w.offer.Devices {
-			if d.HostMemory > 0 {
-				onHost[w.process.Host]++
-			}
-		}
+		onHost[w.process.Host] += w.sharesHost()
 	}
 	return onHost
+}
+
+// sharesHost counts the devices of a worker that have no memory but their machine's.
+func (w *worker) sharesHost() (devices int64) {
+	for _, d := range w.offer.Devices {
+		if d.HostMemory > 0 {
+			devices++
+		}
+	}
+	return devices
+}
+
+// countSharing counts the devices of a worker that comes, or takes them away when it goes, by 1 or -1.
+func (st *State) countSharing(w *worker, by int64) {
+	host := w.process.Host
+	if st.sharing[host] += by * w.sharesHost(); st.sharing[host] == 0 {
+		delete(st.sharing, host)
+	}
 }
 
 // describeDevice returns a device as a client sees it. OnHost is memoryOf's.

@@ -200,6 +200,7 @@ type State struct {
 	processes map[uint64]*worker     // those that are there, by process
 	busy      []uint32               // by slot: gangs of sessions that are there which the worker has yet to report
 	devices   int                    // of workers that are there
+	sharing   map[string]int64       // of them, by host, those that have no memory but their machine's
 	boards    map[string]*wire.Board // by host: the one that has places left, and the place given last
 	present   []uint64               // connections of workers, in the order of coming
 	reach     uint64                 // changes when a worker is lost, and with exclusive slices: see alive
@@ -293,7 +294,7 @@ type conn struct {
 // New makes a State without workers and sessions.
 func New(c Config) *State {
 	st := &State{config: c, limits: c.Limits.filled(), conns: map[uint64]*conn{}, sessions: map[uint32]*session{},
-		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{},
+		boards: map[string]*wire.Board{}, processes: map[uint64]*worker{}, sharing: map[string]int64{},
 		gangs: map[uint64]*gang{}, leaving: map[uint64]*gang{},
 		compiled: map[string]*compiled{}, compiles: map[uint64]*compiled{},
 		artifacts: map[uint64]*compiled{}, discarded: map[string]int{}, ledger: ledger.New(), numbers: map[int][]int{},

@@ -99,6 +99,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	st.stir()
 	st.workers[w.slot], st.processes[w.process.Number] = w, w
 	st.devices += len(w.offer.Devices)
+	st.countSharing(w, +1)
 	st.present = append(st.present, number)
 	st.conns[number] = &conn{number: number, w: w}
 	st.note(w.about(wire.EventJoined), workerNamed(w.name)+" came to island "+quoted(w.island.name), nil)
@@ -286,6 +287,7 @@ func (st *State) workerLost(w *worker, err error) {
 	st.reach++
 	st.serve = true
 	st.devices -= len(w.offer.Devices)
+	st.countSharing(w, -1)
 	delete(st.processes, w.process.Number)
 	if b := st.boards[w.process.Host]; b != nil && b.Number == w.process.Number {
 		delete(st.boards, w.process.Host)
