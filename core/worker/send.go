@@ -190,36 +190,34 @@ func (q *queue) copyRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, 
 }
 
 // pushRegions sends regions of an array on the host, from where they lie in it. It releases the array when they have
-// arrived.
+// arrived. Those for other processes are told of first: the exchange copies them together, as far as it knows of them,
+// and their receivers find memory for them while this process copies its own.
 func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
-	free := func() { // by the queue's owner, once a region
-		if left--; left == 0 {
-			host.Release()
-		}
+	end := func(err error) { // once a region
+		q.soon(func() {
+			if left--; left == 0 {
+				host.Release()
+			}
+			q.moved(g, t, l, err)
+		})
 	}
 	wide := width(t.shape)
 	for _, v := range moves {
-		from := v.region().source(wide)
-		if v.local != nil {
-			strided.Copy(q.landing(g, t, v.local), v.region().place(t.shape.Dims, wide), host.Data, from)
-			v.came(g, t, nil)
-			q.soon(func() {
-				free()
-				q.moved(g, t, l, nil)
-			})
-			continue
+		if v.local == nil {
+			part := transport.Part{Data: host.Data, At: v.region().source(wide)}
+			q.w.config.Exchange.PushPart(v.to.worker, v.key(g), part, end)
 		}
-		part := transport.Part{Data: host.Data, At: from}
-		q.w.config.Exchange.PushPart(v.to.worker, v.key(g), part, func(err error) {
-			q.soon(func() {
-				free()
-				q.moved(g, t, l, err)
-			})
-		})
 	}
 	if err := g.failure(); err != nil {
 		q.w.config.Exchange.Fail(transport.Transfers(g.Session), g.op, err)
+	}
+	for _, v := range moves {
+		if v.local != nil {
+			strided.Copy(q.landing(g, t, v.local), v.region().place(t.shape.Dims, wide), host.Data, v.region().source(wide))
+			v.came(g, t, nil)
+			end(nil)
+		}
 	}
 }
 
