@@ -28,9 +28,13 @@ import (
 type copies struct {
 	mu      sync.Mutex // guards the rest, and the passes
 	awaits  map[source]*pass
-	ready   []*pass // those with pieces still to be copied
-	running int     // goroutines
+	ready   [lengths][]*pass // those with pieces still to be copied, by length
+	turn    int              // of ready, which had the last one
+	running int              // goroutines
 }
+
+// lengths is how many lengths of passes there are: copied through the caches, in one piece past them, and in several.
+const lengths = 3
 
 // source is an array that a transfer takes regions from.
 type source struct {
@@ -119,14 +123,45 @@ func (x *Exchange) copy(t *outgoing, dst []byte, at strided.Layout, placed bool)
 	x.left(p)
 }
 
+// length returns which of the lengths a pass has.
+func (p *pass) length() int {
+	switch {
+	case p.bytes < longPass:
+		return 0
+	case p.pieces() == 1:
+		return 1
+	}
+	return 2
+}
+
 // start has a pass copied. The copies' mu is held.
 func (x *Exchange) start(p *pass) {
 	c := &x.copies
-	c.ready = append(c.ready, p)
+	c.ready[p.length()] = append(c.ready[p.length()], p)
 	for n := p.pieces(); n > 0 && c.running < runtime.GOMAXPROCS(0); n-- {
 		c.running++
 		x.running.Go(x.copyAll) // a link's run waits for it
 	}
+}
+
+// next returns the piece that is to be copied next, and its pass; nil if there is none. The lengths take turns, so that
+// a short pass does not wait until long ones are copied, as those of weights that are pushed beside a computation, nor
+// a long one until no short ones come. The copies' mu is held.
+func (c *copies) next() (p *pass, piece int64) {
+	for range c.ready {
+		c.turn = (c.turn + 1) % lengths
+		q := &c.ready[c.turn]
+		if len(*q) == 0 {
+			continue
+		}
+		p = (*q)[0]
+		piece = p.begun
+		if p.begun++; p.begun == p.pieces() {
+			*q = slices.Delete(*q, 0, 1)
+		}
+		return p, piece
+	}
+	return nil, 0
 }
 
 // copyAll copies until there is nothing left to begin.
@@ -134,12 +169,7 @@ func (x *Exchange) copyAll() {
 	c := &x.copies
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.ready) > 0 {
-		p := c.ready[0]
-		piece := p.begun
-		if p.begun++; p.begun == p.pieces() {
-			c.ready = slices.Delete(c.ready, 0, 1)
-		}
+	for p, piece := c.next(); p != nil; p, piece = c.next() {
 		c.mu.Unlock()
 		p.copy(piece)
 		c.mu.Lock()

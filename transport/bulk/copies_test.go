@@ -3,6 +3,7 @@ package bulk
 import (
 	"bytes"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/openpathways/pathways/core/shape/strided"
@@ -107,4 +108,31 @@ func TestLongBlockIsCopiedByAllProcessors(t *testing.T) {
 	x.copies.mu.Unlock()
 	x.running.Wait()
 	statustest.Equal(t, n, processors, "goroutines copy")
+}
+
+// A short block waits for a piece of each longer one's length, not for all of them; nor do long ones wait until there
+// are no short ones.
+func TestPassesOfAllLengthsTakeTurns(t *testing.T) {
+	x := new(Exchange)
+	c := &x.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = runtime.GOMAXPROCS(0) // so that no goroutine copies what is begun here
+	names := map[*pass]string{}
+	for _, length := range []struct {
+		name  string
+		bytes int64
+	}{{"long", 2 * passPiece}, {"middle", passPiece}, {"short", longCopy}} {
+		for range 3 {
+			p := &pass{bytes: length.bytes}
+			names[p] = length.name
+			x.start(p)
+		}
+	}
+	var order []string
+	for p, _ := c.next(); p != nil; p, _ = c.next() {
+		order = append(order, names[p])
+	}
+	statustest.Equal(t, strings.Join(order, " "), "middle long short middle long short middle long short long long long",
+		"pieces are copied in the order")
 }
