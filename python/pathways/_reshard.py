@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +147,7 @@ def _cast(x: jax.Array, dtype: Any) -> jax.Array:
 def forget() -> None:
     """Drops cached routes for devices that no longer exist."""
     _route.cache_clear()
+    _calls.cache_clear()
     _passage.forget()
 
 
@@ -236,16 +238,21 @@ def install() -> None:
         return moved
 
     def call(stock):
-        def moved(xs, *rest):
+        def moved(xs, shardings, *rest):
             before = getattr(_local, "several", False)  # of a call that this one is a part of
             _local.several = len(xs) > 1
+            away = _away(xs, shardings, *rest) if len(xs) > 1 else {}
+            stays = [i for i in range(len(xs)) if i not in away]
+            made = [_Later(x, away.get(i)) for i, x in enumerate(xs)]
             try:
-                made = list(stock(xs, *rest))
+                for i, x in zip(stays, stock(*([of[i] for i in stays] for of in (xs, shardings, *rest))), strict=True):
+                    made[i] = x
             finally:
                 _local.several = before
             later = [i for i, x in enumerate(made) if isinstance(x, _Later)]
             if later:
-                for i, x in zip(later, _move_all([(made[i].way, made[i].x) for i in later]), strict=True):
+                moves = [(made[i].way, made[i].x) for i in later]
+                for i, x in zip(later, _move_all(moves, again=bool(away)), strict=True):
                     made[i] = x
             return made
 
@@ -254,13 +261,42 @@ def install() -> None:
     _private.replace_moves(one, call)
 
 
-def _move_all(moves: Sequence[tuple[Callable[[jax.Array], jax.Array], jax.Array]]) -> Sequence[jax.Array]:
-    """Moves the arrays of a call, each in its way."""
+def _away(xs: Sequence[jax.Array], shardings: Sequence[Sharding], layouts: Any, copies: Any) -> dict[int, Any]:
+    """Returns the ways of arrays that a call moves to other devices and has moved there before, by place in the call.
+
+    JAX copies those that are cut the same way there shard by shard. It does so the first time, since to make a way
+    takes longer.
+    """
+    kinds = {
+        i: (x.shape, x.dtype, x.aval.weak_type, x.sharding, to)
+        for i, (x, to, layout, copy) in enumerate(zip(xs, shardings, layouts, copies, strict=True))
+        if layout is None
+        and copy.name != "DONATE_INPUT"
+        and x.sharding.num_devices > 1
+        and x.sharding.device_set.isdisjoint(to.device_set)
+        and not x.is_deleted()
+    }
+    if len(kinds) < 2 or not next(_calls(tuple(kinds.values()))):
+        return {}
+    ways = {i: _route(*kind) for i, kind in kinds.items()}
+    return {i: way for i, way in ways.items() if way is not None}
+
+
+@functools.lru_cache(32)
+def _calls(kinds: tuple[Any, ...]) -> Iterator[int]:
+    """Counts calls that move such arrays to other devices."""
+    return itertools.count()
+
+
+def _move_all(
+    moves: Sequence[tuple[Callable[[jax.Array], jax.Array], jax.Array]], again: bool = False
+) -> Sequence[jax.Array]:
+    """Moves the arrays of a call, each in its way. again: such a call has moved them before."""
     if len(moves) < 2:
         return [way(x) for way, x in moves]
     from pathways import _together  # slow to import, and may not be needed
 
-    return _together.move(moves)
+    return _together.move(moves, at_first=again)
 
 
 def cross() -> None:
