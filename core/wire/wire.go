@@ -24,9 +24,10 @@ import (
 //
 //	16 2026-11-26  the first that may be released: 1 to 15 were steps on the way here
 //	17 2026-11-27  small collectives of many hosts' workers take other blocks, in more rounds
+//	18 2026-11-27  large reductions between hosts go in lanes, each with blocks of its own
 const (
-	ProtocolMin = 17
-	ProtocolMax = 17
+	ProtocolMin = 18
+	ProtocolMax = 18
 )
 
 // Kind is what a frame holds.

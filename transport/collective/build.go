@@ -153,6 +153,7 @@ func (b *builder) build() error {
 
 // choose plans the rounds by the way that suits the group. It is the only place that decides which.
 func (b *builder) choose(total int64) error {
+	b.cuts = b.whole()
 	switch {
 	case b.table.together:
 		return b.together(total)
@@ -161,21 +162,20 @@ func (b *builder) choose(total int64) error {
 	case b.isGathered(total):
 		return b.gather()
 	case b.spec.Op != spmd.AllReduce:
-		return b.oneRound()
+		return b.inLanes(b.oneRound)
 	}
 	if chunks := b.chained(total); chunks != nil {
 		b.chain(chunks)
 		return nil
 	}
 	if total > smallBytes {
-		return b.owners()
+		return b.inLanes(b.owners)
 	}
-	return b.oneRound()
+	return b.inLanes(b.oneRound)
 }
 
 // oneRound plans a single round: each process sends every other one all that it needs.
 func (b *builder) oneRound() error {
-	b.cuts = b.whole()
 	r := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	at := map[source]ref{}
 	for q := range b.members {
@@ -336,7 +336,6 @@ func (e ending) permute() {
 // owners plans an all-reduce of which each process folds a part: one round
 // brings it the part of all ranks, the next brings the folded parts to all.
 func (b *builder) owners() error {
-	b.cuts = b.whole()
 	parts := b.owned
 	one := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
 	two := round{sends: make([]pack, len(b.members)), gets: make([]pack, len(b.members))}
@@ -365,10 +364,12 @@ func (b *builder) owners() error {
 		}
 		one.step(folds, ref{kind: result, call: b.call[first], buf: i, reg: mine}, from...)
 	}
-	for i, x := range b.spec.Results {
+	for i, c := range b.cuts {
 		for _, d := range b.members[b.own][1:] {
-			two.step(copies, ref{kind: result, call: b.call[d], buf: i, reg: dense(0, x.Bytes())},
-				ref{kind: result, call: b.call[first], buf: i, reg: dense(0, x.Bytes())})
+			all := ref{kind: result, call: b.call[first], buf: i, reg: dense(c.from, c.to-c.from)}
+			to := all
+			to.call = b.call[d]
+			two.step(copies, to, all)
 		}
 	}
 	b.table.rounds = []round{one, two}
@@ -406,8 +407,7 @@ func (p *pack) add(from ref) int64 {
 // prune leaves out the processes that this one neither sends to nor gets from, and numbers the others anew. Until then
 // a process is known by its number in members, which all agree about. A send that is the same as the one before, piece
 // by piece, is marked: it is packed once.
-func (b *builder) prune(processes []uint64) {
-	t := b.table
+func (t *table) prune(processes []uint64) {
 	keep, at := []int{}, make([]int, len(processes))
 	for q, process := range processes {
 		talks := false

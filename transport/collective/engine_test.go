@@ -17,6 +17,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/xla/spmd"
+	"github.com/openpathways/pathways/transport"
 )
 
 func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
@@ -313,5 +314,37 @@ func TestSmallBlocksTravelTogether(t *testing.T) {
 			allReduce(processes, shape.Shape{DType: shape.F32, Dims: []int64{10}}), 3)
 		statustest.Equal(t, w.hub.sent.Load(), 3*messages*int64(processes), "messages of %d processes", processes)
 		w.close()
+	}
+}
+
+// A process folds what has come of a large reduction, and sends it on, while the rest is on its way.
+func TestFoldBeginsBeforeAllHasCome(t *testing.T) {
+	w := newWorld(t, 2, 0)
+	defer w.close()
+	for _, e := range w.engines {
+		e.ways.lane = 1 << 10
+	}
+	folded, late := make(chan struct{}), atomic.Int64{}
+	w.hub.comes = func(to uint64, key transport.Key) {
+		switch round := key.Part % roundsMax; {
+		case to == 1 && round > 1: // of other lanes than the first
+			late.Add(1)
+			<-folded
+		case to == 2 && round == 1: // what process 1 has folded of that
+			close(folded)
+		}
+	}
+	g := Gang{ID: 1, Launch: 1, Ranks: blocked(2, 2)}
+	s := allReduce(2, shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}})
+	w.begin(g)
+	rng := rand.New(rand.NewPCG(1, 2))
+	in := bring(s, 2, rng)
+	got, errs := w.enter(g, s, in, 1, rng)
+	statustest.OK(t, errors.Join(errs...))
+	same(t, s, got, twin(s, 2, in))
+	w.end(1)
+	w.hub.clean()
+	if late.Load() == 0 {
+		t.Error("no block came late")
 	}
 }

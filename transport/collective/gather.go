@@ -26,7 +26,6 @@ func (b *builder) isGathered(total int64) bool {
 
 // gather plans all rounds.
 func (b *builder) gather() error {
-	b.cuts = b.whole()
 	n := len(b.members)
 	var own pack
 	at := map[source]ref{}

@@ -20,6 +20,8 @@ type hub struct {
 	blocks atomic.Int64 // that have not been released
 	pushes atomic.Int64 // on their way
 	sent   atomic.Int64 // blocks in all
+
+	comes func(to uint64, key transport.Key) // called before a block does, which waits until it returns; nil: nothing is
 }
 
 func newHub(t testing.TB, processes int) *hub {
@@ -123,6 +125,9 @@ func (n *node) Push(peer uint64, key transport.Key, size int64, fill func(dst []
 }
 
 func (n *node) receive(k slotKey, data []byte) {
+	if n.hub.comes != nil {
+		n.hub.comes(n.self, k.key)
+	}
 	n.hub.sent.Add(1)
 	n.mu.Lock()
 	if n.failed[[2]uint64{k.key.Space, k.key.ID}] != nil {

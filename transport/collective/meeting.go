@@ -30,10 +30,12 @@ func part(site, group int, occurrence uint32, round int) uint64 {
 const roundsMax = 1 << 13
 
 func (m *meeting) part() uint64 {
-	if !m.table.together && len(m.table.rounds) <= 2 {
-		return part(m.site, m.table.index, m.occurrence, m.round)
+	t := m.table
+	round := t.first + m.round
+	if !t.together && max(t.all, len(t.rounds)) <= 2 {
+		return part(m.site, t.index, m.occurrence, round)
 	}
-	return part(m.site, m.table.index, 0, 0) | uint64(m.occurrence)%(1<<33/roundsMax)*roundsMax | uint64(m.round)
+	return part(m.site, t.index, 0, 0) | uint64(m.occurrence)%(1<<33/roundsMax)*roundsMax | uint64(round)
 }
 
 // inlineWork is up to how many bytes a meeting's steps are done by the goroutine that
@@ -51,6 +53,7 @@ type meeting struct {
 	table      *table
 	site       int
 	occurrence uint32
+	lanes      *lanes // that this is one of; nil where there are none
 
 	// While members are missing gang.mu guards these, after that the goroutine
 	// that has brought holds to zero.
@@ -93,6 +96,10 @@ func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 // comes meanwhile ends the round, on another goroutine, before all of it is under way.
 func (m *meeting) start(inHand int) {
 	t, g := m.table, m.gang
+	if t.lanes != nil {
+		m.split()
+		return
+	}
 	if len(t.peers) == 0 {
 		m.inline = inHand
 		m.work()
@@ -299,6 +306,11 @@ func (m *meeting) work() {
 		err = m.failed.Load()
 	}
 	if err == nil {
+		if m.lanes != nil && m.round == 0 {
+			if next := m.lanes.next(); next != nil {
+				go next.start(0)
+			}
+		}
 		err = m.run(r)
 	}
 	for i := range m.peers {
@@ -319,6 +331,12 @@ func (m *meeting) work() {
 // a device never waits for another's work; but for the one in hand, which goes on
 // when its Enter returns.
 func (m *meeting) end(err error) {
+	if m.lanes != nil {
+		var last bool
+		if err, last = m.lanes.end(err); !last {
+			return
+		}
+	}
 	for i, c := range m.calls {
 		if c.Done != nil && i != m.inline-1 {
 			go c.Done(err)

@@ -20,9 +20,10 @@ type ways struct {
 	chainChunk  int64 // bytes of a chunk of one, at least
 	gatherLeast int   // processes from which on small blocks are gathered
 	gatherMost  int64 // bytes of all ranks up to which they are
+	lane        int64 // bytes that a process sends another in a lane, at least
 }
 
-var usualWays = ways{chainLeast: 4 << 20, chainChunk: 1 << 20, gatherLeast: 12, gatherMost: 128 << 10}
+var usualWays = ways{chainLeast: 4 << 20, chainChunk: 1 << 20, gatherLeast: 12, gatherMost: 128 << 10, lane: 1 << 20}
 
 // # What is guaranteed, and why
 //
@@ -65,6 +66,10 @@ type table struct {
 	rounds  []round
 	kernels []kernel // of reductions: by operand
 	kept    int64    // bytes that rounds keep for those after them
+
+	lanes []*table // that have all the rounds, and a part of what they move each; nil where there are none
+	first int      // of a lane: the number of its first round
+	all   int      // rounds: of a lane, those of all
 
 	// All processes of the group share a board. In each round a process writes one block, which all that need some of it
 	// read, each the parts that it knows from the plan to be there.
@@ -193,23 +198,32 @@ func (p *plan) meet(b *Board) {
 		return
 	}
 	for _, s := range p.seats {
-		t := s.table
-		if t == nil || t.together || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
+		if s.table == nil {
 			continue
 		}
-		t.near = make([]bool, len(t.peers))
-		for i, peer := range t.peers {
-			t.near[i] = b.reaches(peer)
+		s.table.meet(b)
+		for _, lane := range s.table.lanes {
+			lane.meet(b)
 		}
-		for k := range t.rounds {
-			r := &t.rounds[k]
-			for i, g := range r.gets {
-				if t.near[i] && g.bytes > 0 {
-					r.mail = append(r.mail, i)
-				}
+	}
+}
+
+func (t *table) meet(b *Board) {
+	if t.together || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
+		return
+	}
+	t.near = make([]bool, len(t.peers))
+	for i, peer := range t.peers {
+		t.near[i] = b.reaches(peer)
+	}
+	for k := range t.rounds {
+		r := &t.rounds[k]
+		for i, g := range r.gets {
+			if t.near[i] && g.bytes > 0 {
+				r.mail = append(r.mail, i)
 			}
-			r.share(t, b)
 		}
+		r.share(t, b)
 	}
 }
 
@@ -379,7 +393,10 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways
 	if err != nil {
 		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)
 	}
-	b.prune(processes)
+	b.table.prune(processes)
+	for _, lane := range b.table.lanes {
+		lane.prune(processes)
+	}
 	if b.table.together {
 		b.table.address(board)
 	}

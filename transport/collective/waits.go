@@ -32,7 +32,7 @@ func (e *Engine) Waits() []Wait {
 	}
 	e.mu.RUnlock()
 	var all []Wait
-	index := map[*meeting]int{} // in all
+	index, first := map[*meeting]int{}, map[*lanes]int{} // in all
 	for _, g := range gangs {
 		g.mu.Lock()
 		for _, s := range g.sites {
@@ -44,20 +44,39 @@ func (e *Engine) Waits() []Wait {
 			}
 		}
 		for _, m := range g.started {
-			index[m] = len(all)
-			all = append(all, m.tell(g.sites[m.site].plan, now))
+			w := m.tell(g.sites[m.site].plan, now)
+			i, ok := first[m.lanes]
+			if !ok || m.lanes == nil {
+				i, all = len(all), append(all, w)
+				first[m.lanes] = i
+			}
+			all[i].join(w)
+			index[m] = i
 		}
 		g.mu.Unlock()
 	}
 	if e.board != nil {
 		e.board.missing(func(m *meeting, peer int) {
 			if i, ok := index[m]; ok {
-				all[i].From = append(all[i].From, m.table.peers[peer])
+				all[i].join(Wait{From: m.table.peers[peer : peer+1]})
 			}
 		})
 	}
 	// What has come meanwhile, or by the board, is waited for no more.
 	return slices.DeleteFunc(all, func(w Wait) bool { return len(w.Missing)+len(w.From)+len(w.To) == 0 })
+}
+
+// join adds what another lane of the same collective waits for.
+func (w *Wait) join(lane Wait) {
+	add := func(to *[]uint64, processes []uint64) {
+		for _, p := range processes {
+			if !slices.Contains(*to, p) {
+				*to = append(*to, p)
+			}
+		}
+	}
+	add(&w.From, lane.From)
+	add(&w.To, lane.To)
 }
 
 // tell says what the meeting waits for, but for blocks that come by a board.
@@ -69,7 +88,7 @@ func (m *meeting) tell(p *plan, now time.Time) Wait {
 	w := Wait{Gang: m.gang.id, Op: p.spec.Op, Site: m.site, Since: now.Sub(m.seen)}
 	devices := make([]int, m.table.calls)
 	for local, s := range p.seats {
-		if s.table == m.table {
+		if s.table != nil && s.table.index == m.table.index { // m's table may be a lane
 			devices[s.index] = local
 		}
 	}

@@ -98,7 +98,8 @@ func (w *world) drawWays(t *rapid.T) {
 	for _, b := range w.boards {
 		b.sizes, b.area.limit = together, room
 	}
-	between := rapid.SampledFrom([]ways{{0, 64, 9, 0}, {2 << 10, 1 << 10, 2, 1 << 20}, usualWays}).Draw(t, "between hosts")
+	between := rapid.SampledFrom([]ways{{0, 64, 9, 0, 64}, {2 << 10, 1 << 10, 2, 1 << 20, 1 << 10}, usualWays}).
+		Draw(t, "between hosts")
 	for _, e := range w.engines {
 		e.ways = between
 	}
