@@ -294,7 +294,6 @@ func (e *Engine) plan(spec *spmd.Spec, ranks []Place) *plan {
 		return p
 	}
 	p = planOf(spec, ranks, e.self, e.board, e.ways)
-	p.meet(e.board)
 	e.plansMu.Lock()
 	if len(e.plans) >= plansMax {
 		clear(e.plans)

@@ -348,3 +348,31 @@ func TestFoldBeginsBeforeAllHasCome(t *testing.T) {
 		t.Error("no block came late")
 	}
 }
+
+// What is only copied comes into the results, and takes no memory of the exchange.
+func TestBlocksComeIntoResults(t *testing.T) {
+	long := shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}}
+	twice := shape.Shape{DType: shape.F32, Dims: []int64{32 << 10}}
+	for op, c := range map[spmd.Op]struct {
+		result shape.Shape
+		kept   int64
+	}{spmd.AllGather: {twice, 0}, spmd.AllToAll: {long, 0}, spmd.CollectiveBroadcast: {long, 0},
+		spmd.AllReduce: {long, 2}} { // the half of each that the other folds
+		t.Run(fmt.Sprint(op), func(t *testing.T) {
+			w := newWorld(t, 2, 0)
+			defer w.close()
+			g := Gang{ID: 1, Launch: 1, Ranks: blocked(2, 2)}
+			s := allReduce(2, long)
+			s.Op, s.Results = op, []shape.Shape{c.result}
+			w.begin(g)
+			rng := rand.New(rand.NewPCG(1, 2))
+			in := bring(s, 2, rng)
+			got, errs := w.enter(g, s, in, 1, rng)
+			statustest.OK(t, errors.Join(errs...))
+			same(t, s, got, twin(s, 2, in))
+			w.end(1)
+			w.hub.clean()
+			statustest.Equal(t, w.hub.kept.Load(), c.kept, "blocks in memory of the exchange")
+		})
+	}
+}

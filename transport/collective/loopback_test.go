@@ -20,6 +20,7 @@ type hub struct {
 	blocks atomic.Int64 // that have not been released
 	pushes atomic.Int64 // on their way
 	sent   atomic.Int64 // blocks in all
+	kept   atomic.Int64 // of those, in memory of the exchange
 
 	comes func(to uint64, key transport.Key) // called before a block does, which waits until it returns; nil: nothing is
 }
@@ -65,6 +66,7 @@ func (n *node) Close() error             { return nil }
 
 func (n *node) block(data []byte) transport.Block {
 	n.hub.blocks.Add(1)
+	n.hub.kept.Add(1)
 	var once atomic.Bool
 	return transport.Block{Data: data, Release: func() {
 		if once.Swap(true) {

@@ -162,8 +162,12 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 		if size == 0 || board != nil && t.near[i] {
 			continue
 		}
+		var into []byte
+		if to := r.into[i]; to != nil {
+			into = m.memory(*to)[to.reg.off:][:to.reg.run]
+		}
 		m.owes(i, aBlock)
-		m.gang.engine.exchange.Expect(peer, key, size, nil, func(b transport.Block, err error) {
+		m.gang.engine.exchange.Expect(peer, key, size, into, func(b transport.Block, err error) {
 			m.peers[i].block = b
 			m.settle(i, aBlock, err)
 		})

@@ -79,6 +79,7 @@ type table struct {
 // round is one exchange and what is done when its blocks are there.
 type round struct {
 	sends, gets []pack // by peer; of a table whose processes share a board, sends is nil
+	into        []*ref // by peer: where its block goes; nil where that is memory of the exchange
 	mail        []int  // peers whose blocks begin with letters on the board
 	shown       []int  // peers on the board that get the same long block
 	steps       []step
@@ -193,23 +194,8 @@ func (t *table) address(b *Board) {
 }
 
 // meet says which blocks begin with letters on a board.
-func (p *plan) meet(b *Board) {
-	if b == nil {
-		return
-	}
-	for _, s := range p.seats {
-		if s.table == nil {
-			continue
-		}
-		s.table.meet(b)
-		for _, lane := range s.table.lanes {
-			lane.meet(b)
-		}
-	}
-}
-
 func (t *table) meet(b *Board) {
-	if t.together || t.near != nil || !slices.ContainsFunc(t.peers, b.reaches) {
+	if b == nil || !slices.ContainsFunc(t.peers, b.reaches) {
 		return
 	}
 	t.near = make([]bool, len(t.peers))
@@ -224,6 +210,35 @@ func (t *table) meet(b *Board) {
 			}
 		}
 		r.share(t, b)
+	}
+}
+
+// land has each block that a step only copies come where that would put it. Blocks from the board are read where they
+// lie.
+func (t *table) land() {
+	for k := range t.rounds {
+		r := &t.rounds[k]
+		r.into = make([]*ref, len(r.gets))
+		readers := make([]int, len(r.gets))
+		for _, s := range r.steps {
+			for _, f := range s.from {
+				if f.kind == block {
+					readers[f.call]++
+				}
+			}
+		}
+		r.steps = slices.DeleteFunc(r.steps, func(s step) bool {
+			if s.op != copies || s.to.reg.count > 1 || s.from[0].kind != block {
+				return false
+			}
+			peer := s.from[0].call
+			if readers[peer] > 1 || s.from[0].reg.bytes() < r.gets[peer].bytes || t.near != nil && t.near[peer] {
+				return false
+			}
+			r.into[peer] = &s.to
+			r.work -= 2 * s.to.reg.bytes()
+			return true
+		})
 	}
 }
 
@@ -393,12 +408,14 @@ func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways
 	if err != nil {
 		err = status.Wrap(err, "%s %d", p.spec.Op, p.spec.Site)
 	}
-	b.table.prune(processes)
-	for _, lane := range b.table.lanes {
-		lane.prune(processes)
-	}
-	if b.table.together {
-		b.table.address(board)
+	for _, t := range append(b.table.lanes, b.table) {
+		t.prune(processes)
+		if t.together {
+			t.address(board)
+			continue
+		}
+		t.meet(board)
+		t.land()
 	}
 	for i, place := range b.members[b.own] {
 		s := &p.seats[p.ranks[group[place]].Local]
