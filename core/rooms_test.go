@@ -41,8 +41,10 @@ var rooms = []room{
 	{"core/xla/aot", []string{"device/pjrt"}},
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
 	{"core/status/system", []string{"*"}},
-	{"core/status/statustest", []string{"transport/transporttest", "device/devicetest", "core/cluster/clustertest"}},
+	{"core/status/statustest", []string{"transport/transporttest", "device/devicetest",
+		"core/cluster/clustertest"}},
 	{"core/bubble", nil},
+	{"core/invariants", []string{"core/schedule", "core/ledger", "core/controller", "core/worker/devicequeue"}},
 	{"core/graph", []string{"core/wire", "core/controller", "core/client", "core/worker", "core/sharded", "capi/cluster"}},
 	{"core/wire", []string{
 		"transport", "transport/resume", "transport/link", "transport/inproc", "transport/stream", "transport/bulk",

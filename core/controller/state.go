@@ -36,6 +36,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/ledger"
 	"github.com/openpathways/pathways/core/placement"
 	"github.com/openpathways/pathways/core/schedule"
@@ -353,7 +354,7 @@ func (st *State) Step(ev *Event, out []Action) []Action {
 	for again := true; again && st.serves(); again = st.weight == 0 {
 		st.serveSlices()
 	}
-	if checked && ev.changesWho() {
+	if invariants.Checked && ev.changesWho() {
 		if err := st.Check(); err != nil {
 			panic(err)
 		}

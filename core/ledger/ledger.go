@@ -20,6 +20,7 @@ package ledger
 import (
 	"math"
 
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -312,7 +313,7 @@ func (l *Ledger) remove(i uint32) {
 }
 
 func (l *Ledger) verify() {
-	if checked {
+	if invariants.Checked {
 		l.check()
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
@@ -214,7 +215,7 @@ func TestComputationsCountOnceADevice(t *testing.T) {
 
 // Once the ledger has grown to the load, objects cost no memory, and no more on many devices than on one.
 func TestDoesNotAllocate(t *testing.T) {
-	if checked {
+	if invariants.Checked {
 		t.Skip("the checks of the build tag invariants allocate")
 	}
 	for _, devices := range []int{1, 8, 4096} {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
@@ -162,7 +163,7 @@ func (l *island) sameOrder() error {
 
 // Once State has grown to the load, events cost no memory.
 func TestStepDoesNotAllocate(t *testing.T) {
-	if checked {
+	if invariants.Checked {
 		t.Skip("the checks of the build tag invariants allocate")
 	}
 	for _, devices := range []int{1, 8, 4096} {

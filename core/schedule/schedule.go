@@ -4,7 +4,7 @@
 // that follow from it. It has no goroutine, lock, clock, socket or random
 // source, so the same events always produce the same actions. The caller serialises
 // calls of Step and carries the actions out. Each island has one State. The package
-// imports only core/status.
+// imports only core/status and core/invariants.
 //
 // # What it guarantees
 //
@@ -42,6 +42,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -271,7 +272,7 @@ func (s *State) Step(ev Event, out []Action) []Action {
 	case Resume:
 		out = s.pump(out)
 	}
-	if checked {
+	if invariants.Checked {
 		s.checkOften()
 	}
 	return out

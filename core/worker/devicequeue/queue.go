@@ -50,6 +50,7 @@
 package devicequeue
 
 import (
+	"github.com/openpathways/pathways/core/invariants"
 	"github.com/openpathways/pathways/core/status"
 )
 
@@ -176,7 +177,7 @@ func (q *Queue) First() (Part, bool) {
 //
 // It does not allocate once the queue has grown to its load, unless memory is short.
 func (q *Queue) Next(f Facts) Action {
-	if checked {
+	if invariants.Checked {
 		q.checkOften()
 	}
 	p, ok := q.First()

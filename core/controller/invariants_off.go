@@ -1,5 +1,0 @@
-//go:build !invariants
-
-package controller
-
-const checked = false

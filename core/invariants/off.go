@@ -1,0 +1,6 @@
+//go:build !invariants
+
+package invariants
+
+// Checked is set by the build tag invariants.
+const Checked = false

@@ -1,5 +1,0 @@
-//go:build invariants
-
-package ledger
-
-const checked = true

@@ -1,5 +1,0 @@
-//go:build invariants
-
-package schedule
-
-const checked = true

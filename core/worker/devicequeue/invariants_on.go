@@ -1,5 +1,0 @@
-//go:build invariants
-
-package devicequeue
-
-const checked = true
