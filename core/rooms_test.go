@@ -41,7 +41,7 @@ var rooms = []room{
 	{"core/xla/aot", []string{"device/pjrt"}},
 	{"core/xla/xplane", []string{"core/observe", "capi/profile"}},
 	{"core/status/system", []string{"*"}},
-	{"core/status/statustest", []string{"transport/transporttest", "device/devicetest",
+	{"core/status/statustest", []string{"core/wire/wiretest", "transport/transporttest", "device/devicetest",
 		"core/cluster/clustertest"}},
 	{"core/bubble", nil},
 	{"core/invariants", []string{"core/schedule", "core/ledger", "core/controller", "core/worker/devicequeue"}},
@@ -53,6 +53,7 @@ var rooms = []room{
 		"core/controller", "core/controller/server", "core/client", "core/epoch", "core/watch", "core/worker",
 		"core/cluster", "core/command",
 		"core/sharded", "capi/ffi", "capi/embedded", "capi/cluster", "capi/python"}},
+	{"core/wire/wiretest", nil},
 
 	// Decides: state machines without clock, lock or goroutine.
 	{"core/schedule", []string{"core/executor", "core/embedded", "core/controller", "core/worker"}},

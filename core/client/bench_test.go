@@ -9,6 +9,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -42,7 +43,7 @@ func BenchmarkRun(b *testing.B) {
 						done.Ok[i] = op - uint64(i)
 					}
 					payload, _ = proto.MarshalOptions{}.MarshalAppend(payload[:0], done)
-					m := decode[wire.Completed](b, payload)
+					m := wiretest.Decode[wire.Completed](b, payload)
 					if batch = r.completed(m, batch[:0]); len(batch) != 64 {
 						b.Fatalf("%d operations ended, want 64", len(batch))
 					}

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -52,10 +53,10 @@ func (n *near) sent() (all []string) {
 	for _, m := range n.far.sent {
 		switch m.kind {
 		case wire.KindPut:
-			put := decode[wire.Put](n.t, m.payload)
+			put := wiretest.Decode[wire.Put](n.t, m.payload)
 			all = append(all, fmt.Sprintf("put %d of object %d to %v", put.Op, put.Object, put.Devices))
 		case wire.KindFree:
-			free := decode[wire.Free](n.t, m.payload)
+			free := wiretest.Decode[wire.Free](n.t, m.payload)
 			text := fmt.Sprintf("free %v", free.Objects)
 			for _, m := range free.Rows {
 				text += fmt.Sprintf(" %v of %d", m.Devices, m.Object)
@@ -221,7 +222,7 @@ func TestShortRowsAreLaid(t *testing.T) {
 							written(nil)
 						}}))
 				}
-				got := decode[wire.Put](t, n.came(wire.KindPut)[0])
+				got := wiretest.Decode[wire.Put](t, n.came(wire.KindPut)[0])
 				if !proto.Equal(got.Laid, c.want) {
 					t.Errorf("the rows lie at %v, want %v", got.Laid, c.want)
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // chain is a graph of so many runs.
@@ -84,7 +85,7 @@ func TestLongGraphIsSentInSections(t *testing.T) {
 	n.frees(2)
 	var got []string
 	for _, payload := range n.came(wire.KindPlay) {
-		m := decode[wire.Play](t, payload)
+		m := wiretest.Decode[wire.Play](t, payload)
 		got = append(got, fmt.Sprint(m.Op, m.Graph, m.Nodes, m.First, m.Inputs))
 	}
 	want := []string{"1 1 4096 101 [9]", "4097 2 4096 4197 [4196]", "8193 3 100 8293 [8292]"}

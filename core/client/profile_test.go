@@ -7,6 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/transport"
 	"reflect"
 	"strings"
@@ -32,7 +33,7 @@ func profiles(t *testing.T) *near {
 func (n *near) answer(worker uint64, bytes int64) {
 	synctest.Wait()
 	asked := n.came(wire.KindProfile)
-	m := decode[wire.Profile](n.t, asked[len(asked)-1])
+	m := wiretest.Decode[wire.Profile](n.t, asked[len(asked)-1])
 	n.says(wire.KindProfiled, &wire.Profiled{
 		Id: m.Id, Stop: m.Stop, Session: 3, Worker: worker, NowNs: time.Now().UnixNano(), Bytes: bytes})
 	synctest.Wait()

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -45,7 +46,7 @@ func (n *near) retold() (all []message) {
 	before := len(n.came(wire.KindRejoin))
 	n.says(wire.KindRestarted, new(wire.Heartbeat)) // has no fields
 	synctest.Wait()
-	m := decode[wire.Rejoin](n.t, n.came(wire.KindRejoin)[before])
+	m := wiretest.Decode[wire.Rejoin](n.t, n.came(wire.KindRejoin)[before])
 	for frames := m.Frames; len(frames) > 0; {
 		kind, payload, rest, err := wire.NextFrame(frames)
 		statustest.OK(n.t, err)
@@ -158,7 +159,7 @@ func TestRejoinWithALongMessage(t *testing.T) {
 		synctest.Wait()
 		runs := 0
 		for _, payload := range n.came(wire.KindRejoin) {
-			m := decode[wire.Rejoin](t, payload)
+			m := wiretest.Decode[wire.Rejoin](t, payload)
 			if len(payload) > wire.MaxFrame || m.More != (runs < 1) {
 				t.Errorf("a message of %d bytes says that another one follows: %v", len(payload), m.More)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/transport"
 )
 
@@ -303,7 +304,7 @@ func TestFreesGoWithTheNextSubmission(t *testing.T) {
 func (n *near) freed() (ids []uint64) {
 	n.t.Helper()
 	for _, payload := range n.came(wire.KindFree) {
-		m := decode[wire.Free](n.t, payload)
+		m := wiretest.Decode[wire.Free](n.t, payload)
 		ids = append(ids, m.Objects...)
 	}
 	return ids
@@ -397,15 +398,4 @@ func TestSlowCompileIsReportedAndMayBeGivenUp(t *testing.T) {
 	if len(said) > 0 {
 		t.Errorf("who gave up hears of %q", <-said)
 	}
-}
-
-// decode reads a message.
-func decode[M any, P interface {
-	*M
-	proto.Message
-}](t statustest.T, payload []byte) P {
-	m := P(new(M))
-	t.Helper()
-	statustest.OK(t, proto.Unmarshal(payload, m))
-	return m
 }

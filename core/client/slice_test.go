@@ -14,12 +14,13 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // request waits until so many requests for slices came, and returns the last.
 func (n *near) request(many int) *wire.SliceRequest {
 	n.t.Helper()
-	m := decode[wire.SliceRequest](n.t, n.comes(wire.KindSliceRequest, many)[many-1])
+	m := wiretest.Decode[wire.SliceRequest](n.t, n.comes(wire.KindSliceRequest, many)[many-1])
 	return m
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -133,7 +134,7 @@ func (b *bed) compile(program uint64, devices int) (op uint64) {
 	for _, a := range b.say(b.client, wire.KindCompile, &wire.Compile{Op: program, Program: program, Format: "sim",
 		Code: fmt.Append(nil, program), Options: sim.CompileOptions(all)}) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
-			m := decode[wire.Compile](b.t, sent(a))
+			m := wiretest.Decode[wire.Compile](b.t, sent(a))
 			op = m.Op
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // facts returns what the controller has kept.
@@ -133,7 +134,7 @@ func (b *bed) work(actions []Action) (of [2][]string) {
 				add(a, fmt.Sprintf("%d: node %d", m.Gang+i, uint64(m.From)+i))
 			}
 		case a.Wire == wire.KindAbort:
-			m := decode[wire.Abort](b.t, sent(a))
+			m := wiretest.Decode[wire.Abort](b.t, sent(a))
 			add(a, fmt.Sprintf("%d ends", m.Gang))
 		}
 	}

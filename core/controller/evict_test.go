@@ -5,6 +5,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"testing"
 )
 
@@ -20,7 +21,7 @@ func TestRestartingWorkerIsLostForItsReason(t *testing.T) {
 	failed := map[uint64]error{}
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := decode[wire.Completed](t, a.Payload)
+			m := wiretest.Decode[wire.Completed](t, a.Payload)
 			for _, f := range m.Failed {
 				failed[f.Number] = f.Status.Err()
 			}

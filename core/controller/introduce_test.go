@@ -6,6 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"testing"
 )
 
@@ -16,7 +17,7 @@ func peersIn(t *testing.T, actions []Action) (lines []string) {
 		if a.Kind != Send || a.Wire != wire.KindPeers {
 			continue
 		}
-		m := decode[wire.Peers](t, a.Payload)
+		m := wiretest.Decode[wire.Peers](t, a.Payload)
 		line := fmt.Sprint(a.To)
 		for _, p := range m.Come {
 			line += fmt.Sprintf(" +%d", p.Number)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"slices"
 	"testing"
 )
@@ -23,7 +24,7 @@ func TestClientHearsWhichDevicesItsSliceHasWhenTheControllerStartsAgain(t *testi
 	for _, w := range b.workers {
 		for _, a := range b.check(b.step(Event{Kind: Lost, Conn: w, Err: errLeft})) {
 			if a.Kind == Send && a.Wire == wire.KindSliceAnswer {
-				m := decode[wire.SliceAnswer](t, sent(a))
+				m := wiretest.Decode[wire.SliceAnswer](t, sent(a))
 				answers = append(answers, m)
 			}
 		}

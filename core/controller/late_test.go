@@ -20,17 +20,6 @@ func sent(a Action) []byte {
 	return a.Late.Encode()
 }
 
-// decode reads a message.
-func decode[M any, P interface {
-	*M
-	proto.Message
-}](t statustest.T, payload []byte) P {
-	m := P(new(M))
-	t.Helper()
-	statustest.OK(t, proto.Unmarshal(payload, m))
-	return m
-}
-
 // A long answer is not encoded while State takes a step, which keeps all sessions waiting, but when it leaves.
 func TestLongMessagesAreEncodedLate(t *testing.T) {
 	b := newBed(t, Config{}, 1, 1)

@@ -12,6 +12,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -61,7 +62,7 @@ func (l *lined) install(rows []uint32) {
 	for _, a := range slices.Clone(l.b.say(l.b.client, wire.KindCompile, &wire.Compile{Op: n, Program: n, Format: "sim",
 		Code: fmt.Append(nil, n), Options: sim.CompileOptions(ids)})) {
 		if a.Kind == Send && a.Wire == wire.KindCompile {
-			m := decode[wire.Compile](l.t, sent(a))
+			m := wiretest.Decode[wire.Compile](l.t, sent(a))
 			l.b.say(a.To[0], wire.KindCompiled, &wire.Compiled{Op: m.Op, Info: &wire.ProgramInfo{Name: fmt.Sprint("p", n),
 				Outputs: []*wire.Array{scalar}}, Loadable: &wire.Loadable{Serialized: []byte("x")}})
 		}

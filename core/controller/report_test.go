@@ -10,6 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
@@ -33,7 +34,7 @@ func TestATenantLooksButSeesNoLinesAndStopsNothing(t *testing.T) {
 				report = new(wire.Report)
 				statustest.OK(t, proto.Unmarshal(sent(a), report))
 			case a.Wire == wire.KindGoodbye:
-				bye := decode[wire.Goodbye](t, a.Payload)
+				bye := wiretest.Decode[wire.Goodbye](t, a.Payload)
 				err = bye.Status.Err()
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // free has the client free arrays, and returns what workers are sent to free, by connection.
@@ -21,7 +22,7 @@ func (b *bed) free(m *wire.Free) map[uint64][][]byte {
 		if a.Kind != Send || a.Wire != wire.KindDispatch {
 			continue
 		}
-		m := decode[wire.Dispatch](b.t, a.Payload)
+		m := wiretest.Decode[wire.Dispatch](b.t, a.Payload)
 		if wire.Kind(m.Kind) == wire.KindFree {
 			for _, to := range a.To {
 				by[to] = append(by[to], m.Operation)

@@ -4,6 +4,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"testing"
 )
 
@@ -50,7 +51,7 @@ func TestSilentWorkerIsLostInBoundedTime(t *testing.T) {
 	var failed *wire.Failure
 	for _, a := range b.step(Event{Kind: Flush}) {
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := decode[wire.Completed](t, a.Payload)
+			m := wiretest.Decode[wire.Completed](t, a.Payload)
 			if len(m.Failed) == 1 {
 				failed = m.Failed[0]
 			}

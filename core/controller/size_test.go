@@ -14,6 +14,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"github.com/openpathways/pathways/device/sim"
 )
 
@@ -26,7 +27,7 @@ func (b *bed) ends(actions []Action) map[uint64]error {
 			b.t.Errorf("a message of kind %d has %d bytes", a.Wire, len(a.Payload))
 		}
 		if a.Kind == Send && a.Wire == wire.KindCompleted {
-			m := decode[wire.Completed](b.t, a.Payload)
+			m := wiretest.Decode[wire.Completed](b.t, a.Payload)
 			for _, op := range m.Ok {
 				ended[op] = nil
 			}
@@ -199,7 +200,7 @@ func TestCompiledProgramThatFillsAFrame(t *testing.T) {
 		if a.Kind != Send || a.Wire != wire.KindCompiled {
 			continue
 		}
-		m := decode[wire.Compiled](t, a.Payload)
+		m := wiretest.Decode[wire.Compiled](t, a.Payload)
 		err := m.Status.Err()
 		statustest.Fails(t, "the client", err, status.ResourceExhausted, "worker w0")
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // Clients of tenants ask for slices, and are lost, or release, in every state of a request: while it waits, when it has
@@ -369,7 +370,7 @@ func (w *slicing) hear(conn uint64, c *slicer, a Action) {
 		_ = proto.Unmarshal(a.Payload, m)
 		w.t.Fatalf("client %d was sent away: %v", conn, m)
 	case a.Kind == Send && a.Wire == wire.KindSliceAnswer:
-		m := decode[wire.SliceAnswer](w.t, a.Payload)
+		m := wiretest.Decode[wire.SliceAnswer](w.t, a.Payload)
 		w.answered(c, m)
 	}
 }

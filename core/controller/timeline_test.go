@@ -2,6 +2,7 @@ package controller
 
 import (
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 	"testing"
 )
 
@@ -11,7 +12,7 @@ func (b *bed) look(l *wire.Look) (t *wire.Timeline, watches map[uint64]*wire.Wat
 	watches = map[uint64]*wire.Watch{}
 	for _, a := range b.step(Event{Kind: Look, Rows: rows}) {
 		if a.Kind == Send && a.Wire == wire.KindWatch {
-			m := decode[wire.Watch](b.t, sent(a))
+			m := wiretest.Decode[wire.Watch](b.t, sent(a))
 			watches[a.To[0]] = m
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 // twin drives a State with peers that do what they like, and knows what must hold
@@ -217,7 +218,7 @@ func (w *twin) devicesOf(m *wire.Dispatch, op uint64) []uint32 {
 	switch {
 	case c == nil:
 	case wire.Kind(m.Kind) == wire.KindRun:
-		run := decode[wire.Run](w.t, m.Operation)
+		run := wiretest.Decode[wire.Run](w.t, m.Operation)
 		if run.Only > 0 {
 			return []uint32{run.Only - 1}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
+	"github.com/openpathways/pathways/core/wire/wiretest"
 )
 
 func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
@@ -89,7 +90,7 @@ func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 		}
 		worker.last = m.Gang
 		if wire.Kind(m.Kind) == wire.KindRun {
-			run := decode[wire.Run](w.t, m.Operation)
+			run := wiretest.Decode[wire.Run](w.t, m.Operation)
 			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
 			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
 				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
@@ -100,17 +101,17 @@ func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 		}
 		switch kind {
 		case wire.KindFree:
-			free := decode[wire.Free](w.t, m.Operation)
+			free := wiretest.Decode[wire.Free](w.t, m.Operation)
 			worker.frees(m.Session, free.Objects)
 		case wire.KindRun:
 			run := new(wire.Run)
 			statustest.OK(w.t, run.Parse(m.Operation))
 			worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
 		case wire.KindPut:
-			put := decode[wire.Put](w.t, m.Operation)
+			put := wiretest.Decode[wire.Put](w.t, m.Operation)
 			worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
 		case wire.KindTransfer:
-			t := decode[wire.Transfer](w.t, m.Operation)
+			t := wiretest.Decode[wire.Transfer](w.t, m.Operation)
 			worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
 		case wire.KindFetch:
 			worker.begins(w, m.Gang, m.Session, op.Op, nil)
@@ -281,7 +282,7 @@ func madeOn(moves []*wire.Move) (on []uint32) {
 
 // takesAssembled checks that a worker is told what its own shards of an assembled array are. It returns the array.
 func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
-	m := decode[wire.Assemble](w.t, d.Operation)
+	m := wiretest.Decode[wire.Assemble](w.t, d.Operation)
 	rows := 0
 	for _, p := range m.Pieces {
 		rows += int(p.Rows)
