@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -73,9 +74,5 @@ func TestTableKeepsTheContractOfADriver(t *testing.T) {
 // be after the close that this callback ended.
 func nothingAlive(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); len(cluster.ReadStats().Live) > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("alive at the end: %v", cluster.ReadStats().Live)
-		}
-	}
+	statustest.Soon(t, func() string { return fmt.Sprint(cluster.ReadStats().Live) }, "map[]", "handles at the end")
 }

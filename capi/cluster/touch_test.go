@@ -32,18 +32,14 @@ func TestTouchedMemoryIsThere(t *testing.T) {
 				want[at/page] = 1
 			}
 		}
-		end := time.Now().Add(time.Minute)
-		for ; !bytes.Equal(there, want) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		statustest.Soon(t, func() string {
 			if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), size,
 				uintptr(unsafe.Pointer(&there[0]))); errno != 0 {
 				t.Fatal(errno)
 			}
-		}
+			return string(there)
+		}, string(want), "pages that are there of bytes %d to %d", c[0], c[1])
 		stop()
-		if !bytes.Equal(there, want) {
-			t.Errorf("of the pages of bytes %d to %d, %d are there, expected %d", c[0], c[1], bytes.Count(there, []byte{1}),
-				bytes.Count(want, []byte{1}))
-		}
 		touch(all)() // it may be stopped at any time
 		statustest.OK(t, unix.Munmap(all))
 	}
@@ -64,7 +60,7 @@ func TestFetchThatFailsTouchesNothingAfterwards(t *testing.T) {
 	statustest.OK(t, err)
 	statustest.Equal(t, s.fetch(1, 0, memory, func(error) { t.Error("done is called, too") }), errFails, "it returns")
 	was := resident(t, memory)
-	time.Sleep(10 * time.Millisecond)
+	time.Sleep(10 * time.Millisecond) // nothing is to happen, so there is nothing to wait for
 	statustest.Equal(t, resident(t, memory), was, "pages that are there a while after it has failed")
 	statustest.OK(t, unix.Munmap(memory))
 }

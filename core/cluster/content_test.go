@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -101,11 +100,7 @@ func countedCluster(t *testing.T, workers int, change func(*counted)) (*cluster.
 			statustest.Equal(t, c.open.Load(), 0, "executables that worker %d keeps", i)
 		}
 		// A lost worker releases what it was sending on a goroutine of its exchange, which may have yet to begin.
-		for end := time.Now().Add(time.Minute); content.Used() != 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d bytes of transfers stay", content.Used())
-			}
-		}
+		statustest.Soon(t, content.Used, 0, "bytes of transfers")
 	})
 	return start(t, cluster.InProcess{Drivers: drivers}), all
 }

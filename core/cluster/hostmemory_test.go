@@ -57,9 +57,7 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 	// counted waits until each worker has so much in blocks and in what is being assembled, and each session so much.
 	counted := func(what string, blocks, assembling [2]int64, sessions [2]int64) {
 		t.Helper()
-		var got string
-		want := fmt.Sprint(blocks, assembling, sessions)
-		for end := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
+		statustest.Soon(t, func() string {
 			r := statustest.Value(cluster.Ask(t.Context(), address, cluster.Secret{}, nil)).OK(t)
 			var has, puts [2]int64
 			var of [2]int64
@@ -76,10 +74,8 @@ func TestHostMemoryIsCountedByKindAndSession(t *testing.T) {
 			for i, s := range r.Sessions {
 				of[i] = s.HostBytes
 			}
-			if got = fmt.Sprint(has, puts, of); time.Now().After(end) {
-				t.Fatalf("%s: %s, want %s", what, got, want)
-			}
-		}
+			return fmt.Sprint(has, puts, of)
+		}, fmt.Sprint(blocks, assembling, sessions), "%s", what)
 	}
 	counted("nothing", [2]int64{}, [2]int64{}, [2]int64{})
 	object, end := begin(one, 0)

@@ -82,7 +82,7 @@ func (q *queue) borrow() {
 		if vacated {
 			return
 		}
-		time.Sleep(time.Microsecond)
+		time.Sleep(time.Microsecond) // its owner is busy and tells nobody when it is done
 	}
 }
 

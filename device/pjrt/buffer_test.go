@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/shape"
@@ -234,14 +233,10 @@ func TestClientIsFreedWithTheLastThatItMade(t *testing.T) {
 }
 
 // held waits until a client has so many holders: an event drops it when its callback
-// has run, on a thread of the plugin's. The bound is there for a leak alone.
+// has run, on a thread of the plugin's.
 func held(t *testing.T, c *Client, want int64) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); int64(c.refs.Load()) != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d hold the client, want %d", c.refs.Load(), want)
-		}
-	}
+	statustest.Soon(t, func() int64 { return int64(c.refs.Load()) }, want, "holders of the client")
 }
 
 // TestRunsLeaveNothing checks that nothing is left of ten thousand runs.

@@ -163,7 +163,7 @@ func TestMemoryOfAFreedArrayIsKeptForTheNextAndThenReturned(t *testing.T) {
 				t.Errorf("an array of 64 MiB is in %d bytes", used)
 			}
 			b.Close()
-			eventually(t, "64 MiB that are kept", func() bool { _, kept, _ := keptMemory(); return kept == 64<<20 })
+			statustest.Soon(t, func() int { _, kept, _ := keptMemory(); return kept }, 64<<20, "bytes that are kept")
 		}
 		before := resident(t)
 		tidyKeptNow()

@@ -2,7 +2,6 @@ package pjrt
 
 import (
 	"testing"
-	"time"
 
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -28,7 +27,7 @@ func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 			begin(rank, rows[rank][0])
 		}
 		for _, c := range g.clients {
-			eventually(t, "three times that something was submitted", func() bool { return c.stirs.times.Load() >= 3 })
+			statustest.Soon(t, func() bool { return c.stirs.times.Load() >= 3 }, true, "something was submitted three times")
 		}
 		begin(3, rows[3][0])
 		for _, r := range runs {
@@ -36,16 +35,7 @@ func TestIdleWorkIsStirredUntilItEnds(t *testing.T) {
 			r.Outputs[0][0].Close()
 		}
 		for _, c := range g.clients {
-			eventually(t, "the end of it", func() bool { return !c.stirs.armed.Load() })
+			statustest.Soon(t, c.stirs.armed.Load, false, "it goes on")
 		}
 	})
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited a minute for %s", what)
-		}
-	}
 }

@@ -237,12 +237,8 @@ func TestPairApartHeals(t *testing.T) {
 				}
 			}
 			f.Heal()
-			for end := time.Now().Add(20 * time.Second); len(one.Apart())+
-				len(two.Apart()) > 0; time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("the network has healed, and still %v %v", one.Apart(), two.Apart())
-				}
-			}
+			statustest.Soon(t, func() string { return fmt.Sprint(one.Apart(), two.Apart()) }, "[] []",
+				"who is apart, with the network healed")
 			for _, size := range []int{10, 200_000} {
 				ids++
 				statustest.Check(t, exchanged(one, two, ids, size))
@@ -275,14 +271,12 @@ func TestLinkWhoseAnswerIsLost(t *testing.T) {
 		arrived <- err
 	})
 	one.PushBytes(2, key(1, 1), make([]byte, 10), nil)
-	for f.Made() < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	statustest.Soon(t, func() bool { return f.Made() >= 2 }, true, "two connections were made")
 	for limit := int64(8); limit < 200; limit += 16 { // until somewhere inside the answer
 		f.Limit(limit)
-		for made := f.Made(); f.Made() < made+2 && len(arrived) == 0; {
-			time.Sleep(time.Millisecond)
-		}
+		made := f.Made()
+		statustest.Soon(t, func() bool { return f.Made() >= made+2 || len(arrived) > 0 }, true,
+			"two more were, or the block arrived")
 	}
 	sent := make(chan error, 1)
 	two.PushBytes(1, key(2, 2), make([]byte, 10), func(err error) { sent <- err })

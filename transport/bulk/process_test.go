@@ -340,9 +340,7 @@ func TestCloseWhileMemoryIsMade(t *testing.T) {
 				b.Release()
 			}
 		})
-		for x.pool.Stats().Mapped == 0 && len(sent) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		statustest.Soon(t, func() bool { return x.pool.Stats().Mapped > 0 || len(sent) > 0 }, true, "it is being sent")
 		x.Close()
 		left()
 	}

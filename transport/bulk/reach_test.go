@@ -56,9 +56,7 @@ func TestComesByItself(t *testing.T) {
 		t.Error("it is not dialled")
 	}
 	h := intrude(t, address, 2)
-	for dialing() { // it is tried no more
-		time.Sleep(time.Millisecond)
-	}
+	statustest.Soon(t, dialing, false, "it is dialled")
 	x.PushBytes(2, key(2, 0), []byte("y"), func(err error) { sent <- err })
 	for range 2 {
 		r := reader{b: h.until(kindEager)}
@@ -83,18 +81,11 @@ func TestAnotherProcessAtAnAddress(t *testing.T) {
 		Listeners: []transport.Listener{l}, DialTime: time.Hour})).OK(t)
 	defer three.Close()
 	two, _ := x.find(2, false)
-	const reason = "process 3 answers"
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	statustest.Soon(t, func() bool {
 		two.mu.Lock()
-		tried := two.tried
-		two.mu.Unlock()
-		if tried != nil && strings.Contains(tried.Error(), reason) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("process 2 is dialled, and the reason that this fails is %v, want %q", tried, reason)
-		}
-	}
+		defer two.mu.Unlock()
+		return two.tried != nil && strings.Contains(two.tried.Error(), "process 3 answers")
+	}, true, "process 2 is dialled, and process 3 answers")
 	three.Peers([]*wire.Process{{Number: 1, Host: "here", Addresses: []string{address}}}, nil, nil)
 	x.Peers(at(3), []uint64{2}, nil)
 	statustest.Fails(t, "what was for process 2", <-failed, status.Unavailable)

@@ -3,7 +3,6 @@ package bulk
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
@@ -14,14 +13,11 @@ import (
 // laid lays a block for peers, once they have the shelf.
 func laid(t *testing.T, x *Exchange, size int64, peers ...uint64) (transport.Block, int64) {
 	t.Helper()
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		if b, offset, ok := x.Lay(peers, size); ok {
-			return b, offset
-		}
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("processes %v never have the shelf", peers)
-		}
-	}
+	var b transport.Block
+	var offset int64
+	statustest.Soon(t, func() (ok bool) { b, offset, ok = x.Lay(peers, size); return ok }, true,
+		"processes %v have the shelf", peers)
+	return b, offset
 }
 
 // linked has a link made from the first process of a world to another one.
@@ -73,9 +69,7 @@ func TestNothingIsLaid(t *testing.T) {
 			b, _ := laid(t, x, 100, 2)
 			b.Release()
 		}
-		for x.shelved() == nil {
-			time.Sleep(time.Millisecond)
-		}
+		statustest.Soon(t, func() bool { return x.shelved() != nil }, true, "there is a shelf")
 		if _, _, ok := x.Lay([]uint64{2}, size); ok {
 			t.Errorf("%s: a block of %d bytes is laid", kind, size)
 		}

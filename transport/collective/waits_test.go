@@ -48,18 +48,14 @@ func (s *scene) enter(rank int) {
 func (s *scene) stands(process uint64, want Wait) {
 	s.t.Helper()
 	want.Gang, want.Op, want.Site = 9, spmd.AllReduce, 5
-	var got []Wait
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		got = s.w.engines[process].Waits()
-		if len(got) == 1 {
-			slices.Sort(got[0].From)
-			got[0].Since = want.Since
-			if fmt.Sprint(got[0]) == fmt.Sprint(want) {
-				return
-			}
+	statustest.Soon(s.t, func() string {
+		got := s.w.engines[process].Waits()
+		for i := range got {
+			slices.Sort(got[i].From)
+			got[i].Since = want.Since
 		}
-	}
-	s.t.Errorf("process %d waits for %+v, want %+v", process, got, want)
+		return fmt.Sprintf("%+v", got)
+	}, fmt.Sprintf("%+v", []Wait{want}), "what process %d waits for", process)
 }
 
 // An engine tells which devices wait in a collective, and for whom, however the

@@ -282,9 +282,7 @@ func TestIdleMemoryIsReturned(t *testing.T) {
 	}
 	b.Release()
 	<-told
-	for mappings(t) != before { // the peer is told first
-		time.Sleep(time.Millisecond)
-	}
+	statustest.Soon(t, func() int { return mappings(t) }, before, "mappings, once the peer was told")
 }
 
 func TestReleasingTwicePanics(t *testing.T) {

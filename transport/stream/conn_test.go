@@ -225,8 +225,8 @@ func TestHeartbeatsAreAsOftenAsTheWelcomeAsks(t *testing.T) {
 				if c.want == asked { // which come, though the timer was set for the other interval
 					heard := in.Conn.(*Conn).reader.reads.Load
 					go in.Recv() // which passes over heartbeats until the connection ends
-					for before := heard(); heard() < before+2; time.Sleep(time.Millisecond) {
-					}
+					before := heard()
+					statustest.Soon(t, func() bool { return heard() >= before+2 }, true, "two have come")
 				}
 				conn.Close()
 				in.Conn.Close()
@@ -469,12 +469,8 @@ func TestWhatThePeerSaidLastIsReceived(t *testing.T) {
 			a, b := transporttest.Greeted(t, listen(t, address, o), o)
 			statustest.OK(t, a.Send(wire.KindGoodbye, []byte("enough")))
 			a.Close()
-			for end := time.Now().Add(20 * time.Second); b.Send(wire.KindHeartbeat,
-				[]byte("to nobody")) == nil; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("what is sent to a closed connection does not fail")
-				}
-			}
+			statustest.Soon(t, func() bool { return b.Send(wire.KindHeartbeat, []byte("to nobody")) != nil }, true,
+				"what is sent to a closed connection fails")
 			if kind, payload, err := b.Recv(); err != nil || kind != wire.KindGoodbye || string(payload) != "enough" {
 				t.Errorf("received %v %q, %v", kind, payload, err)
 			}

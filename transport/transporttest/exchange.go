@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/openpathways/pathways/core/status"
@@ -99,12 +98,7 @@ func (s exchangeSuite) open(t *testing.T, n int) World {
 			statustest.Check(t, x.Close())
 		}
 		// Callbacks of Close, and what was under way, may still be ending.
-		for end := time.Now().Add(time.Minute); w.Used() != 0; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Errorf("%d bytes of blocks are left", w.Used())
-				break
-			}
-		}
+		statustest.Soon(t, w.Used, 0, "bytes of blocks that are left")
 	})
 	return w
 }
@@ -196,17 +190,12 @@ func (s exchangeSuite) posted(t *testing.T) {
 	data := make([]byte, transport.PostSize)
 	for round := range uint64(4) {
 		posted := uint64(0)
-		for give := time.Now().Add(10 * time.Second); posted < 100; posted++ {
+		post := func() bool {
 			paint(data, posted)
-			for posted == 0 && !w.of(1).Post(2, key(2+round, 0), data) { // credit is on its way
-				if time.Now().After(give) {
-					t.Fatalf("round %d: nothing was posted", round)
-				}
-				time.Sleep(time.Millisecond)
-			}
-			if posted > 0 && !w.of(1).Post(2, key(2+round, posted), data) {
-				break
-			}
+			return w.of(1).Post(2, key(2+round, posted), data)
+		}
+		statustest.Soon(t, post, true, "round %d: credit came, and a block was posted", round)
+		for posted++; posted < 100 && post(); posted++ {
 		}
 		for i := range posted {
 			take(key(2+round, i), pattern(transport.PostSize, i))

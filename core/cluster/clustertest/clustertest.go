@@ -126,19 +126,10 @@ func (s *Session) Read(object uint64, d int, size int64) ([]byte, error) {
 // Free waits until the devices' memory is free.
 func Free(t testing.TB, drivers []device.Driver) {
 	t.Helper()
-	deadline := time.Now().Add(late)
 	for i, d := range drivers {
 		for k := range d.Devices() {
-			for {
-				m := statustest.Value(d.MemoryStats(k)).OK(t)
-				if m.InUse == 0 {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("worker %d device %d keeps %d bytes", i, k, m.InUse)
-				}
-				time.Sleep(time.Millisecond)
-			}
+			statustest.Soon(t, func() int64 { return statustest.Value(d.MemoryStats(k)).OK(t).InUse }, 0,
+				"bytes of worker %d device %d", i, k)
 		}
 	}
 }

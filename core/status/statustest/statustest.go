@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/openpathways/pathways/core/status"
 )
@@ -92,6 +93,21 @@ func MustEqualSlices[V comparable](t T, got, want []V, format string, args ...an
 	if !slices.Equal(got, want) {
 		t.Helper()
 		t.Fatal(differs(got, want, format, args...))
+	}
+}
+
+// Soon waits until what it gets is what it wants, which other threads or processes bring about and do not tell the
+// test; the text says what that is. It ends the test if that takes a minute: a hang, as no test waits for this bound.
+func Soon[V comparable](t T, get func() V, want V, format string, args ...any) {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		got := get()
+		if got == want {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatal("after a minute: " + differs(got, want, format, args...))
+		}
 	}
 }
 
