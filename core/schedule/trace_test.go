@@ -16,10 +16,12 @@ import (
 // TestTraces runs the scripts of testdata/traces. Each line of "steps" is an event, and the
 // answer is the same line with the actions that follow from it beside it:
 //
-//	new [window=N] [share=N] [max-queued=N] [fair]
+//	new [window=N] [share=N] [max-queued=N] [fair | threads=N [apart]]
 //	steps
-//	submit 1 on 0-7 [after 4,5] [session 2] [weight 2]
+//	submit 1 [collective] on 0-7 [reads 4,5] [after 4,5] [session 2] [weight 2]
 //	launched 1 | completed 1 [time 100] | failed 1 [message] | cancel 1 [message] | closed 2
+//
+// With threads, gangs are launched as they start.
 func TestTraces(t *testing.T) {
 	tracetest.Run(t, func(t *testing.T, d *datadriven.TestData) tracetest.Stage {
 		var c Config
@@ -32,11 +34,18 @@ func TestTraces(t *testing.T) {
 			d.MaybeScanArgs(t, "window-time", &f.Window)
 			c.Policy = f
 		}
-		return stage{New(c)}
+		threads := &Threads{Apart: d.HasArg("apart")}
+		if d.MaybeScanArgs(t, "threads", &threads.Pool) {
+			c.Policy = threads
+		}
+		return stage{New(c), threads.Pool > 0}
 	})
 }
 
-type stage struct{ *State }
+type stage struct {
+	*State
+	launches bool
+}
 
 func (s stage) Event(w *strings.Builder, line string) error {
 	ev, err := parseEvent(line)
@@ -44,8 +53,14 @@ func (s stage) Event(w *strings.Builder, line string) error {
 		return err
 	}
 	actions := s.Step(ev, nil)
+	clear(ev.Gang.Reads) // the caller's, which Step does not keep
 	for s.More() {
 		actions = s.Step(Event{Kind: Resume}, actions)
+	}
+	for i := 0; s.launches && i < len(actions); i++ {
+		if actions[i].Kind == Start {
+			actions = s.Step(Event{Kind: Launched, ID: actions[i].ID}, actions)
+		}
 	}
 	s.check()
 	fmt.Fprintf(w, "%-38s →%s\n", line, formatActions(actions))
@@ -86,18 +101,18 @@ func parseEvent(line string) (Event, error) {
 		}
 	case Submit:
 		g := Gang{ID: id, Session: 1}
+		if len(rest) > 0 && rest[0] == "collective" {
+			g.Collective, rest = true, rest[1:]
+		}
 		for ; len(rest) >= 2 && err == nil; rest = rest[2:] {
 			var n uint64
 			switch rest[0] {
 			case "on":
 				g.Devices, err = parseDevices(rest[1])
 			case "after":
-				for p := range strings.SplitSeq(rest[1], ",") {
-					if n, err = strconv.ParseUint(p, 10, 64); err != nil {
-						break
-					}
-					g.After = append(g.After, n)
-				}
+				g.After, err = parseGangs(rest[1])
+			case "reads":
+				g.Reads, err = parseGangs(rest[1])
 			case "session":
 				n, err = strconv.ParseUint(rest[1], 10, 32)
 				g.Session = uint32(n)
@@ -113,6 +128,17 @@ func parseEvent(line string) (Event, error) {
 		ev.Gang = g
 	}
 	return ev, err
+}
+
+func parseGangs(list string) (gangs []uint64, err error) {
+	for p := range strings.SplitSeq(list, ",") {
+		n, err := strconv.ParseUint(p, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		gangs = append(gangs, n)
+	}
+	return gangs, nil
 }
 
 func formatActions(actions []Action) string {

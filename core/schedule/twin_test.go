@@ -16,6 +16,7 @@ import (
 type twin struct {
 	window, maxQueued int
 	gangs             []*twinGang // in the order of submission
+	said              []string    // of the step that is taken
 }
 
 type twinGang struct {
@@ -48,61 +49,23 @@ func (w *twin) remove(g *twinGang) {
 }
 
 // step returns "start 1", "fail 2" and "refuse 3", sorted.
-func (w *twin) step(ev Event) (got []string) {
-	say := func(f string, args ...any) { got = append(got, fmt.Sprintf(f, args...)) }
-	fail := func(g *twinGang) {
-		if g.phase >= started {
-			return
-		}
-		say("fail %d", g.id)
-		if g.phase != placed || len(g.devices) < 2 {
-			w.remove(g) // it has no place to keep
-		}
-		g.phase = dead
+func (w *twin) step(ev Event) []string {
+	w.said = nil
+	w.apply(ev)
+	for w.advance() {
 	}
-	// failReaders goes on until no gang waits for one that has failed.
-	failed := map[uint64]bool{}
-	failReaders := func() {
-		for again := true; again; {
-			again = false
-			for _, g := range slices.Clone(w.gangs) {
-				for p := range g.after {
-					if failed[p] && g.phase < started {
-						fail(g)
-						failed[g.id] = true
-						again = true
-						break
-					}
-				}
-			}
-		}
-	}
+	slices.Sort(w.said)
+	return w.said
+}
+
+func (w *twin) say(f string, args ...any) { w.said = append(w.said, fmt.Sprintf(f, args...)) }
+
+// apply takes what happened, without what follows for gangs that waited.
+func (w *twin) apply(ev Event) {
 	g := w.find(ev.ID)
 	switch ev.Kind {
 	case Submit:
-		switch {
-		case w.find(ev.Gang.ID) != nil:
-		case ev.Gang.Devices.Len() == 0 || len(ev.Gang.After) > 0 && slices.Contains(ev.Gang.After, ev.Gang.ID):
-			// An empty set is looked at before the bound, After behind it.
-			if ev.Gang.Devices.Len() > 0 && w.count(pending, placed, dead) >= w.maxQueued {
-				say("refuse %d", ev.Gang.ID)
-			} else {
-				say("fail %d", ev.Gang.ID)
-			}
-		case w.count(pending, placed, dead) >= w.maxQueued:
-			say("refuse %d", ev.Gang.ID)
-		default:
-			n := &twinGang{id: ev.Gang.ID, session: uint64(ev.Gang.Session), devices: map[int]bool{}, after: map[uint64]bool{}}
-			for d := range ev.Gang.Devices.All() {
-				n.devices[d] = true
-			}
-			for _, id := range ev.Gang.After {
-				if p := w.find(id); p != nil && p.phase != launched {
-					n.after[id] = true
-				}
-			}
-			w.gangs = append(w.gangs, n)
-		}
+		w.submit(ev.Gang)
 	case Launched:
 		if g != nil && g.phase == started {
 			g.phase = launched
@@ -112,73 +75,111 @@ func (w *twin) step(ev Event) (got []string) {
 			w.remove(g)
 		}
 	case Failed:
-		if g != nil {
-			if g.phase != launched {
-				failed[g.id] = true
-			}
-			if g.phase >= started {
-				w.remove(g)
-			} else {
-				fail(g)
-			}
-			failReaders()
+		switch {
+		case g == nil:
+		case g.phase == launched: // readers have its launch
+			w.remove(g)
+		case g.phase == started:
+			w.remove(g)
+			w.failReaders(g.id)
+		default:
+			w.fail(g)
 		}
 	case Cancel:
-		if g != nil && g.phase < started {
-			failed[g.id] = true
-			fail(g)
-			failReaders()
+		if g != nil {
+			w.fail(g)
 		}
 	case SessionClosed:
 		for _, g := range slices.Clone(w.gangs) {
-			if g.session == uint64(ev.Session) && g.phase < started {
-				failed[g.id] = true
-				fail(g)
-			}
-		}
-		failReaders()
-	}
-	for again := true; again; {
-		again = false
-		for i, g := range slices.Clone(w.gangs) {
-			switch {
-			case g.phase == pending:
-				if w.window == 0 || w.count(placed, started, launched) < w.window {
-					g.phase = placed
-					again = true
-				}
-			case g.phase == placed || g.phase == dead:
-				free := true
-				for p := range g.after {
-					if o := w.find(p); o == nil || o.phase == launched {
-						delete(g.after, p)
-					} else if g.phase == placed {
-						free = false
-					}
-				}
-				for _, o := range w.gangs[:i] {
-					if len(g.devices) > 1 && len(o.devices) > 1 && o.phase != launched && w.share(o, g) {
-						free = false
-					}
-				}
-				if !free {
-					continue
-				}
-				again = true
-				if g.phase == dead {
-					w.remove(g)
-				} else {
-					g.phase = started
-					say("start %d", g.id)
-				}
-			}
-			if again {
-				break
+			if g.session == uint64(ev.Session) {
+				w.fail(g)
 			}
 		}
 	}
-	slices.Sort(got)
-	return got
+}
+
+func (w *twin) submit(gang Gang) {
+	full := w.count(pending, placed, dead) >= w.maxQueued
+	switch {
+	case w.find(gang.ID) != nil:
+	case gang.Devices.Len() == 0: // looked at before the bound, After behind it
+		w.say("fail %d", gang.ID)
+	case full:
+		w.say("refuse %d", gang.ID)
+	case slices.Contains(gang.After, gang.ID):
+		w.say("fail %d", gang.ID)
+	default:
+		n := &twinGang{id: gang.ID, session: uint64(gang.Session), devices: map[int]bool{}, after: map[uint64]bool{}}
+		for d := range gang.Devices.All() {
+			n.devices[d] = true
+		}
+		for _, id := range gang.After {
+			if p := w.find(id); p != nil && p.phase != launched {
+				n.after[id] = true
+			}
+		}
+		w.gangs = append(w.gangs, n)
+	}
+}
+
+// fail ends a gang that has not started, and those that read what it makes.
+func (w *twin) fail(g *twinGang) {
+	if g.phase >= started {
+		return
+	}
+	w.say("fail %d", g.id)
+	if g.phase != placed || len(g.devices) < 2 {
+		w.remove(g) // it has no place to keep
+	}
+	g.phase = dead
+	w.failReaders(g.id)
+}
+
+func (w *twin) failReaders(id uint64) {
+	for _, g := range slices.Clone(w.gangs) {
+		if g.after[id] {
+			w.fail(g)
+		}
+	}
+}
+
+// advance has the first gang that can go on do so, and reports whether there was one.
+func (w *twin) advance() bool {
+	for i, g := range w.gangs {
+		switch {
+		case g.phase == pending && (w.window == 0 || w.count(placed, started, launched) < w.window):
+			g.phase = placed
+			return true
+		case (g.phase == placed || g.phase == dead) && w.isFree(i):
+			if g.phase == dead {
+				w.remove(g)
+			} else {
+				g.phase = started
+				w.say("start %d", g.id)
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// isFree reports whether a gang that is placed, or has died in its place, waits for no other.
+func (w *twin) isFree(i int) bool {
+	g := w.gangs[i]
+	free := true
+	for p := range g.after {
+		if o := w.find(p); o == nil || o.phase == launched {
+			delete(g.after, p)
+		} else if g.phase == placed {
+			free = false
+		}
+	}
+	for _, o := range w.gangs[:i] {
+		if len(g.devices) > 1 && len(o.devices) > 1 && o.phase != launched && w.share(o, g) {
+			free = false
+		}
+	}
+	return free
 }
 
 func (w *twin) share(a, b *twinGang) bool {
@@ -200,41 +201,17 @@ func twinProperty(t *rapid.T) {
 	window := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "window")
 	w := &twin{window: window, maxQueued: rapid.SampledFrom([]int{1, 4, 12, 30}).Draw(t, "max queued")}
 	s := New(Config{MaxQueued: w.maxQueued, Policy: &FIFO{Window: window}})
-	// Some of the devices lie past the first word.
-	device := rapid.Map(rapid.IntRange(0, 5), func(i int) int { return i * 31 })
 	var (
 		next    uint64
 		verdict = map[uint64]string{}
 		log     = newLaunches()
 	)
 	for range rapid.SampledFrom([]int{10, 80, 80}).Draw(t, "events") { // IntRange would mostly be few
-		known := make([]uint64, 0, len(w.gangs))
-		for _, g := range w.gangs {
-			known = append(known, g.id)
+		ev := w.drawEvent(t, next+1)
+		if ev.Kind == Submit && ev.Gang.ID <= next && s.gangs[ev.Gang.ID] == nil {
+			continue // a new gang under an old number
 		}
-		ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Submit, Submit, Launched, Launched, Launched,
-			Completed, Failed, Cancel, SessionClosed}).Draw(t, "kind")}
-		switch ev.Kind {
-		case Submit:
-			next++
-			g := Gang{ID: next, Session: uint32(rapid.IntRange(1, 3).Draw(t, "session"))}
-			g.Devices = Devices(rapid.SliceOfN(device, 0, 4).Draw(t, "devices")...)
-			if len(known) > 0 {
-				g.After = rapid.SliceOfN(rapid.SampledFrom(append(known, next, 1)), 0, 3).Draw(t, "after")
-			}
-			if next > 1 && rapid.IntRange(0, 15).Draw(t, "again") == 0 {
-				next--
-				if g.ID = next; s.gangs[g.ID] == nil {
-					continue // a new gang under an old number
-				}
-			}
-			ev.Gang = g
-		case SessionClosed:
-			ev.Session = uint32(rapid.IntRange(1, 4).Draw(t, "session"))
-		default:
-			ev.ID = rapid.SampledFrom(append(known, next+1)).Draw(t, "id")
-			ev.Err = rapid.SampledFrom([]error{nil, errors.New("boom")}).Draw(t, "error")
-		}
+		next = max(next, ev.Gang.ID)
 		wasStarted := s.gangs[ev.ID] != nil && s.gangs[ev.ID].phase == started
 		actions := s.Step(ev, nil)
 		s.check()
@@ -296,6 +273,36 @@ func twinProperty(t *rapid.T) {
 			t.Fatalf("gang %d got no verdict", id)
 		}
 	}
+}
+
+// drawEvent draws what happens next: mostly a gang that comes, under a new number or, seldom, the one before it.
+func (w *twin) drawEvent(t *rapid.T, number uint64) Event {
+	known := make([]uint64, 0, len(w.gangs))
+	for _, g := range w.gangs {
+		known = append(known, g.id)
+	}
+	// Some of the devices lie past the first word.
+	device := rapid.Map(rapid.IntRange(0, 5), func(i int) int { return i * 31 })
+	ev := Event{Kind: rapid.SampledFrom([]EventKind{Submit, Submit, Submit, Submit, Launched, Launched, Launched,
+		Completed, Failed, Cancel, SessionClosed}).Draw(t, "kind")}
+	switch ev.Kind {
+	case Submit:
+		g := Gang{ID: number, Session: uint32(rapid.IntRange(1, 3).Draw(t, "session"))}
+		g.Devices = Devices(rapid.SliceOfN(device, 0, 4).Draw(t, "devices")...)
+		if len(known) > 0 {
+			g.After = rapid.SliceOfN(rapid.SampledFrom(append(known, number, 1)), 0, 3).Draw(t, "after")
+		}
+		if number > 1 && rapid.IntRange(0, 15).Draw(t, "again") == 0 {
+			g.ID--
+		}
+		ev.Gang = g
+	case SessionClosed:
+		ev.Session = uint32(rapid.IntRange(1, 4).Draw(t, "session"))
+	default:
+		ev.ID = rapid.SampledFrom(append(known, number)).Draw(t, "id")
+		ev.Err = rapid.SampledFrom([]error{nil, errors.New("boom")}).Draw(t, "error")
+	}
+	return ev
 }
 
 // launches are the gangs of several devices between Start and Launched.
