@@ -107,197 +107,231 @@ func (tr *tracer) parse(line string) (Event, error) {
 	if text, ok := strings.CutPrefix(line, "tenants ["); ok {
 		return Event{Kind: Tenants, Table: tableOf(tr.t, "["+strings.ReplaceAll(text, ";", "\n"))}, nil
 	}
-	var words []string
-	args := map[string]string{}
-	if before, message, ok := strings.Cut(line, "error="); ok {
-		args["error"], line = message, before
-	}
-	for _, w := range strings.Fields(line) {
-		if k, v, ok := strings.Cut(w, "="); ok {
-			args[k] = v
-		} else {
-			words = append(words, w)
-		}
-	}
-	var bad error
-	numbers := func(s string) (ns []uint64) {
-		for f := range strings.SplitSeq(s, ",") {
-			n, err := strconv.ParseUint(f, 10, 64)
-			if s != "" {
-				bad = cmp.Or(bad, err)
-				ns = append(ns, n)
-			}
-		}
-		return ns
-	}
-	number := func(s string) uint64 { return numbers(cmp.Or(s, "0"))[0] }
-	devices := func(s string) (ns []uint32) {
-		for _, n := range numbers(s) {
-			ns = append(ns, uint32(n))
-		}
-		return ns
-	}
-	why := &wire.Status{Code: uint32(status.Unavailable), Message: cmp.Or(args["error"], "it fell over")}
-	words = append(words, "", "", "")
-	switch words[0] {
+	l := readLine(line)
+	switch l.words[0] {
 	case "flush":
 		return Event{Kind: Flush}, nil
 	case "tick":
-		seconds, err := strconv.ParseFloat(words[1], 64)
+		seconds, err := strconv.ParseFloat(l.words[1], 64)
 		tr.now += int64(seconds * 1e9)
 		return Event{Kind: Tick}, err
 	case "tenants":
-		return Event{Kind: Tenants, Conn: number(args["of"]), Err: why.Err()}, bad
+		return Event{Kind: Tenants, Conn: l.number("of"), Err: l.why.Err()}, l.bad
 	case "lost":
-		return Event{Kind: Lost, Conn: number(words[1]), Err: why.Err()}, bad
+		return Event{Kind: Lost, Conn: l.parse(l.words[1]), Err: l.why.Err()}, l.bad
 	}
-	ev := Event{Kind: Message, Conn: number(words[0])}
-	op, scalar := number("0"), &wire.Array{Dtype: uint32(shape.F32)}
-	switch words[1] {
-	case "run", "put", "fetch", "transfer", "abort", "compile", "compiled", "failed":
-		op = number(words[2])
-	}
-	switch words[1] {
+	ev := Event{Kind: Message, Conn: l.parse(l.words[0])}
+	switch l.words[1] {
 	case "worker":
-		offer := &wire.WorkerOffer{
-			Island: args["island"], Platform: &wire.Platform{Name: "sim"}, Fingerprint: args["fingerprint"]}
-		for d := range number(args["devices"]) {
-			offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: args["kind"],
-				MemoryLimit: int64(number(args["memory"]))})
-		}
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: words[2], Worker: offer}
-		tr.slow[ev.Conn] = words[3] == "slow"
+		ev.Kind, ev.Message = Join, l.worker()
+		tr.slow[ev.Conn] = l.words[3] == "slow"
 	case "client":
-		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: words[2]}
-		ev.Of = args["of"]
+		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_CLIENT, Name: l.words[2]}
+		ev.Of = l.args["of"]
 	case "admin":
 		ev.Kind, ev.Message = Join, &wire.Hello{Role: wire.Role_ROLE_ADMIN}
-		ev.Tenant = words[2] == "tenant"
-	case "compile":
-		m := &wire.Compile{Op: op, Program: op, Format: "sim", Code: []byte(words[3])}
-		var on []int
-		for _, d := range devices(args["on"]) {
-			on = append(on, int(d))
-		}
-		if bytes := number(args["bytes"]); bytes > 0 { // the client has the text, which is known by its hash
-			m.Text = wire.ContentOf(m.Code)
-			m.Code, m.Text.Size = nil, bytes
-		}
-		if m.Options = []byte{4 << 3, 1}; on != nil { // portable
-			m.Options = sim.CompileOptions(on)
-		}
-		ev.Wire, ev.Message = wire.KindCompile, m
-	case "compiled":
-		m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
-			Name: "p", Outputs: []*wire.Array{scalar}, Donated: devices(args["donated"]),
-			Cost: &wire.Cost{TempBytes: int64(number(args["temp"])), CodeBytes: int64(number(args["code"])),
-				AliasBytes: int64(number(args["alias"]))}},
-			Loadable: &wire.Loadable{Serialized: []byte("x")}}
-		if args["alias"] != "" { // otherwise the compiler has said nothing of it
-			m.Info.Cost.ArgumentBytes = 4
-		}
-		if args["form"] == "joined" {
-			m.Loadable.Form = wire.Loadable_JOINED
-		}
-		if words[3] == "kept" {
-			m.Loadable = &wire.Loadable{Form: m.Loadable.Form, Kept: true, Bytes: 1 << 20}
-		}
-		if args["error"] != "" {
-			m = &wire.Compiled{Op: op, Status: why, NoText: words[3] == "notext"}
-		}
-		if words[3] == "cancelled" {
-			m = &wire.Compiled{Op: op, Status: &wire.Status{Code: uint32(status.Cancelled), Message: "no session waits"}}
-		}
-		ev.Wire, ev.Message = wire.KindCompiled, m
-	case "accepts":
-		ev.Wire, ev.Message = wire.KindRebind, &wire.Rebind{Epoch: number(words[2])}
-	case "want":
-		ev.Wire, ev.Message = wire.KindWant, &wire.Want{Artifact: number(words[2])}
-	case "have":
-		ev.Wire, ev.Message = wire.KindHave, &wire.Have{Artifact: number(words[2]), No: words[3] == "no"}
-	case "loaded":
-		ev.Wire = wire.KindLoaded
-		ev.Message = &wire.Loaded{Session: uint32(number(args["session"])), Program: number(words[2])}
-	case "run":
-		m := &wire.Run{Op: op, Program: number(args["program"]), FirstOutput: number(args["makes"]),
-			Inputs: numbers(args["reads"]), NotDonated: devices(args["keeps"])}
-		if only := args["only"]; only != "" {
-			m.Only = uint32(number(only)) + 1
-		}
-		if mixed := args["mixed"]; mixed != "" { // argument 0: object:rows,…
-			m.Inputs = append([]uint64{0}, m.Inputs...)
-			x := new(wire.Mixed)
-			for p := range strings.SplitSeq(mixed, ",") {
-				o, rows, _ := strings.Cut(p, ":")
-				x.Pieces = append(x.Pieces, &wire.Piece{Object: number(o), Rows: uint32(number(rows))})
-			}
-			m.Mixed = append(m.Mixed, x)
-		}
-		ev.Wire, ev.Message = wire.KindRun, m
-	case "put":
-		ev.Wire, ev.Message = wire.KindPut,
-			&wire.Put{Op: op, Object: number(args["makes"]), Array: scalar, Devices: devices(args["on"])}
-	case "fetch":
-		ev.Wire, ev.Message = wire.KindFetch,
-			&wire.Fetch{Op: op, Object: number(args["array"]), Device: uint32(number(args["device"]))}
-	case "transfer":
-		m := &wire.Transfer{Op: op, Object: number(args["makes"]), Array: scalar}
-		for move := range strings.SplitSeq(args["moves"], ",") {
-			o, rest, _ := strings.Cut(move, ":")
-			from, to, _ := strings.Cut(rest, ">")
-			m.Moves = append(m.Moves, &wire.Move{Source: number(o), From: uint32(number(from)), To: uint32(number(to))})
-		}
-		ev.Wire, ev.Message = wire.KindTransfer, m
-	case "free":
-		ev.Wire, ev.Message = wire.KindFree, &wire.Free{Objects: numbers(words[2])}
-	case "assemble":
-		m := &wire.Assemble{Object: number(words[2]), Program: number(args["program"])}
-		for p := range strings.SplitSeq(args["of"], ",") {
-			o, rows, _ := strings.Cut(p, ":")
-			m.Pieces = append(m.Pieces, &wire.Piece{Object: number(o), Rows: uint32(number(rows))})
-		}
-		ev.Wire, ev.Message = wire.KindAssemble, m
-	case "forget":
-		ev.Wire, ev.Message = wire.KindForget, &wire.Forget{Programs: numbers(words[2])}
-	case "profile":
-		ev.Wire, ev.Message = wire.KindProfile, &wire.Profile{Id: number(words[2]), Stop: words[3] == "stop"}
-	case "profiled":
-		ev.Wire, ev.Message = wire.KindProfiled,
-			&wire.Profiled{Id: number(words[2]), Session: 1, Worker: number(cmp.Or(args["of"], words[0])), Bytes: 5}
-	case "slice":
-		ev.Wire, ev.Message = wire.KindSliceRequest, &wire.SliceRequest{
-			Slice: number(words[2]), Devices: uint32(number(args["devices"])),
-			Topology: devices(args["topology"]), Island: args["island"], Kind: args["kind"],
-			Exclusive: args["exclusive"] != "", WaitMs: number(args["wait"]), Priority: int32(number(args["priority"]))}
-	case "release":
-		ev.Wire, ev.Message = wire.KindSliceRelease, &wire.SliceRelease{Slices: numbers(words[2])}
-	case "abort":
-		ev.Wire, ev.Message = wire.KindAbort, &wire.Abort{Gang: op, Status: why}
-	case "done":
-		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Ok: numbers(words[2]), Busy: numbers(args["took"])}
-	case "failed":
-		ev.Wire, ev.Message = wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: op, Status: why}}}
-	case "beat":
-		m := new(wire.Heartbeat)
-		for _, what := range words[2:] {
-			if what != "" {
-				bad = cmp.Or(bad, stands(m, what))
-			}
-		}
-		ev.Wire, ev.Message = wire.KindHeartbeat, m
-	case "goodbye":
-		ev.Wire, ev.Message = wire.KindGoodbye, &wire.Goodbye{}
-	case "ask":
-		ev.Wire, ev.Message = wire.KindAsk, &wire.Ask{Stop: words[2] == "stop", ApplyTenants: words[2] == "tenants"}
+		ev.Tenant = l.words[2] == "tenant"
 	default:
-		return ev, fmt.Errorf("no such event")
-	}
-	if ev.Kind == Message {
+		if ev.Wire, ev.Message = l.message(); ev.Message == nil {
+			return ev, fmt.Errorf("no such event")
+		}
 		payload, err := proto.Marshal(ev.Message)
-		bad = cmp.Or(bad, err)
+		l.bad = cmp.Or(l.bad, err)
 		ev.Payload = payload
 	}
-	return ev, bad
+	return ev, l.bad
+}
+
+// traceLine is a line of a script: its words, and what stands behind names, as in on=0,1.
+type traceLine struct {
+	words []string
+	args  map[string]string
+	why   *wire.Status
+	bad   error // the first number that is none
+}
+
+func readLine(line string) *traceLine {
+	l := &traceLine{args: map[string]string{}}
+	if before, message, ok := strings.Cut(line, "error="); ok {
+		l.args["error"], line = message, before
+	}
+	for _, w := range strings.Fields(line) {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			l.args[k] = v
+		} else {
+			l.words = append(l.words, w)
+		}
+	}
+	l.words = append(l.words, "", "", "") // words that are not there are empty
+	l.why = &wire.Status{Code: uint32(status.Unavailable), Message: cmp.Or(l.args["error"], "it fell over")}
+	return l
+}
+
+// parseList returns the numbers of a list, 0,1 for example.
+func (l *traceLine) parseList(s string) (ns []uint64) {
+	for f := range strings.SplitSeq(s, ",") {
+		if s != "" {
+			n, err := strconv.ParseUint(f, 10, 64)
+			l.bad = cmp.Or(l.bad, err)
+			ns = append(ns, n)
+		}
+	}
+	return ns
+}
+
+func (l *traceLine) parse(s string) uint64        { return l.parseList(cmp.Or(s, "0"))[0] }
+func (l *traceLine) numbers(name string) []uint64 { return l.parseList(l.args[name]) }
+func (l *traceLine) number(name string) uint64    { return l.parse(l.args[name]) }
+func (l *traceLine) devices(name string) (ns []uint32) {
+	for _, n := range l.numbers(name) {
+		ns = append(ns, uint32(n))
+	}
+	return ns
+}
+
+func (l *traceLine) worker() *wire.Hello {
+	offer := &wire.WorkerOffer{Island: l.args["island"], Platform: &wire.Platform{Name: "sim"},
+		Fingerprint: l.args["fingerprint"]}
+	for d := range l.number("devices") {
+		offer.Devices = append(offer.Devices, &wire.LocalDevice{Local: uint32(d), Kind: l.args["kind"],
+			MemoryLimit: int64(l.number("memory"))})
+	}
+	return &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: l.words[2], Worker: offer}
+}
+
+// message returns the message of a line, nil where it says none.
+func (l *traceLine) message() (wire.Kind, proto.Message) {
+	first := func() uint64 { return l.parse(l.words[2]) } // of the message's own numbers
+	scalar := &wire.Array{Dtype: uint32(shape.F32)}
+	switch l.words[1] {
+	case "compile":
+		return wire.KindCompile, l.compile(first())
+	case "compiled":
+		return wire.KindCompiled, l.compiled(first())
+	case "accepts":
+		return wire.KindRebind, &wire.Rebind{Epoch: first()}
+	case "want":
+		return wire.KindWant, &wire.Want{Artifact: first()}
+	case "have":
+		return wire.KindHave, &wire.Have{Artifact: first(), No: l.words[3] == "no"}
+	case "loaded":
+		return wire.KindLoaded, &wire.Loaded{Session: uint32(l.number("session")), Program: first()}
+	case "run":
+		return wire.KindRun, l.run(first())
+	case "put":
+		return wire.KindPut, &wire.Put{Op: first(), Object: l.number("makes"), Array: scalar, Devices: l.devices("on")}
+	case "fetch":
+		return wire.KindFetch,
+			&wire.Fetch{Op: first(), Object: l.number("array"), Device: uint32(l.number("device"))}
+	case "transfer":
+		m := &wire.Transfer{Op: first(), Object: l.number("makes"), Array: scalar}
+		for move := range strings.SplitSeq(l.args["moves"], ",") {
+			o, rest, _ := strings.Cut(move, ":")
+			from, to, _ := strings.Cut(rest, ">")
+			m.Moves = append(m.Moves,
+				&wire.Move{Source: l.parse(o), From: uint32(l.parse(from)), To: uint32(l.parse(to))})
+		}
+		return wire.KindTransfer, m
+	case "free":
+		return wire.KindFree, &wire.Free{Objects: l.parseList(l.words[2])}
+	case "assemble":
+		return wire.KindAssemble, &wire.Assemble{Object: first(), Program: l.number("program"), Pieces: l.pieces("of")}
+	case "forget":
+		return wire.KindForget, &wire.Forget{Programs: l.parseList(l.words[2])}
+	case "profile":
+		return wire.KindProfile, &wire.Profile{Id: first(), Stop: l.words[3] == "stop"}
+	case "profiled":
+		return wire.KindProfiled,
+			&wire.Profiled{Id: first(), Session: 1, Worker: l.parse(cmp.Or(l.args["of"], l.words[0])), Bytes: 5}
+	case "slice":
+		return wire.KindSliceRequest, &wire.SliceRequest{Slice: first(), Devices: uint32(l.number("devices")),
+			Topology: l.devices("topology"), Island: l.args["island"], Kind: l.args["kind"],
+			Exclusive: l.args["exclusive"] != "", WaitMs: l.number("wait"), Priority: int32(l.number("priority"))}
+	case "release":
+		return wire.KindSliceRelease, &wire.SliceRelease{Slices: l.parseList(l.words[2])}
+	case "abort":
+		return wire.KindAbort, &wire.Abort{Gang: first(), Status: l.why}
+	case "done":
+		return wire.KindCompleted, &wire.Completed{Ok: l.parseList(l.words[2]), Busy: l.numbers("took")}
+	case "failed":
+		return wire.KindCompleted, &wire.Completed{Failed: []*wire.Failure{{Number: first(), Status: l.why}}}
+	case "beat":
+		m := new(wire.Heartbeat)
+		for _, what := range l.words[2:] {
+			if what != "" {
+				l.bad = cmp.Or(l.bad, stands(m, what))
+			}
+		}
+		return wire.KindHeartbeat, m
+	case "goodbye":
+		return wire.KindGoodbye, &wire.Goodbye{}
+	case "ask":
+		return wire.KindAsk, &wire.Ask{Stop: l.words[2] == "stop", ApplyTenants: l.words[2] == "tenants"}
+	}
+	return 0, nil
+}
+
+func (l *traceLine) compile(op uint64) *wire.Compile {
+	m := &wire.Compile{Op: op, Program: op, Format: "sim", Code: []byte(l.words[3])}
+	var on []int
+	for _, d := range l.devices("on") {
+		on = append(on, int(d))
+	}
+	if bytes := l.number("bytes"); bytes > 0 { // the client has the text, which is known by its hash
+		m.Text = wire.ContentOf(m.Code)
+		m.Code, m.Text.Size = nil, bytes
+	}
+	if m.Options = []byte{4 << 3, 1}; on != nil { // portable
+		m.Options = sim.CompileOptions(on)
+	}
+	return m
+}
+
+func (l *traceLine) compiled(op uint64) *wire.Compiled {
+	switch {
+	case l.words[3] == "cancelled":
+		return &wire.Compiled{Op: op,
+			Status: &wire.Status{Code: uint32(status.Cancelled), Message: "no session waits"}}
+	case l.args["error"] != "":
+		return &wire.Compiled{Op: op, Status: l.why, NoText: l.words[3] == "notext"}
+	}
+	m := &wire.Compiled{Op: op, Info: &wire.ProgramInfo{
+		Name: "p", Outputs: []*wire.Array{{Dtype: uint32(shape.F32)}}, Donated: l.devices("donated"),
+		Cost: &wire.Cost{TempBytes: int64(l.number("temp")), CodeBytes: int64(l.number("code")),
+			AliasBytes: int64(l.number("alias"))}},
+		Loadable: &wire.Loadable{Serialized: []byte("x")}}
+	if l.args["alias"] != "" { // otherwise the compiler has said nothing of it
+		m.Info.Cost.ArgumentBytes = 4
+	}
+	if l.args["form"] == "joined" {
+		m.Loadable.Form = wire.Loadable_JOINED
+	}
+	if l.words[3] == "kept" {
+		m.Loadable = &wire.Loadable{Form: m.Loadable.Form, Kept: true, Bytes: 1 << 20}
+	}
+	return m
+}
+
+func (l *traceLine) run(op uint64) *wire.Run {
+	m := &wire.Run{Op: op, Program: l.number("program"), FirstOutput: l.number("makes"), Inputs: l.numbers("reads"),
+		NotDonated: l.devices("keeps")}
+	if only := l.args["only"]; only != "" {
+		m.Only = uint32(l.parse(only)) + 1
+	}
+	if l.args["mixed"] != "" { // argument 0
+		m.Inputs = append([]uint64{0}, m.Inputs...)
+		m.Mixed = append(m.Mixed, &wire.Mixed{Pieces: l.pieces("mixed")})
+	}
+	return m
+}
+
+// pieces returns of what an array is put together: object:rows,…
+func (l *traceLine) pieces(name string) (all []*wire.Piece) {
+	for p := range strings.SplitSeq(l.args[name], ",") {
+		o, rows, _ := strings.Cut(p, ":")
+		all = append(all, &wire.Piece{Object: l.parse(o), Rows: uint32(l.parse(rows))})
+	}
+	return all
 }
 
 // stands adds to a heartbeat what devices compute, or stand at for so many seconds.
@@ -339,226 +373,4 @@ func stands(m *wire.Heartbeat, text string) error {
 	}
 	m.Standing = append(m.Standing, s)
 	return err
-}
-
-func said(s *wire.Status) string {
-	if s == nil {
-		return "ok"
-	}
-	return fmt.Sprintf("%v: %s", status.Code(s.Code), s.Message)
-}
-
-// decoded returns the message of an action.
-func decoded[M any, P interface {
-	*M
-	proto.Message
-}](w *strings.Builder, a Action) P {
-	m := P(new(M))
-	if err := proto.Unmarshal(sent(a), m); err != nil {
-		fmt.Fprintf(w, "  does not decode: %v\n", err)
-	}
-	return m
-}
-
-// print writes an action, but for what is said to people alone.
-func (tr *tracer) print(w *strings.Builder, a Action) {
-	to := strings.Trim(fmt.Sprint(a.To), "[]")
-	switch a.Kind {
-	case Welcome:
-		fmt.Fprintf(w, "  → %s: welcome, process %d", to, a.Message.Process)
-		if a.Complete != nil {
-			a.Complete()
-		}
-		for _, d := range a.Message.Devices {
-			fmt.Fprintf(w, ", %d is %d.%d/%d", d.Number, d.Worker, d.Local, d.Slice)
-		}
-		fmt.Fprintln(w)
-	case Refuse:
-		fmt.Fprintf(w, "  → %s: refused, %s\n", to, said(wire.Of(a.Err)))
-	case Close:
-		fmt.Fprintf(w, "  → %s: close\n", to)
-	case Stop:
-		fmt.Fprintln(w, "  stop")
-	case Reload:
-		fmt.Fprintf(w, "  read the file of tenants for %s\n", to)
-	case Send:
-		fmt.Fprintf(w, "  → %s: ", to)
-		switch a.Wire {
-		case wire.KindGoodbye:
-			m := decoded[wire.Goodbye](w, a)
-			fmt.Fprintf(w, "goodbye, %s", said(m.Status))
-		case wire.KindCompile:
-			m := decoded[wire.Compile](w, a)
-			fmt.Fprintf(w, "compile %d %s on", m.Op, m.Code)
-			for _, p := range m.Places {
-				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
-			}
-			if m.Text != nil {
-				fmt.Fprintf(w, ", %d bytes of text from %d by transfer %d", m.Text.Size, m.Text.Process, m.Text.Transfer)
-			}
-		case wire.KindGive:
-			m := decoded[wire.Give](w, a)
-			fmt.Fprintf(w, "give text of compile %d or artifact %d to %d by transfer %d", m.Op, m.Artifact, m.To, m.Transfer)
-		case wire.KindSource:
-			m := decoded[wire.Source](w, a)
-			fmt.Fprintf(w, "artifact %d, %s, from %d by transfer %d", m.Artifact, said(m.Status), m.Content.GetProcess(),
-				m.Content.GetTransfer())
-		case wire.KindCompiling:
-			m := decoded[wire.Compiling](w, a)
-			fmt.Fprintf(w, "compiling %d on %s for %d ms", m.Op, m.Worker, m.SinceMs)
-		case wire.KindHeld:
-			m := decoded[wire.Held](w, a)
-			if h := m.Held; m.GoesOn {
-				fmt.Fprintf(w, "%s goes on after %d ms", h.What, h.SinceMs)
-			} else {
-				fmt.Fprintf(w, "%s waits for %s of %d sessions for %d ms, fails in %d ms", h.What, h.WaitsFor,
-					len(h.Holders), h.SinceMs, m.FailsInMs)
-			}
-		case wire.KindCompiled:
-			m := decoded[wire.Compiled](w, a)
-			fmt.Fprintf(w, "compiled %d, %s, on %v", m.Program, said(m.Status), m.Info.GetDevices())
-		case wire.KindLoad:
-			m := decoded[wire.Load](w, a)
-			fmt.Fprintf(w, "load program %d of session %d", m.Program, m.Session)
-			switch {
-			case m.Loadable.Kept:
-				fmt.Fprintf(w, ", artifact %d, other %v,", m.Loadable.Artifact, m.Loadable.Other)
-			case len(m.Loadable.Serialized) == 0:
-				fmt.Fprint(w, " from its text")
-			}
-			fmt.Fprint(w, " on")
-			for _, p := range m.Places {
-				fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
-			}
-		case wire.KindForget:
-			m := decoded[wire.Forget](w, a)
-			if len(m.Compiles) > 0 {
-				fmt.Fprintf(w, "no session waits for %v", m.Compiles)
-				break
-			}
-			if len(m.Artifacts) > 0 {
-				fmt.Fprintf(w, "forget artifacts %v", m.Artifacts)
-				break
-			}
-			fmt.Fprintf(w, "forget programs %v of session %d", m.Programs, m.Session)
-		case wire.KindDispatch:
-			m := decoded[wire.Dispatch](w, a)
-			fmt.Fprintf(w, "gang %d of session %d for process %d: ", m.Gang, m.Session, m.Client)
-			if wire.Kind(m.Kind) == wire.KindFree {
-				f := new(wire.Free)
-				if err := proto.Unmarshal(m.Operation, f); err != nil {
-					fmt.Fprint(w, err)
-				}
-				fmt.Fprintf(w, "free %v", f.Objects)
-				break
-			}
-			if wire.Kind(m.Kind) == wire.KindAssemble {
-				p := new(wire.Assemble)
-				_ = proto.Unmarshal(m.Operation, p)
-				fmt.Fprintf(w, "assemble %d on %v of", p.Object, p.Devices)
-				for _, piece := range p.Pieces {
-					fmt.Fprintf(w, " %d:%d", piece.Object, piece.Rows)
-				}
-				break
-			}
-			op := new(wire.Fetch) // all have op as field 1
-			_ = proto.Unmarshal(m.Operation, op)
-			names := map[wire.Kind]string{wire.KindRun: "run", wire.KindPut: "put", wire.KindTransfer: "transfer",
-				wire.KindFetch: "fetch"}
-			fmt.Fprintf(w, "%s %d", names[wire.Kind(m.Kind)], op.Op)
-			switch wire.Kind(m.Kind) {
-			case wire.KindPut:
-				p := new(wire.Put)
-				_ = proto.Unmarshal(m.Operation, p)
-				fmt.Fprintf(w, " on %v", p.Devices)
-			case wire.KindTransfer:
-				p := new(wire.Transfer)
-				_ = proto.Unmarshal(m.Operation, p)
-				for _, v := range p.Moves {
-					fmt.Fprintf(w, " %d:%d>%d", v.Source, v.From, v.To)
-					if v.Index > 0 {
-						fmt.Fprintf(w, " (move %d)", v.Index-1)
-					}
-				}
-			}
-		case wire.KindCompleted:
-			m := decoded[wire.Completed](w, a)
-			fmt.Fprintf(w, "ended %v", m.Ok)
-			for _, f := range m.Failed {
-				fmt.Fprintf(w, ", %d failed, %s", f.Number, said(f.Status))
-			}
-		case wire.KindProfile:
-			m := decoded[wire.Profile](w, a)
-			fmt.Fprintf(w, "profile %d of session %d for %d, stop %v", m.Id, m.Session, m.Client, m.Stop)
-		case wire.KindProfiled:
-			m := decoded[wire.Profiled](w, a)
-			fmt.Fprintf(w, "profiled %d by %d, %s, %d bytes", m.Id, m.Worker, said(m.Status), m.Bytes)
-		case wire.KindSliceAnswer:
-			m := decoded[wire.SliceAnswer](w, a)
-			if m.Position > 0 {
-				fmt.Fprintf(w, "slice %d waits as number %d: %s", m.Slice, m.Position, m.Lacks)
-				break
-			}
-			fmt.Fprintf(w, "slice %d, %s, is %v", m.Slice, said(m.Status), m.Devices)
-		case wire.KindAbort:
-			m := decoded[wire.Abort](w, a)
-			fmt.Fprintf(w, "abort gang %d, %s", m.Gang, said(m.Status))
-		case wire.KindPeers:
-			m := decoded[wire.Peers](w, a)
-			fmt.Fprint(w, "peers")
-			for _, p := range m.Come {
-				fmt.Fprintf(w, " +%d", p.Number)
-			}
-			for _, n := range m.Gone {
-				fmt.Fprintf(w, " -%d (%s)", n, said(m.Why))
-			}
-		case wire.KindDrop:
-			m := decoded[wire.Drop](w, a)
-			fmt.Fprintf(w, "drop session %d, %s", m.Session, said(m.Status))
-		case wire.KindSession:
-			m := decoded[wire.Session](w, a)
-			fmt.Fprintf(w, "session %d of process %d:", m.Session, m.Client.Number)
-			for _, s := range m.Devices {
-				fmt.Fprintf(w, " %d.%d+%d", s.Worker, s.Local, s.Count)
-			}
-		case wire.KindReport:
-			m := decoded[wire.Report](w, a)
-			fmt.Fprint(w, "report")
-			for _, is := range m.Islands {
-				fmt.Fprintf(w, ", island %q", is.Name)
-				for _, x := range is.Workers {
-					fmt.Fprintf(w, " %s (%d devices, %d gangs)", x.Process.Name, len(x.Devices), x.Gangs)
-				}
-			}
-			for _, s := range m.Sessions {
-				fmt.Fprintf(w, ", session %d of %s: %d arrays, %d programs, %d under way, bytes %v", s.Session, s.Name, s.Objects,
-					s.Programs, s.UnderWay, s.Bytes)
-				if h := s.Held; h != nil {
-					fmt.Fprintf(w, ", %d held for %d ms, %s needs %d on %s/%d and waits for %s", h.Operations, h.SinceMs, h.What,
-						h.Need, h.WorkerName, h.Local, h.WaitsFor)
-					for _, x := range h.Holders {
-						fmt.Fprintf(w, " %s (%d)", wire.Owner(x.Session, x.Client, x.User, x.Host), x.Bytes)
-					}
-				}
-				if s.Lacks != "" {
-					fmt.Fprintf(w, ", %s", s.Lacks)
-				}
-				for _, x := range s.Slices {
-					fmt.Fprintf(w, ", slice %d is", x.Slice)
-					for _, p := range x.Devices {
-						fmt.Fprintf(w, " %d.%d+%d", p.Worker, p.Local, p.Count)
-					}
-				}
-			}
-		case wire.KindRebind:
-			m := decoded[wire.Rebind](w, a)
-			fmt.Fprintf(w, "offer of epoch %d:", m.Epoch)
-			for _, d := range m.Devices {
-				fmt.Fprintf(w, " %d is %d.%d", d.Number, d.Worker, d.Local)
-			}
-		default:
-			fmt.Fprintf(w, "kind %d", a.Wire)
-		}
-		fmt.Fprintln(w)
-	}
 }

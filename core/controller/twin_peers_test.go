@@ -63,48 +63,61 @@ func pick[V any](w *twin, m map[uint64]V, label string) (uint64, V) {
 	return k, m[k]
 }
 
+// nowhere is no array's number.
+const nowhere = 1e6
+
+// drawDevices draws some of a client's devices, mostly all of them in order.
+func (w *twin) drawDevices(c *twinClient) []uint32 {
+	all := make([]uint32, c.devices)
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	if rapid.IntRange(0, 9).Draw(w.t, "all") < 7 {
+		return all
+	}
+	return rapid.Permutation(all).Draw(w.t, "devices")[:rapid.IntRange(1, c.devices).Draw(w.t, "count")]
+}
+
+// drawArray draws an array of a client, mostly one that is there, on these devices.
+func (w *twin) drawArray(c *twinClient, on ...uint32) uint64 {
+	there := slices.DeleteFunc(slices.Clone(c.live), func(o uint64) bool {
+		return slices.ContainsFunc(on, func(d uint32) bool { return !slices.Contains(c.where[o], d) })
+	})
+	switch n := rapid.IntRange(0, 19).Draw(w.t, "there"); {
+	case n == 0:
+	case n == 1 && len(c.live) > 0:
+		return rapid.SampledFrom(c.live).Draw(w.t, "object")
+	case len(there) > 0:
+		return rapid.SampledFrom(there).Draw(w.t, "object")
+	}
+	return nowhere
+}
+
+// drawWhole is drawArray of those that are not assembled: clients let no graph read such.
+func (w *twin) drawWhole(c *twinClient, on ...uint32) uint64 {
+	if o := w.drawArray(c, on...); c.assembles[o] == nil || !w.config.Keeps {
+		return o
+	}
+	return nowhere
+}
+
+// next returns the number of the client's next operation.
+func (c *twinClient) next() uint64 { c.op++; return c.op }
+
+// makes returns the number of a new array on some devices.
+func (c *twinClient) makes(on []uint32) uint64 {
+	c.object++
+	c.live, c.where[c.object] = append(c.live, c.object), on
+	return c.object
+}
+
+func twinScalar() *wire.Array { return &wire.Array{Dtype: uint32(shape.F32)} }
+
 // submits has a client do something.
 func (w *twin) submits(c *twinClient) {
 	t := w.t
 	if int(c.op)-len(c.ended) >= w.st.limits.Credit {
 		return
-	}
-	devices := func() []uint32 {
-		all := make([]uint32, c.devices)
-		for i := range all {
-			all[i] = uint32(i)
-		}
-		if rapid.IntRange(0, 9).Draw(t, "all") < 7 {
-			return all
-		}
-		return rapid.Permutation(all).Draw(t, "devices")[:rapid.IntRange(1, c.devices).Draw(t, "count")]
-	}
-	isOn := func(o uint64, devices []uint32) bool {
-		return !slices.ContainsFunc(devices, func(d uint32) bool { return !slices.Contains(c.where[o], d) })
-	}
-	object := func(on ...uint32) uint64 { // mostly one that is there, on these devices
-		there := slices.DeleteFunc(slices.Clone(c.live), func(o uint64) bool { return !isOn(o, on) })
-		switch n := rapid.IntRange(0, 19).Draw(t, "there"); {
-		case n == 0:
-		case n == 1 && len(c.live) > 0:
-			return rapid.SampledFrom(c.live).Draw(t, "object")
-		case len(there) > 0:
-			return rapid.SampledFrom(there).Draw(t, "object")
-		}
-		return 1e6
-	}
-	whole := func(on ...uint32) uint64 { // one that is not assembled: clients let no graph read such
-		if o := object(on...); c.assembles[o] == nil || !w.config.Keeps {
-			return o
-		}
-		return 1e6
-	}
-	scalar := &wire.Array{Dtype: uint32(shape.F32)}
-	next := func() uint64 { c.op++; return c.op }
-	fresh := func(on []uint32) uint64 {
-		c.object++
-		c.live, c.where[c.object] = append(c.live, c.object), on
-		return c.object
 	}
 	what := rapid.SampledFrom([]string{"run", "run", "run", "run", "run", "run", "put", "put", "compile", "fetch",
 		"transfer", "transfer", "free", "forget", "abort", "assemble", "assemble", "graph", "play", "play",
@@ -117,131 +130,45 @@ func (w *twin) submits(c *twinClient) {
 	}
 	switch what {
 	case "rebind":
-		c.rebinding = true
-		m := &wire.Rebind{Epoch: c.offered}
-		c.epoch, c.offered = c.offered, 0
-		for _, d := range c.lacks {
-			c.rebound[d] = c.op
-		}
-		w.say(c.conn, wire.KindRebind, m)
+		w.accepts(c)
 	case "compile":
-		rows := devices()
-		ids := make([]int, len(rows))
-		for i, d := range rows {
-			ids[i] = int(d)
-		}
-		c.program++
-		c.waiting[c.program] = rows
-		m := &wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
-			Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "code")))}
-		if rapid.Bool().Draw(t, "long") {
-			m = withoutCode(m)
-		}
-		w.say(c.conn, wire.KindCompile, m)
+		w.compilesProgram(c)
 	case "put":
-		m := &wire.Put{Op: next(), Array: scalar, Devices: devices()}
-		m.Object = fresh(m.Devices)
+		m := &wire.Put{Op: c.next(), Array: twinScalar(), Devices: w.drawDevices(c)}
+		m.Object = c.makes(m.Devices)
 		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
 		w.say(c.conn, wire.KindPut, m)
 	case "run":
 		id, rows := pick(w, c.programs, "program")
-		m := &wire.Run{Op: next(), Program: id, Inputs: []uint64{object(rows...)}}
-		m.FirstOutput = fresh(rows)
-		c.failing[m.Op] = id == 0 || m.Inputs[0] == 1e6
+		m := &wire.Run{Op: c.next(), Program: id, Inputs: []uint64{w.drawArray(c, rows...)}}
+		m.FirstOutput = c.makes(rows)
+		c.failing[m.Op] = id == 0 || m.Inputs[0] == nowhere
 		w.say(c.conn, wire.KindRun, m)
 	case "fetch":
-		d := devices()[0]
-		m := &wire.Fetch{Op: next(), Object: object(d), Device: d}
-		c.failing[m.Op] = m.Object == 1e6
+		d := w.drawDevices(c)[0]
+		m := &wire.Fetch{Op: c.next(), Object: w.drawArray(c, d), Device: d}
+		c.failing[m.Op] = m.Object == nowhere
 		w.say(c.conn, wire.KindFetch, m)
 	case "transfer":
-		d := devices()
-		m := &wire.Transfer{Op: next(), Array: scalar}
-		for i := range rapid.IntRange(1, len(d)).Draw(t, "moves") {
-			m.Moves = append(m.Moves, &wire.Move{Source: object(d[i]), From: d[i], To: d[len(d)-1-i]})
-		}
-		m.Object = fresh(slices.DeleteFunc(ends(m.Moves), func(e uint32) bool {
-			return !slices.ContainsFunc(m.Moves, func(v *wire.Move) bool { return v.To == e })
-		}))
-		w.sent[[2]uint64{uint64(c.session), m.Op}] = m
-		w.say(c.conn, wire.KindTransfer, m)
+		w.transfers(c)
 	case "free":
-		m := &wire.Free{Objects: []uint64{object()}}
+		m := &wire.Free{Objects: []uint64{w.drawArray(c)}}
 		c.live = slices.DeleteFunc(c.live, func(o uint64) bool { return o == m.Objects[0] })
 		w.say(c.conn, wire.KindFree, m)
 	case "assemble":
-		if id, rows := pick(w, c.programs, "program"); id != 0 {
-			m := &wire.Assemble{Object: fresh(rows), Program: id}
-			for left := len(rows); left > 0; {
-				n := rapid.IntRange(1, left).Draw(t, "rows")
-				m.Pieces = append(m.Pieces, &wire.Piece{Object: object(rows[len(rows)-left:][:n]...), Rows: uint32(n)})
-				left -= n
-			}
-			w.say(c.conn, wire.KindAssemble, m)
-		}
+		w.assembles(c)
 	case "forget":
 		id, _ := pick(w, c.programs, "program")
 		delete(c.programs, id)
-		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, 1e6}})
+		w.say(c.conn, wire.KindForget, &wire.Forget{Programs: []uint64{id, nowhere}})
 	case "graph":
-		c.graph++
-		m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
-		last := uint64(m.Inputs)
-		if rapid.IntRange(0, 3).Draw(t, "given") == 0 {
-			m.Given = []uint64{rapid.Uint64Range(1, last).Draw(t, "input")}
-		}
-		for range rapid.IntRange(1, 5).Draw(t, "nodes") {
-			source := last
-			if rapid.Bool().Draw(t, "any") {
-				source = rapid.Uint64Range(1, last).Draw(t, "source")
-			}
-			if id, _ := pick(w, c.programs, "program"); id != 0 && rapid.IntRange(0, 3).Draw(t, "runs") > 0 {
-				m.Nodes = append(m.Nodes, &wire.Node{Run: &wire.Run{Program: id, Inputs: []uint64{source}}, Makes: 1})
-			} else {
-				d := devices()
-				m.Nodes = append(m.Nodes, &wire.Node{
-					Transfer: &wire.Transfer{Array: scalar, Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}},
-					Makes:    1})
-			}
-			last++
-			if rapid.Bool().Draw(t, "kept") {
-				m.Outputs = append(m.Outputs, last)
-			}
-		}
-		c.graphs[c.graph] = m
-		w.say(c.conn, wire.KindGraph, m)
+		w.defines(c)
 	case "play":
-		id, g := pick(w, c.graphs, "graph")
-		if g == nil { // what is not known ends too
-			g = &wire.Graph{Nodes: make([]*wire.Node, 2)}
-		}
-		m := &wire.Play{Op: next(), Graph: id, Nodes: uint32(len(g.Nodes)), First: c.object + 1}
-		c.object += uint64(len(g.Nodes))
-		c.op += uint64(len(g.Nodes)) - 1
-		for local := range uint64(g.Inputs) {
-			m.Inputs = append(m.Inputs, whole(readOn(c, g, local+1)...))
-		}
-		for _, o := range g.Outputs {
-			n, made := g.Nodes[o-uint64(g.Inputs)-1], m.First+o-uint64(g.Inputs)-1
-			c.live, c.where[made] = append(c.live, made), c.rows[n.GetRun().GetProgram()]
-			if n.Transfer != nil {
-				c.where[made] = []uint32{n.Transfer.Moves[0].To}
-			}
-		}
-		for i, n := range g.Nodes {
-			source := uint64(0)
-			if n.GetRun() != nil {
-				source = n.Run.Inputs[0]
-			} else if n.GetTransfer() != nil {
-				source = n.Transfer.Moves[0].Source
-			}
-			c.failing[m.Op+uint64(i)] = id == 0 || source <= uint64(g.Inputs) && m.Inputs[source-1] == 1e6
-		}
-		w.say(c.conn, wire.KindPlay, m)
+		w.plays(c)
 	case "forget graph":
 		id, _ := pick(w, c.graphs, "graph")
 		delete(c.graphs, id)
-		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, 1e6}})
+		w.say(c.conn, wire.KindForget, &wire.Forget{Graphs: []uint64{id, nowhere}})
 	case "settled":
 		w.say(c.conn, wire.KindSettled, &wire.Settled{Next: c.op + 1, Pending: c.pending()})
 	case "slice":
@@ -255,6 +182,124 @@ func (w *twin) submits(c *twinClient) {
 			w.say(c.conn, wire.KindAbort, &wire.Abort{Gang: rapid.Uint64Range(1, c.op).Draw(t, "op")})
 		}
 	}
+}
+
+// accepts has a client take the other devices that it was offered.
+func (w *twin) accepts(c *twinClient) {
+	c.rebinding = true
+	m := &wire.Rebind{Epoch: c.offered}
+	c.epoch, c.offered = c.offered, 0
+	for _, d := range c.lacks {
+		c.rebound[d] = c.op
+	}
+	w.say(c.conn, wire.KindRebind, m)
+}
+
+func (w *twin) compilesProgram(c *twinClient) {
+	rows := w.drawDevices(c)
+	ids := make([]int, len(rows))
+	for i, d := range rows {
+		ids[i] = int(d)
+	}
+	c.program++
+	c.waiting[c.program] = rows
+	m := &wire.Compile{Op: c.program, Program: c.program, Format: "sim", Options: sim.CompileOptions(ids),
+		Code: []byte(strconv.Itoa(rapid.IntRange(0, 1).Draw(w.t, "code")))}
+	if rapid.Bool().Draw(w.t, "long") {
+		m = withoutCode(m)
+	}
+	w.say(c.conn, wire.KindCompile, m)
+}
+
+func (w *twin) transfers(c *twinClient) {
+	d := w.drawDevices(c)
+	m := &wire.Transfer{Op: c.next(), Array: twinScalar()}
+	for i := range rapid.IntRange(1, len(d)).Draw(w.t, "moves") {
+		m.Moves = append(m.Moves, &wire.Move{Source: w.drawArray(c, d[i]), From: d[i], To: d[len(d)-1-i]})
+	}
+	m.Object = c.makes(slices.DeleteFunc(ends(m.Moves), func(e uint32) bool {
+		return !slices.ContainsFunc(m.Moves, func(v *wire.Move) bool { return v.To == e })
+	}))
+	w.sent[[2]uint64{uint64(c.session), m.Op}] = m
+	w.say(c.conn, wire.KindTransfer, m)
+}
+
+func (w *twin) assembles(c *twinClient) {
+	id, rows := pick(w, c.programs, "program")
+	if id == 0 {
+		return
+	}
+	m := &wire.Assemble{Object: c.makes(rows), Program: id}
+	for left := len(rows); left > 0; {
+		n := rapid.IntRange(1, left).Draw(w.t, "rows")
+		m.Pieces = append(m.Pieces,
+			&wire.Piece{Object: w.drawArray(c, rows[len(rows)-left:][:n]...), Rows: uint32(n)})
+		left -= n
+	}
+	w.say(c.conn, wire.KindAssemble, m)
+}
+
+// defines has a client define a graph.
+func (w *twin) defines(c *twinClient) {
+	t := w.t
+	c.graph++
+	m := &wire.Graph{Graph: c.graph, Inputs: uint32(rapid.IntRange(1, 2).Draw(t, "inputs"))}
+	last := uint64(m.Inputs)
+	if rapid.IntRange(0, 3).Draw(t, "given") == 0 {
+		m.Given = []uint64{rapid.Uint64Range(1, last).Draw(t, "input")}
+	}
+	for range rapid.IntRange(1, 5).Draw(t, "nodes") {
+		source := last
+		if rapid.Bool().Draw(t, "any") {
+			source = rapid.Uint64Range(1, last).Draw(t, "source")
+		}
+		n := &wire.Node{Makes: 1}
+		if id, _ := pick(w, c.programs, "program"); id != 0 && rapid.IntRange(0, 3).Draw(t, "runs") > 0 {
+			n.Run = &wire.Run{Program: id, Inputs: []uint64{source}}
+		} else {
+			d := w.drawDevices(c)
+			n.Transfer = &wire.Transfer{Array: twinScalar(),
+				Moves: []*wire.Move{{Source: source, From: d[0], To: d[len(d)-1]}}}
+		}
+		m.Nodes = append(m.Nodes, n)
+		last++
+		if rapid.Bool().Draw(t, "kept") {
+			m.Outputs = append(m.Outputs, last)
+		}
+	}
+	c.graphs[c.graph] = m
+	w.say(c.conn, wire.KindGraph, m)
+}
+
+// plays has a client play a graph that it has defined.
+func (w *twin) plays(c *twinClient) {
+	id, g := pick(w, c.graphs, "graph")
+	if g == nil { // what is not known ends too
+		g = &wire.Graph{Nodes: make([]*wire.Node, 2)}
+	}
+	m := &wire.Play{Op: c.next(), Graph: id, Nodes: uint32(len(g.Nodes)), First: c.object + 1}
+	c.object += uint64(len(g.Nodes))
+	c.op += uint64(len(g.Nodes)) - 1
+	for local := range uint64(g.Inputs) {
+		m.Inputs = append(m.Inputs, w.drawWhole(c, readOn(c, g, local+1)...))
+	}
+	for _, o := range g.Outputs {
+		n, made := g.Nodes[o-uint64(g.Inputs)-1], m.First+o-uint64(g.Inputs)-1
+		c.live, c.where[made] = append(c.live, made), c.rows[n.GetRun().GetProgram()]
+		if n.Transfer != nil {
+			c.where[made] = []uint32{n.Transfer.Moves[0].To}
+		}
+	}
+	for i, n := range g.Nodes {
+		source := uint64(0)
+		if n.GetRun() != nil {
+			source = n.Run.Inputs[0]
+		} else if n.GetTransfer() != nil {
+			source = n.Transfer.Moves[0].Source
+		}
+		c.failing[m.Op+uint64(i)] = id == 0 || source <= uint64(g.Inputs) && m.Inputs[source-1] == nowhere
+	}
+	w.say(c.conn, wire.KindPlay, m)
 }
 
 // readOn returns where the nodes of a graph read an input.

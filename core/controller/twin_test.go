@@ -197,10 +197,6 @@ func (w *twin) see(a Action) {
 	}
 }
 
-func (w *twin) into(a Action, m proto.Message) {
-	statustest.OKf(w.t, proto.Unmarshal(sent(a), m), "a message of kind %d does not decode", a.Wire)
-}
-
 // clientOf returns the client of a session, nil if it has gone.
 func (w *twin) clientOf(session uint32) *twinClient {
 	for _, c := range w.clients {
@@ -277,8 +273,7 @@ func (w *twin) dispatched(worker *twinWorker, gang uint64, what string, session 
 func (w *twin) clientSees(c *twinClient, a Action) {
 	switch a.Wire {
 	case wire.KindRebind:
-		m := new(wire.Rebind)
-		w.into(a, m)
+		m := wiretest.Decode[wire.Rebind](w.t, sent(a))
 		if c.offered != 0 || len(m.Devices) == 0 || len(m.Workers) == 0 {
 			w.t.Fatalf("session %d is made the offer %v", c.session, m)
 		}
@@ -287,16 +282,13 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 			c.lacks = append(c.lacks, d.Number)
 		}
 	case wire.KindSliceAnswer:
-		m := new(wire.SliceAnswer)
-		w.into(a, m)
+		m := wiretest.Decode[wire.SliceAnswer](w.t, sent(a))
 		w.sliceAnswered(c, m)
 	case wire.KindGive:
-		m := new(wire.Give)
-		w.into(a, m)
+		m := wiretest.Decode[wire.Give](w.t, sent(a))
 		w.givesText(c, m)
 	case wire.KindCompleted:
-		m := new(wire.Completed)
-		w.into(a, m)
+		m := wiretest.Decode[wire.Completed](w.t, sent(a))
 		for _, op := range m.Ok {
 			w.ends(c, op, nil)
 		}
@@ -304,8 +296,7 @@ func (w *twin) clientSees(c *twinClient, a Action) {
 			w.ends(c, f.Number, f.Status.Err())
 		}
 	case wire.KindCompiled:
-		m := new(wire.Compiled)
-		w.into(a, m)
+		m := wiretest.Decode[wire.Compiled](w.t, sent(a))
 		rows, ok := c.waiting[m.Program]
 		if !ok && w.config.Starts > 1 {
 			return
@@ -339,126 +330,25 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 		statustest.OK(t, flag.Set("rapid.seed", seed))
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Term: 7, MemoryWait: 20e6, Keeps: rapid.Bool().Draw(t, "keeps"),
-			FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
-			Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
-				Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
-				Store:  1}}
-		w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
-			gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
-			hellos: map[uint64]*wire.Hello{}, refused: map[uint64]bool{}, disk: map[string]map[string][]byte{}, bare: bare}
-		w.memory = rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory")
-		w.weight = rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "weight")
-		w.st.Weigh(w.weight)
+		w := newTwin(t, bare)
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w.joinWorker()
 		}
 		w.joinClient()
 		for range rapid.IntRange(20, 250).Draw(t, "steps") {
 			w.slicesAgree()
-			// Small numbers are drawn more often.
-			switch n := rapid.IntRange(0, 99).Draw(t, "event"); {
-			case n < 20:
-				number, c := pick(w, w.clients, "client")
-				for range rapid.SampledFrom([]int{1, 1, 8}).Draw(t, "burst") {
-					if c != nil && w.clients[number] == c {
-						w.submits(c)
-					}
-				}
-			case n < 60:
-				if number, worker := pick(w, w.workers, "worker"); worker != nil {
-					w.reports(number, worker)
-				}
-			case n < 62 && c.Keeps:
-				w.restarts()
-			case n < 80:
-				w.step(Event{Kind: Flush})
-			case n < 85:
-				w.step(Event{Kind: Tick})
-			case n < 90:
-				w.joinClient()
-			case n < 95:
-				w.joinWorker()
-			case n < 97:
-				if number, c := pick(w, w.clients, "client"); c != nil {
-					if rapid.Bool().Draw(t, "politely") {
-						w.say(number, wire.KindGoodbye, &wire.Goodbye{})
-					} else {
-						w.lose(number)
-					}
-				}
-			default:
-				if number, _ := pick(w, w.workers, "worker"); number != 0 {
-					w.lose(number)
-				}
-			}
+			w.happens()
 		}
-		// When workers have reported everything, every operation has ended.
-		w.ending = true
-		w.step(Event{Kind: Continue})
-		for busy, rounds := true, 0; busy; rounds++ {
-			if rounds > 1000 {
-				t.Fatalf("operations are held without end: %+v", w.st.held[0])
-			}
-			busy = len(w.st.held) > 0
-			w.now = max(w.now, w.st.Due())
-			w.step(Event{Kind: Tick})
-			for _, number := range slices.Sorted(maps.Keys(w.workers)) {
-				for worker := w.workers[number]; worker.isBusy(); busy = true {
-					w.reports(number, worker)
-				}
-			}
-		}
+		w.workersReportAll()
 		w.step(Event{Kind: Flush})
 		w.nothingIsKept()
 		w.artifactsAreKnown()
 		w.slicesAgree()
-		for _, number := range slices.Sorted(maps.Keys(w.clients)) {
-			c := w.clients[number]
-			for op := uint64(1); op <= c.op; op++ {
-				if _, ok := c.ended[op]; !ok {
-					t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session],
-						w.st.gangs)
-				}
-			}
-			if s := w.st.sessions[c.session]; s.line.length != 0 || s.underWay != 0 || s.out != 0 || len(s.queue) != 0 ||
-				s.waiting != nil ||
-				s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
-				t.Fatalf("session %d is left with %+v", c.session, s)
-			}
-			if rapid.Bool().Draw(t, "politely") {
-				w.say(number, wire.KindGoodbye, &wire.Goodbye{})
-			} else {
-				w.lose(number)
-			}
-		}
-		// And when the sessions have gone, there is nothing left of them.
+		w.sessionsEnd()
 		w.now += 1e9
 		w.step(Event{Kind: Tick})
-		for _, worker := range w.workers {
-			if len(worker.known) != 0 || len(worker.loaded) != 0 || len(worker.graphs) != 0 {
-				t.Fatalf("a worker still has sessions %v, programs %v", worker.known, worker.loaded)
-			}
-		}
-		if n := w.st.ledger.Len(); n != 0 || len(w.st.held) != 0 {
-			t.Fatalf("%d arrays are left in the ledger, and %d gangs are held", n, len(w.st.held))
-		}
-		if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles)+len(w.st.artifacts)+len(w.st.asked) != 0 {
-			t.Fatalf("%d gangs, %d sessions, %d compiles, %d artifacts and %d requests for slices are left", len(w.st.gangs),
-				len(w.st.sessions), len(w.st.compiles), len(w.st.artifacts), len(w.st.asked))
-		}
+		w.noSessionIsLeft()
 		w.artifactsAreKnown()
-		for _, is := range w.st.islands {
-			if is.sched.Queued()+is.sched.Running()+len(is.held) != 0 {
-				t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(),
-					len(is.held))
-			}
-		}
-		for _, c := range w.st.compiled {
-			if !c.ready || c.users != 0 || len(c.waiting) != 0 {
-				t.Fatalf("a program is left with %d users and %d who wait, ready: %t", c.users, len(c.waiting), c.ready)
-			}
-		}
 		for _, number := range slices.Sorted(maps.Keys(w.workers)) {
 			w.lose(number)
 		}
@@ -468,4 +358,127 @@ func TestRulesHoldUnderRandomEvents(t *testing.T) {
 			}
 		}
 	})
+}
+
+func newTwin(t *rapid.T, bare *testing.T) *twin {
+	c := Config{Term: 7, MemoryWait: 20e6, Keeps: rapid.Bool().Draw(t, "keeps"),
+		FirstCome: rapid.Bool().Draw(t, "first come"), Sequential: rapid.IntRange(0, 3).Draw(t, "sequential") == 0,
+		Limits: Limits{Window: rapid.SampledFrom([]int{1, 2, 3, 16, 64}).Draw(t, "window"),
+			Credit: rapid.IntRange(1, 20).Draw(t, "credit"),
+			Store:  1}}
+	w := &twin{t: t, config: c, st: New(c), workers: map[uint64]*twinWorker{}, clients: map[uint64]*twinClient{},
+		gangs: map[uint64]string{}, sent: map[[2]uint64]proto.Message{}, isWorker: map[uint64]bool{},
+		hellos: map[uint64]*wire.Hello{}, refused: map[uint64]bool{}, disk: map[string]map[string][]byte{}, bare: bare,
+		memory: rapid.SampledFrom([]int64{0, 12, 40}).Draw(t, "memory"),
+		weight: rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "weight")}
+	w.st.Weigh(w.weight)
+	return w
+}
+
+// happens draws an event. Small numbers are drawn more often.
+func (w *twin) happens() {
+	switch n := rapid.IntRange(0, 99).Draw(w.t, "event"); {
+	case n < 20:
+		number, c := pick(w, w.clients, "client")
+		for range rapid.SampledFrom([]int{1, 1, 8}).Draw(w.t, "burst") {
+			if c != nil && w.clients[number] == c {
+				w.submits(c)
+			}
+		}
+	case n < 60:
+		if number, worker := pick(w, w.workers, "worker"); worker != nil {
+			w.reports(number, worker)
+		}
+	case n < 62 && w.config.Keeps:
+		w.restarts()
+	case n < 80:
+		w.step(Event{Kind: Flush})
+	case n < 85:
+		w.step(Event{Kind: Tick})
+	case n < 90:
+		w.joinClient()
+	case n < 95:
+		w.joinWorker()
+	case n < 97:
+		if number, c := pick(w, w.clients, "client"); c != nil {
+			w.leaves(number)
+		}
+	default:
+		if number, _ := pick(w, w.workers, "worker"); number != 0 {
+			w.lose(number)
+		}
+	}
+}
+
+// leaves ends a client's session, one way or the other.
+func (w *twin) leaves(number uint64) {
+	if rapid.Bool().Draw(w.t, "politely") {
+		w.say(number, wire.KindGoodbye, &wire.Goodbye{})
+	} else {
+		w.lose(number)
+	}
+}
+
+// workersReportAll goes on until no worker has anything to report, and nothing is held.
+func (w *twin) workersReportAll() {
+	w.ending = true
+	w.step(Event{Kind: Continue})
+	for busy, rounds := true, 0; busy; rounds++ {
+		if rounds > 1000 {
+			w.t.Fatalf("operations are held without end: %+v", w.st.held[0])
+		}
+		busy = len(w.st.held) > 0
+		w.now = max(w.now, w.st.Due())
+		w.step(Event{Kind: Tick})
+		for _, number := range slices.Sorted(maps.Keys(w.workers)) {
+			for worker := w.workers[number]; worker.isBusy(); busy = true {
+				w.reports(number, worker)
+			}
+		}
+	}
+}
+
+// sessionsEnd checks that every operation has ended, when workers have reported everything, and ends all sessions.
+func (w *twin) sessionsEnd() {
+	for _, number := range slices.Sorted(maps.Keys(w.clients)) {
+		c := w.clients[number]
+		for op := uint64(1); op <= c.op; op++ {
+			if _, ok := c.ended[op]; !ok {
+				w.t.Fatalf("operation %d of session %d has no end; %+v, gangs %v", op, c.session, w.st.sessions[c.session],
+					w.st.gangs)
+			}
+		}
+		if s := w.st.sessions[c.session]; s.line.length != 0 || s.underWay != 0 || s.out != 0 || len(s.queue) != 0 ||
+			s.waiting != nil || s.play != nil || s.freeing != 0 || len(c.waiting) != 0 {
+			w.t.Fatalf("session %d is left with %+v", c.session, s)
+		}
+		w.leaves(number)
+	}
+}
+
+// noSessionIsLeft checks that nothing is left of sessions that have gone.
+func (w *twin) noSessionIsLeft() {
+	for _, worker := range w.workers {
+		if len(worker.known) != 0 || len(worker.loaded) != 0 || len(worker.graphs) != 0 {
+			w.t.Fatalf("a worker still has sessions %v, programs %v", worker.known, worker.loaded)
+		}
+	}
+	if n := w.st.ledger.Len(); n != 0 || len(w.st.held) != 0 {
+		w.t.Fatalf("%d arrays are left in the ledger, and %d gangs are held", n, len(w.st.held))
+	}
+	if len(w.st.gangs)+len(w.st.sessions)+len(w.st.compiles)+len(w.st.artifacts)+len(w.st.asked) != 0 {
+		w.t.Fatalf("%d gangs, %d sessions, %d compiles, %d artifacts and %d requests for slices are left", len(w.st.gangs),
+			len(w.st.sessions), len(w.st.compiles), len(w.st.artifacts), len(w.st.asked))
+	}
+	for _, is := range w.st.islands {
+		if is.sched.Queued()+is.sched.Running()+len(is.held) != 0 {
+			w.t.Fatalf("island %q has %d runs queued, %d running, %d held", is.name, is.sched.Queued(), is.sched.Running(),
+				len(is.held))
+		}
+	}
+	for _, c := range w.st.compiled {
+		if !c.ready || c.users != 0 || len(c.waiting) != 0 {
+			w.t.Fatalf("a program is left with %d users and %d who wait, ready: %t", c.users, len(c.waiting), c.ready)
+		}
+	}
 }

@@ -17,227 +17,244 @@ import (
 func (w *twin) workerSees(conn uint64, worker *twinWorker, a Action) {
 	switch a.Wire {
 	case wire.KindPeers:
-		m := new(wire.Peers)
-		w.into(a, m)
-		for _, p := range m.Come {
-			if worker.met[p.Number] {
-				w.t.Fatalf("process %d is told of process %d twice", worker.process, p.Number)
-			}
-			worker.met[p.Number] = true
-		}
-		for _, gone := range m.Gone {
-			if w.isWorker[gone] && !worker.met[gone] && w.config.Starts < 2 { // a start does not know who was told of it
-				w.t.Fatalf("process %d is told that process %d is lost, of which it was not told", worker.process, gone)
-			}
-			delete(worker.met, gone)
-		}
+		w.meets(worker, wiretest.Decode[wire.Peers](w.t, sent(a)))
 	case wire.KindSession:
-		m := new(wire.Session)
-		w.into(a, m)
-		if c := w.clientOf(m.Session); worker.known[m.Session] && !worker.untold[m.Session] &&
-			(c == nil || !c.rebinding) {
-			w.t.Fatalf("a worker is told of session %d twice", m.Session)
-		}
-		delete(worker.untold, m.Session)
-		worker.known[m.Session], worker.devices[m.Session], worker.locals[m.Session] = true, nil, nil
-		for _, span := range m.Devices {
-			for k := range span.Count {
-				worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
-				worker.locals[m.Session] = append(worker.locals[m.Session], span.Local+k)
-			}
-		}
+		w.hearsOfSession(worker, wiretest.Decode[wire.Session](w.t, sent(a)))
 	case wire.KindCompile:
-		m := new(wire.Compile)
-		w.into(a, m)
+		m := wiretest.Decode[wire.Compile](w.t, sent(a))
 		worker.compiles[m.Op] = &twinCompile{message: m}
 	case wire.KindLoad:
-		m := new(wire.Load)
-		w.into(a, m)
-		if !worker.known[m.Session] || worker.loaded[[2]uint64{uint64(m.Session), m.Program}] {
-			w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
-		}
-		worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
-		worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
-		worker.load(m)
-		for _, p := range m.Places {
-			if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
-				w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
-					p.Worker)
-			}
-		}
+		w.loads(worker, wiretest.Decode[wire.Load](w.t, sent(a)))
 	case wire.KindDispatch:
-		m := new(wire.Dispatch)
-		w.into(a, m)
-		op := new(wire.Fetch) // all have op as field 1
-		kind := wire.Kind(m.Kind)
-		if kind != wire.KindFree && kind != wire.KindAssemble {
-			_ = proto.Unmarshal(m.Operation, op)
-		}
-		what := fmt.Sprint(m.Session, m.Kind, m.Operation)
-		if kind == wire.KindAssemble {
-			what = fmt.Sprint(m.Session, m.Kind, w.takesAssembled(worker, m))
-		}
-		if kind == wire.KindPut || kind == wire.KindTransfer {
-			w.ownPart(worker, m, op.Op)
-			what = fmt.Sprint(m.Session, m.Kind, op.Op)
-		}
-		w.dispatched(worker, m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
-		switch {
-		case m.Gang <= worker.last:
-			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
-		case !worker.known[m.Session] || worker.untold[m.Session]:
-			w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
-		}
-		worker.last = m.Gang
-		if wire.Kind(m.Kind) == wire.KindRun {
-			run := wiretest.Decode[wire.Run](w.t, m.Operation)
-			in := [2]uint64{uint64(m.Session), run.Inputs[0]}
-			if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
-				w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
-			}
-			if !worker.loaded[[2]uint64{uint64(m.Session), run.Program}] {
-				w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
-			}
-		}
-		switch kind {
-		case wire.KindFree:
-			free := wiretest.Decode[wire.Free](w.t, m.Operation)
-			worker.frees(m.Session, free.Objects)
-		case wire.KindRun:
-			run := new(wire.Run)
-			statustest.OK(w.t, run.Parse(m.Operation))
-			worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
-		case wire.KindPut:
-			put := wiretest.Decode[wire.Put](w.t, m.Operation)
-			worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
-		case wire.KindTransfer:
-			t := wiretest.Decode[wire.Transfer](w.t, m.Operation)
-			worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
-		case wire.KindFetch:
-			worker.begins(w, m.Gang, m.Session, op.Op, nil)
-		}
+		w.takesOperation(worker, wiretest.Decode[wire.Dispatch](w.t, sent(a)))
 	case wire.KindGraph:
-		m := new(wire.Graph)
-		w.into(a, m)
-		key := [2]uint64{uint64(m.Session), m.Graph}
-		c := w.clientOf(m.Session)
-		if !worker.known[m.Session] || worker.graphs[key] != nil && worker.stale[key] == nil &&
-			(c == nil || !c.rebinding) {
-			w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
-		}
-		delete(worker.stale, key)
-		worker.graphs[key] = m
-		w.ownNodes(worker, m)
+		w.takesGraph(worker, wiretest.Decode[wire.Graph](w.t, sent(a)))
 	case wire.KindPlayed:
-		m := new(wire.Played)
-		w.into(a, m)
-		g := worker.graphs[[2]uint64{uint64(m.Session), m.Graph}]
-		switch {
-		case g == nil:
-			w.t.Fatalf("a worker is to play graph %d of session %d, which it does not know", m.Graph, m.Session)
-		case m.Gang <= worker.last:
-			w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
-		case m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
-			w.t.Fatalf("a worker is to play %v of %v", m, g)
+		w.takesPlay(worker, wiretest.Decode[wire.Played](w.t, sent(a)))
+	case wire.KindSettled:
+		worker.settles(wiretest.Decode[wire.Settled](w.t, sent(a)))
+	case wire.KindGive:
+		w.gives(conn, worker, wiretest.Decode[wire.Give](w.t, sent(a)))
+	case wire.KindSource:
+		w.source(worker, wiretest.Decode[wire.Source](w.t, sent(a)))
+	case wire.KindForget:
+		w.forgets(worker, wiretest.Decode[wire.Forget](w.t, sent(a)))
+	case wire.KindDrop:
+		w.drops(worker, wiretest.Decode[wire.Drop](w.t, sent(a)))
+	}
+}
+
+// meets checks that a worker is told of each process once, and of the loss of those alone of which it was told.
+func (w *twin) meets(worker *twinWorker, m *wire.Peers) {
+	for _, p := range m.Come {
+		if worker.met[p.Number] {
+			w.t.Fatalf("process %d is told of process %d twice", worker.process, p.Number)
 		}
-		worker.last = m.Gang + uint64(m.Count) - 1
-		part := false
-		for i := range m.Count {
-			op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
-			w.dispatched(worker, gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
-				w.devicesOfNode(m.Session, m.Graph, m.From+i))
-			n := g.Nodes[m.From+i]
-			if !worker.hasPart(m.Session, n) {
+		worker.met[p.Number] = true
+	}
+	for _, gone := range m.Gone {
+		if w.isWorker[gone] && !worker.met[gone] && w.config.Starts < 2 { // a start does not know who was told of it
+			w.t.Fatalf("process %d is told that process %d is lost, of which it was not told", worker.process, gone)
+		}
+		delete(worker.met, gone)
+	}
+}
+
+// hearsOfSession has a worker take in a session and its devices.
+func (w *twin) hearsOfSession(worker *twinWorker, m *wire.Session) {
+	if c := w.clientOf(m.Session); worker.known[m.Session] && !worker.untold[m.Session] &&
+		(c == nil || !c.rebinding) {
+		w.t.Fatalf("a worker is told of session %d twice", m.Session)
+	}
+	delete(worker.untold, m.Session)
+	worker.known[m.Session], worker.devices[m.Session], worker.locals[m.Session] = true, nil, nil
+	for _, span := range m.Devices {
+		for k := range span.Count {
+			worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
+			worker.locals[m.Session] = append(worker.locals[m.Session], span.Local+k)
+		}
+	}
+}
+
+// loads has a worker load a program of a session that it knows.
+func (w *twin) loads(worker *twinWorker, m *wire.Load) {
+	if !worker.known[m.Session] || worker.loaded[[2]uint64{uint64(m.Session), m.Program}] {
+		w.t.Fatalf("program %d of session %d is loaded twice, or before the session is known", m.Program, m.Session)
+	}
+	worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
+	worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
+	worker.load(m)
+	for _, p := range m.Places {
+		if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
+			w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
+				p.Worker)
+		}
+	}
+}
+
+// takesOperation checks an operation that a worker is to perform.
+func (w *twin) takesOperation(worker *twinWorker, m *wire.Dispatch) {
+	op := new(wire.Fetch) // all have op as field 1
+	kind := wire.Kind(m.Kind)
+	if kind != wire.KindFree && kind != wire.KindAssemble {
+		_ = proto.Unmarshal(m.Operation, op)
+	}
+	what := fmt.Sprint(m.Session, m.Kind, m.Operation)
+	if kind == wire.KindAssemble {
+		what = fmt.Sprint(m.Session, m.Kind, w.takesAssembled(worker, m))
+	}
+	if kind == wire.KindPut || kind == wire.KindTransfer {
+		w.ownPart(worker, m, op.Op)
+		what = fmt.Sprint(m.Session, m.Kind, op.Op)
+	}
+	w.dispatched(worker, m.Gang, what, m.Session, op.Op, w.devicesOf(m, op.Op))
+	switch {
+	case m.Gang <= worker.last:
+		w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+	case !worker.known[m.Session] || worker.untold[m.Session]:
+		w.t.Fatalf("a worker gets an operation of session %d, which it does not know", m.Session)
+	}
+	worker.last = m.Gang
+	if wire.Kind(m.Kind) == wire.KindRun {
+		run := wiretest.Decode[wire.Run](w.t, m.Operation)
+		in := [2]uint64{uint64(m.Session), run.Inputs[0]}
+		if o := w.st.sessions[m.Session].objects[in[1]]; o != nil && o.of != nil && !worker.assembled[in] {
+			w.t.Fatalf("a worker gets a run that reads array %d, of which it was not told what it is", in[1])
+		}
+		if !worker.loaded[[2]uint64{uint64(m.Session), run.Program}] {
+			w.t.Fatalf("a worker gets a run of program %d, which it did not load", run.Program)
+		}
+	}
+	switch kind {
+	case wire.KindFree:
+		free := wiretest.Decode[wire.Free](w.t, m.Operation)
+		worker.frees(m.Session, free.Objects)
+	case wire.KindRun:
+		run := new(wire.Run)
+		statustest.OK(w.t, run.Parse(m.Operation))
+		worker.runs(w, m.Gang, m.Session, op.Op, run.Program, run.Inputs[0], run.FirstOutput)
+	case wire.KindPut:
+		put := wiretest.Decode[wire.Put](w.t, m.Operation)
+		worker.begins(w, m.Gang, m.Session, op.Op, put.Devices, put.Object)
+	case wire.KindTransfer:
+		t := wiretest.Decode[wire.Transfer](w.t, m.Operation)
+		worker.begins(w, m.Gang, m.Session, op.Op, madeOn(t.Moves), t.Object)
+	case wire.KindFetch:
+		worker.begins(w, m.Gang, m.Session, op.Op, nil)
+	}
+}
+
+// takesGraph has a worker keep a graph that sessions are to play.
+func (w *twin) takesGraph(worker *twinWorker, m *wire.Graph) {
+	key := [2]uint64{uint64(m.Session), m.Graph}
+	c := w.clientOf(m.Session)
+	if !worker.known[m.Session] || worker.graphs[key] != nil && worker.stale[key] == nil &&
+		(c == nil || !c.rebinding) {
+		w.t.Fatalf("graph %d of session %d comes twice, or before the session is known", m.Graph, m.Session)
+	}
+	delete(worker.stale, key)
+	worker.graphs[key] = m
+	w.ownNodes(worker, m)
+}
+
+// takesPlay checks that a worker is to play nodes of a graph that it has, of which some are its own.
+func (w *twin) takesPlay(worker *twinWorker, m *wire.Played) {
+	g := worker.graphs[[2]uint64{uint64(m.Session), m.Graph}]
+	switch {
+	case g == nil:
+		w.t.Fatalf("a worker is to play graph %d of session %d, which it does not know", m.Graph, m.Session)
+	case m.Gang <= worker.last:
+		w.t.Fatalf("a worker gets gang %d after gang %d", m.Gang, worker.last)
+	case m.Count == 0 || int(m.From+m.Count) > len(g.Nodes) || len(m.Inputs) != int(g.Inputs):
+		w.t.Fatalf("a worker is to play %v of %v", m, g)
+	}
+	worker.last = m.Gang + uint64(m.Count) - 1
+	part := false
+	for i := range m.Count {
+		op, gang := m.Op+uint64(m.From+i), m.Gang+uint64(i)
+		w.dispatched(worker, gang, fmt.Sprint(m.Session, "node", m.From+i, m.Graph, op, m.First, m.Inputs), m.Session, op,
+			w.devicesOfNode(m.Session, m.Graph, m.From+i))
+		n := g.Nodes[m.From+i]
+		if !worker.hasPart(m.Session, n) {
+			continue
+		}
+		number := func(local uint64) uint64 {
+			if local <= uint64(g.Inputs) {
+				return m.Inputs[local-1]
+			}
+			return m.First + local - uint64(g.Inputs) - 1
+		}
+		local := uint64(g.Inputs) + uint64(m.From+i) + 1 // each node makes one
+		var makes []uint64                               // that is there when the play has ended
+		if slices.Contains(g.Outputs, local) {
+			makes = []uint64{number(local)}
+		}
+		if n.Run != nil {
+			worker.runs(w, gang, m.Session, op, n.Run.Program, number(n.Run.Inputs[0]), makes...)
+		} else {
+			worker.begins(w, gang, m.Session, op, madeOn(n.Transfer.Moves), makes...)
+		}
+		for _, given := range g.Given {
+			if !slices.ContainsFunc(g.Nodes[m.From+i+1:], func(n *wire.Node) bool {
+				return worker.hasPart(m.Session, n) && reads(n, given)
+			}) {
+				worker.frees(m.Session, []uint64{number(given)})
+			}
+		}
+		part = true
+	}
+	if !part {
+		w.t.Fatalf("a worker is to play nodes in which it has no part: %v of %v", m, g)
+	}
+}
+
+// forgets has a worker drop programs, artifacts and graphs.
+func (w *twin) forgets(worker *twinWorker, m *wire.Forget) {
+	worker.unload(func(session, program uint64) bool {
+		return session == uint64(m.Session) && slices.Contains(m.Programs, program)
+	})
+	for _, op := range m.Compiles {
+		if c := worker.compiles[op]; c != nil {
+			c.unwanted = true
+		}
+	}
+	for _, number := range m.Artifacts {
+		delete(worker.artifacts.kept, number)
+	}
+	for _, id := range m.Graphs {
+		key := [2]uint64{uint64(m.Session), id}
+		if worker.graphs[key] == nil && w.config.Starts < 2 {
+			w.t.Fatalf("a worker is to forget graph %d of session %d, which it does not know", id, m.Session)
+		}
+		delete(worker.graphs, key)
+	}
+	c := w.clientOf(m.Session)
+	for key, g := range worker.graphs {
+		for _, n := range g.Nodes {
+			if n.Run == nil || key[0] != uint64(m.Session) || !slices.Contains(m.Programs, n.Run.Program) {
 				continue
 			}
-			number := func(local uint64) uint64 {
-				if local <= uint64(g.Inputs) {
-					return m.Inputs[local-1]
-				}
-				return m.First + local - uint64(g.Inputs) - 1
-			}
-			local := uint64(g.Inputs) + uint64(m.From+i) + 1 // each node makes one
-			var makes []uint64                               // that is there when the play has ended
-			if slices.Contains(g.Outputs, local) {
-				makes = []uint64{number(local)}
-			}
-			if n.Run != nil {
-				worker.runs(w, gang, m.Session, op, n.Run.Program, number(n.Run.Inputs[0]), makes...)
+			if c != nil && c.rebinding || worker.stale[key] != nil { // it comes again, and is not played before
+				delete(worker.graphs, key)
 			} else {
-				worker.begins(w, gang, m.Session, op, madeOn(n.Transfer.Moves), makes...)
-			}
-			for _, given := range g.Given {
-				if !slices.ContainsFunc(g.Nodes[m.From+i+1:], func(n *wire.Node) bool {
-					return worker.hasPart(m.Session, n) && reads(n, given)
-				}) {
-					worker.frees(m.Session, []uint64{number(given)})
-				}
-			}
-			part = true
-		}
-		if !part {
-			w.t.Fatalf("a worker is to play nodes in which it has no part: %v of %v", m, g)
-		}
-	case wire.KindSettled:
-		m := new(wire.Settled)
-		w.into(a, m)
-		worker.settles(m)
-	case wire.KindGive:
-		m := new(wire.Give)
-		w.into(a, m)
-		w.gives(conn, worker, m)
-	case wire.KindSource:
-		m := new(wire.Source)
-		w.into(a, m)
-		w.source(worker, m)
-	case wire.KindForget:
-		m := new(wire.Forget)
-		w.into(a, m)
-		worker.unload(func(session, program uint64) bool {
-			return session == uint64(m.Session) && slices.Contains(m.Programs, program)
-		})
-		for _, op := range m.Compiles {
-			if c := worker.compiles[op]; c != nil {
-				c.unwanted = true
+				w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
 			}
 		}
-		for _, number := range m.Artifacts {
-			delete(worker.artifacts.kept, number)
-		}
-		for _, id := range m.Graphs {
-			key := [2]uint64{uint64(m.Session), id}
-			if worker.graphs[key] == nil && w.config.Starts < 2 {
-				w.t.Fatalf("a worker is to forget graph %d of session %d, which it does not know", id, m.Session)
-			}
-			delete(worker.graphs, key)
-		}
-		c := w.clientOf(m.Session)
-		for key, g := range worker.graphs {
-			for _, n := range g.Nodes {
-				if n.Run == nil || key[0] != uint64(m.Session) || !slices.Contains(m.Programs, n.Run.Program) {
-					continue
-				}
-				if c != nil && c.rebinding || worker.stale[key] != nil { // it comes again, and is not played before
-					delete(worker.graphs, key)
-				} else {
-					w.t.Fatalf("a worker is to forget program %d, which graph %d runs", n.Run.Program, key[1])
-				}
-			}
-		}
-	case wire.KindDrop:
-		m := new(wire.Drop)
-		w.into(a, m)
-		delete(worker.devices, m.Session)
-		maps.DeleteFunc(worker.graphs, func(k [2]uint64, _ *wire.Graph) bool { return k[0] == uint64(m.Session) })
-		if !worker.known[m.Session] && w.config.Starts < 2 {
-			w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
-		}
-		delete(worker.known, m.Session)
-		delete(worker.untold, m.Session)
-		maps.DeleteFunc(worker.arrays, func(k [2]uint64, _ *twinArray) bool { return k[0] == uint64(m.Session) })
-		maps.DeleteFunc(worker.ended, func(_ uint64, g *twinGang) bool { return g.session == m.Session })
-		worker.unload(func(session, _ uint64) bool { return session == uint64(m.Session) })
 	}
+}
+
+// drops has a worker forget all of a session.
+func (w *twin) drops(worker *twinWorker, m *wire.Drop) {
+	delete(worker.devices, m.Session)
+	maps.DeleteFunc(worker.graphs, func(k [2]uint64, _ *wire.Graph) bool { return k[0] == uint64(m.Session) })
+	if !worker.known[m.Session] && w.config.Starts < 2 {
+		w.t.Fatalf("a worker is to drop session %d, which it does not know", m.Session)
+	}
+	delete(worker.known, m.Session)
+	delete(worker.untold, m.Session)
+	maps.DeleteFunc(worker.arrays, func(k [2]uint64, _ *twinArray) bool { return k[0] == uint64(m.Session) })
+	maps.DeleteFunc(worker.ended, func(_ uint64, g *twinGang) bool { return g.session == m.Session })
+	worker.unload(func(session, _ uint64) bool { return session == uint64(m.Session) })
 }
 
 // runs has a worker begin a run of a program that reads and makes one array.
