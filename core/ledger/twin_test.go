@@ -158,169 +158,206 @@ func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
 func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
 
 func twinProperty(t *rapid.T) {
-	l := New()
-	w := &twin{objects: map[ID]*twinObject{}, open: map[Owner]bool{}, places: map[Placement]twinPlace{},
-		ended: map[Owner]uint64{}}
-	limits := func() {
-		for d := range w.limits {
-			w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(t, "limit")
-			statustest.OK(t, l.SetLimit(d, w.limits[d]))
-		}
-	}
-	limits()
-	code := func(what string, err error, want status.Code) {
-		statustest.Fails(t, what, err, want)
-	}
-	var places []Placement // of owners that are there
-	begin := func(o Owner) {
-		code("add owner", l.AddOwner(o, "session"), status.OK)
-		if o < 3 {
-			code("join", l.Join(o, &w.group), status.OK)
-		}
-		w.open[o] = true
-		for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
-			p := statustest.Value(l.Place(o, devices)).OK(t)
-			places = append(places, p)
-			w.places[p] = twinPlace{o, devices}
-		}
-	}
-	begin(1)
-	begin(2)
-	place := rapid.Custom(func(t *rapid.T) Placement { return rapid.SampledFrom(places).Draw(t, "placement") })
-	spec := func(least int64) *rapid.Generator[Spec] {
-		return rapid.Custom(func(t *rapid.T) Spec {
-			return Spec{ShardBytes: rapid.Int64Range(least, 20).Draw(t, "bytes"), Placement: place.Draw(t, "placement")}
-		})
-	}
-	ids := []ID{0, 1 << 40} // all that ever were, and two that never
-	drawOwner := func() Owner { return Owner(rapid.IntRange(1, 3).Draw(t, "owner")) }
-	drawID := func() ID {
-		from := ids
-		if live := slices.Sorted(maps.Keys(w.objects)); len(live) > 0 && rapid.IntRange(0, 3).Draw(t, "any") > 0 {
-			from = live
-		}
-		return rapid.SampledFrom(from).Draw(t, "object")
-	}
-	made := func(id ID, s Spec) {
-		if slices.Contains(ids, id) {
-			t.Fatalf("%d was used before", id)
-		}
-		ids = append(ids, id)
-		w.objects[id] = &twinObject{spec: s}
-	}
-	horizon := uint64(0)
-	calls := []string{"create", "create", "create", "charge", "free", "free", "retire", "retire", "passed",
-		"begin", "end", "fits", "fits", "owner", "drop", "limits", "leave", "shrink"}
+	x := &trial{T: t, l: New(), ids: []ID{0, 1 << 40}, w: &twin{objects: map[ID]*twinObject{}, open: map[Owner]bool{},
+		places: map[Placement]twinPlace{}, ended: map[Owner]uint64{}}}
+	x.limits()
+	x.begin(1)
+	x.begin(2)
+	calls := []func(){x.create, x.create, x.create, x.charge, x.free, x.free, x.retire, x.retire, x.passed,
+		x.beginComputation, x.endComputation, x.fits, x.fits, x.owner, x.drop, x.limits, x.leave, x.shrink}
 	for range rapid.SampledFrom([]int{10, 60, 60}).Draw(t, "calls") { // IntRange would mostly be few
-		if len(places) == 0 {
-			l.DropOwner(3) // it may be leaving
-			w.drop(3)
-			begin(3)
+		if len(x.places) == 0 {
+			x.l.DropOwner(3) // it may be leaving
+			x.w.drop(3)
+			x.begin(3)
 		}
-		switch rapid.SampledFrom(calls).Draw(t, "call") {
-		case "create":
-			o, specs := drawOwner(), rapid.SliceOfN(spec(0), 0, 3).Draw(t, "specs")
-			ids := make([]ID, len(specs))
-			want := w.create(o, specs)
-			code("create", l.Admit(o, Request{Specs: specs}, ids), want)
-			for i, id := range ids {
-				if want == status.OK {
-					made(id, specs[i])
-				}
-			}
-		case "charge":
-			s := spec(0).Draw(t, "spec")
-			made(l.Charge(s), s)
-		case "free":
-			id := drawID()
-			l.Free(id)
-			if o := w.objects[id]; o != nil && !o.retired {
-				delete(w.objects, id)
-			}
-		case "retire":
-			id := drawID()
-			horizon += uint64(rapid.IntRange(0, 2).Draw(t, "gangs"))
-			l.Retire(id, horizon)
-			if o := w.objects[id]; o != nil && !o.retired {
-				o.retired, o.horizon = true, horizon
-			}
-		case "passed":
-			o := drawOwner()
-			w.ended[o] += uint64(rapid.IntRange(0, 3).Draw(t, "ended"))
-			before := len(w.objects)
-			maps.DeleteFunc(w.objects, func(_ ID, x *twinObject) bool {
-				return w.places[x.spec.Placement].owner == o && x.retired && x.horizon <= w.ended[o]
-			})
-			statustest.MustEqual(t, l.Passed(o, w.ended[o]), before != len(w.objects),
-				"whether bytes are left, with %d objects before and %d after", before, len(w.objects))
-		case "begin":
-			x := twinTemp{place.Draw(t, "placement"), rapid.Int64Range(1, 20).Draw(t, "bytes")}
-			l.Begin(x.place, x.bytes)
-			w.temps = append(w.temps, x)
-		case "end":
-			if n := len(w.temps); n > 0 {
-				i := rapid.IntRange(0, n-1).Draw(t, "computation")
-				l.End(w.temps[i].place, w.temps[i].bytes)
-				w.temps = slices.Delete(w.temps, i, i+1)
-			}
-		case "fits":
-			specs, temp := rapid.SliceOfN(spec(-20), 1, 3).Draw(t, "specs"), rapid.Int64Range(0, 20).Draw(t, "temp")
-			statustest.MustEqual(t, l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0,
-				"%+v and %d fit", specs, temp)
-			want := w.blocked(specs, temp, true)
-			statustest.MustEqualSlices(t, slices.Sorted(slices.Values(l.Blocked(specs, temp, nil))), want,
-				"%+v and %d have no room on", specs, temp)
-			statustest.MustEqual(t, l.WillFit(specs, temp), len(want) == 0, "%+v and %d will fit", specs, temp)
-			statustest.MustEqual(t, l.Possible(specs, temp), w.possible(specs, temp),
-				"%+v and %d are possible", specs, temp)
-			limit, later := rapid.Int64Range(1, 60).Draw(t, "quota"), rapid.Bool().Draw(t, "later")
-			type answer struct {
-				device    int
-				has, need int64
-			}
-			var got, expected answer
-			got.device, got.has, got.need = l.Beyond(&w.group, specs, limit, later)
-			expected.device, expected.has, expected.need = w.beyond(specs, limit, later)
-			statustest.MustEqual(t, got, expected, "%+v with a quota of %d, later: %t", specs, limit, later)
-			o := drawOwner()
-			statustest.MustEqual(t, l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o),
-				"%+v and %d are possible beside owner %d", specs, temp, o)
-		case "owner":
-			if o := drawOwner(); w.open[o] {
-				code("add owner", l.AddOwner(o, "session"), status.AlreadyExists)
-			} else {
-				begin(o)
-			}
-		case "drop":
-			o := drawOwner()
-			l.DropOwner(o)
-			w.drop(o)
-			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
-		case "leave":
-			o := drawOwner()
-			l.Leave(o)
-			for _, x := range w.objects {
-				if w.places[x.spec.Placement].owner == o && !x.retired {
-					x.retired, x.horizon = true, math.MaxUint64
-				}
-			}
-			places = slices.DeleteFunc(places, func(p Placement) bool { return w.places[p].owner == o })
-		case "shrink":
-			id, bytes := drawID(), rapid.Int64Range(0, 20).Draw(t, "bytes")
-			l.Shrink(id, bytes)
-			if o := w.objects[id]; o != nil && !o.retired {
-				o.spec.ShardBytes -= min(bytes, o.spec.ShardBytes)
-			}
-		case "limits":
-			limits()
-		}
-		compareTwin(t, l, w)
+		calls[rapid.IntRange(0, len(calls)-1).Draw(t, "call")]()
+		compareTwin(t, x.l, x.w)
 	}
 	for o := range Owner(4) {
-		l.DropOwner(o)
-		w.drop(o)
+		x.l.DropOwner(o)
+		x.w.drop(o)
 	}
-	compareTwin(t, l, w)
+	compareTwin(t, x.l, x.w)
+}
+
+// trial has a Ledger and its twin, and makes each call of both.
+type trial struct {
+	*rapid.T
+	l       *Ledger
+	w       *twin
+	places  []Placement // of owners that are there
+	ids     []ID        // all that ever were, and two that never
+	horizon uint64
+}
+
+func (x *trial) drawOwner() Owner         { return Owner(rapid.IntRange(1, 3).Draw(x.T, "owner")) }
+func (x *trial) drawPlacement() Placement { return rapid.SampledFrom(x.places).Draw(x.T, "placement") }
+
+func (x *trial) drawSpecs(from, to int, least int64) (specs []Spec) {
+	for range rapid.IntRange(from, to).Draw(x.T, "specs") {
+		specs = append(specs, Spec{ShardBytes: rapid.Int64Range(least, 20).Draw(x.T, "bytes"), Placement: x.drawPlacement()})
+	}
+	return specs
+}
+
+func (x *trial) drawID() ID {
+	from := x.ids
+	if live := slices.Sorted(maps.Keys(x.w.objects)); len(live) > 0 && rapid.IntRange(0, 3).Draw(x.T, "any") > 0 {
+		from = live
+	}
+	return rapid.SampledFrom(from).Draw(x.T, "object")
+}
+
+func (x *trial) limits() {
+	for d := range x.w.limits {
+		x.w.limits[d] = rapid.SampledFrom([]int64{0, 10, 30, 100}).Draw(x.T, "limit")
+		statustest.OK(x, x.l.SetLimit(d, x.w.limits[d]))
+	}
+}
+
+// begin adds an owner, with its placements.
+func (x *trial) begin(o Owner) {
+	statustest.OK(x, x.l.AddOwner(o, "session"))
+	if o < 3 {
+		statustest.OK(x, x.l.Join(o, &x.w.group))
+	}
+	x.w.open[o] = true
+	for _, devices := range [][]int{{0}, {1}, {2, 0}, {0, 1, 2, 3}, {3, 1}} {
+		p := statustest.Value(x.l.Place(o, devices)).OK(x)
+		x.places = append(x.places, p)
+		x.w.places[p] = twinPlace{o, devices}
+	}
+}
+
+// made takes in an object that there is now.
+func (x *trial) made(id ID, s Spec) {
+	if slices.Contains(x.ids, id) {
+		x.Fatalf("%d was used before", id)
+	}
+	x.ids = append(x.ids, id)
+	x.w.objects[id] = &twinObject{spec: s}
+}
+
+func (x *trial) create() {
+	o, specs := x.drawOwner(), x.drawSpecs(0, 3, 0)
+	ids := make([]ID, len(specs))
+	want := x.w.create(o, specs)
+	statustest.Fails(x, "create", x.l.Admit(o, Request{Specs: specs}, ids), want)
+	for i, id := range ids {
+		if want == status.OK {
+			x.made(id, specs[i])
+		}
+	}
+}
+
+func (x *trial) charge() {
+	s := x.drawSpecs(1, 1, 0)[0]
+	x.made(x.l.Charge(s), s)
+}
+
+func (x *trial) free() {
+	id := x.drawID()
+	x.l.Free(id)
+	if o := x.w.objects[id]; o != nil && !o.retired {
+		delete(x.w.objects, id)
+	}
+}
+
+func (x *trial) retire() {
+	id := x.drawID()
+	x.horizon += uint64(rapid.IntRange(0, 2).Draw(x.T, "gangs"))
+	x.l.Retire(id, x.horizon)
+	if o := x.w.objects[id]; o != nil && !o.retired {
+		o.retired, o.horizon = true, x.horizon
+	}
+}
+
+func (x *trial) passed() {
+	o, w := x.drawOwner(), x.w
+	w.ended[o] += uint64(rapid.IntRange(0, 3).Draw(x.T, "ended"))
+	before := len(w.objects)
+	maps.DeleteFunc(w.objects, func(_ ID, y *twinObject) bool {
+		return w.places[y.spec.Placement].owner == o && y.retired && y.horizon <= w.ended[o]
+	})
+	statustest.MustEqual(x, x.l.Passed(o, w.ended[o]), before != len(w.objects),
+		"whether bytes are left, with %d objects before and %d after", before, len(w.objects))
+}
+
+func (x *trial) beginComputation() {
+	c := twinTemp{x.drawPlacement(), rapid.Int64Range(1, 20).Draw(x.T, "bytes")}
+	x.l.Begin(c.place, c.bytes)
+	x.w.temps = append(x.w.temps, c)
+}
+
+func (x *trial) endComputation() {
+	if n := len(x.w.temps); n > 0 {
+		i := rapid.IntRange(0, n-1).Draw(x.T, "computation")
+		x.l.End(x.w.temps[i].place, x.w.temps[i].bytes)
+		x.w.temps = slices.Delete(x.w.temps, i, i+1)
+	}
+}
+
+func (x *trial) fits() {
+	l, w := x.l, x.w
+	specs, temp := x.drawSpecs(1, 3, -20), rapid.Int64Range(0, 20).Draw(x.T, "temp")
+	statustest.MustEqual(x, l.Fits(specs, temp), len(w.blocked(specs, temp, false)) == 0, "%+v and %d fit", specs, temp)
+	want := w.blocked(specs, temp, true)
+	statustest.MustEqualSlices(x, slices.Sorted(slices.Values(l.Blocked(specs, temp, nil))), want,
+		"%+v and %d have no room on", specs, temp)
+	statustest.MustEqual(x, l.WillFit(specs, temp), len(want) == 0, "%+v and %d will fit", specs, temp)
+	statustest.MustEqual(x, l.Possible(specs, temp), w.possible(specs, temp), "%+v and %d are possible", specs, temp)
+	limit, later := rapid.Int64Range(1, 60).Draw(x.T, "quota"), rapid.Bool().Draw(x.T, "later")
+	type answer struct {
+		device    int
+		has, need int64
+	}
+	var got, expected answer
+	got.device, got.has, got.need = l.Beyond(&w.group, specs, limit, later)
+	expected.device, expected.has, expected.need = w.beyond(specs, limit, later)
+	statustest.MustEqual(x, got, expected, "%+v with a quota of %d, later: %t", specs, limit, later)
+	o := x.drawOwner()
+	statustest.MustEqual(x, l.PossibleBeside(o, specs, temp), w.possible(specs, temp, o),
+		"%+v and %d are possible beside owner %d", specs, temp, o)
+}
+
+func (x *trial) owner() {
+	if o := x.drawOwner(); x.w.open[o] {
+		statustest.Fails(x, "add owner", x.l.AddOwner(o, "session"), status.AlreadyExists)
+	} else {
+		x.begin(o)
+	}
+}
+
+func (x *trial) drop() {
+	o := x.drawOwner()
+	x.l.DropOwner(o)
+	x.w.drop(o)
+	x.forget(o)
+}
+
+// forget drops the placements of an owner that goes.
+func (x *trial) forget(o Owner) {
+	x.places = slices.DeleteFunc(x.places, func(p Placement) bool { return x.w.places[p].owner == o })
+}
+
+func (x *trial) leave() {
+	o := x.drawOwner()
+	x.l.Leave(o)
+	for _, y := range x.w.objects {
+		if x.w.places[y.spec.Placement].owner == o && !y.retired {
+			y.retired, y.horizon = true, math.MaxUint64
+		}
+	}
+	x.forget(o)
+}
+
+func (x *trial) shrink() {
+	id, bytes := x.drawID(), rapid.Int64Range(0, 20).Draw(x.T, "bytes")
+	x.l.Shrink(id, bytes)
+	if o := x.w.objects[id]; o != nil && !o.retired {
+		o.spec.ShardBytes -= min(bytes, o.spec.ShardBytes)
+	}
 }
 
 func compareTwin(t *rapid.T, l *Ledger, w *twin) {

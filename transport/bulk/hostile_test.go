@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,158 +20,171 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// Each of these is something that no process of Open Pathways does. The process that does it
-// is lost, and no other process.
-func TestHostileProcessIsLostAlone(t *testing.T) {
-	offer := func(n uint64, size int64) []byte { return offerFrame(n, key(n, 0), size) }
-	for _, c := range []struct {
-		name string
-		kind string // of the link; both where it is empty
-		does func(t *testing.T, h *hostile, address string)
-	}{
-		{"a message of no known kind", "", func(t *testing.T, h *hostile, _ string) { h.send(200, nil) }},
-		{"goodbye, and more", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindGoodbye, withStatus(nil, nil))
-			_ = h.conn.Send(kindOffer, offer(1, 10)) // it may find it gone
-		}},
-		{"a message cut short", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, 10)[:20]) }},
-		{"a message too long", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, append(offer(1, 10), 0)) }},
-		{"a link twice", "", func(t *testing.T, h *hostile, _ string) { h.send(kindLink, h.token[:]) }},
-		{"a size past all", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offer(1, -1)) }},
-		{"a number twice", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(1, key(98, 0), 100))
-			h.send(kindOffer, offerFrame(1, key(99, 1), 100))
-		}},
-		{"the end of a block that was not granted", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(1, key(99, 1), 100))
-			h.send(kindWritten, numbers(nil, 1))
-		}},
-		{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindWritten, numbers(nil, 5))
-		}},
-		{"a failure that is none", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindOffer, offerFrame(1, key(98, 0), 100))
-			h.send(kindFailed, withStatus(numbers(nil, 1), nil))
-		}},
-		{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
-		{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindTaken, withStatus(numbers(nil, 9), nil))
-		}},
-		{"credit that was not given", "", func(t *testing.T, h *hostile, _ string) { h.send(kindCredit, numbers(nil, 64)) }},
-		{"a long block unasked", "", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindEager, eagerFrame(nil, 1, key(98, 0), make([]byte, eagerSize+1)))
-		}},
-		{"more than its credit", "", func(t *testing.T, h *hostile, _ string) {
-			for n := range uint64(eagerBytes/eagerUse(eagerSize) + 1) {
-				_ = h.conn.Send(kindEager, eagerFrame(nil, n, key(n, 1), make([]byte, eagerSize))) // the last ones may find it gone
-			}
-		}},
-		{"more than its credit, quietly", "", func(t *testing.T, h *hostile, _ string) {
-			for n := range uint64(eagerBytes/eagerCost + 1) {
-				_ = h.conn.Send(kindQuiet, eagerFrame(nil, n, key(n, 1), nil))
-			}
-		}},
-		{"more blocks than allowed", "unix", func(t *testing.T, h *hostile, _ string) {
-			for n := range uint64(maxOffers + eagerBytes/eagerCost + 1) {
-				_ = h.conn.Send(kindOffer, offerFrame(n, key(n, 1), 1<<20))
-			}
-		}},
-		{"half a message", "", func(t *testing.T, h *hostile, _ string) {
-			s := raw(t, h.conn)
-			_, _ = s.Write([]byte{100, 0, 0, 0, byte(kindOffer), 1, 2, 3})
-			s.Close()
-		}},
-		{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
-			_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
-		}},
-		{"memory without a file", "unix", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindSegment, segmentFrame(1, 4096))
-		}},
-		{"memory that may shrink", "unix", func(t *testing.T, h *hostile, _ string) {
-			f := memory(t, 4096, false)
-			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 4096), f)
-		}},
-		{"less memory than it says", "unix", func(t *testing.T, h *hostile, _ string) {
-			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 8192), memory(t, 4096, true))
-		}},
-		{"memory to read that could be cut short", "unix", func(t *testing.T, h *hostile, _ string) {
-			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, false))
-		}},
-		{"the end of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindHide, []byte{1, 0, 0, 0})
-		}},
-		{"a block of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
-		}},
-		{"a block beyond memory it shows", "unix", func(t *testing.T, h *hostile, _ string) {
-			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
-			h.send(kindLend, lendFrame(1, key(1, 1), 4096, 1, 1))
-		}},
-		{"a lent block taken back as if it had been taken", "unix", func(t *testing.T, h *hostile, _ string) {
-			_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
-			h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
-			h.send(kindWritten, numbers(nil, 1))
-		}},
-		{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
-			h.send(kindUnmap, []byte{1, 0, 0, 0})
-		}},
-		{"a file that nothing speaks of", "unix", func(t *testing.T, h *hostile, _ string) {
-			for range 100 {
-				_ = h.conn.PostFile(kindFailed, nil, memory(t, 4096, true))
-			}
-		}},
-		{"a place outside its memory", "unix", func(t *testing.T, h *hostile, _ string) {
-			r := reader{b: h.until(kindOffer)} // the test's
+// A harm is something that no process of Open Pathways does.
+type harm struct {
+	name string
+	kind string // of the link; both where it is empty
+	does func(t *testing.T, h *hostile, address string)
+}
+
+var harmsByMessages = []harm{
+	{"a message of no known kind", "", func(t *testing.T, h *hostile, _ string) { h.send(200, nil) }},
+	{"goodbye, and more", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindGoodbye, withStatus(nil, nil))
+		_ = h.conn.Send(kindOffer, offerFrame(1, key(1, 0), 10)) // it may find it gone
+	}},
+	{"a message cut short", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindOffer, offerFrame(1, key(1, 0), 10)[:20])
+	}},
+	{"a message too long", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindOffer, append(offerFrame(1, key(1, 0), 10), 0))
+	}},
+	{"a link twice", "", func(t *testing.T, h *hostile, _ string) { h.send(kindLink, h.token[:]) }},
+	{"a size past all", "", func(t *testing.T, h *hostile, _ string) { h.send(kindOffer, offerFrame(1, key(1, 0), -1)) }},
+	{"a number twice", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindOffer, offerFrame(1, key(98, 0), 100))
+		h.send(kindOffer, offerFrame(1, key(99, 1), 100))
+	}},
+	{"the end of a block that was not granted", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindOffer, offerFrame(1, key(99, 1), 100))
+		h.send(kindWritten, numbers(nil, 1))
+	}},
+	{"the end of a block that is not there", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindWritten, numbers(nil, 5))
+	}},
+	{"a failure that is none", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindOffer, offerFrame(1, key(98, 0), 100))
+		h.send(kindFailed, withStatus(numbers(nil, 1), nil))
+	}},
+	{"an answer to nothing", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindTaken, withStatus(numbers(nil, 9), nil))
+	}},
+	{"credit that was not given", "", func(t *testing.T, h *hostile, _ string) { h.send(kindCredit, numbers(nil, 64)) }},
+	{"a long block unasked", "", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindEager, eagerFrame(nil, 1, key(98, 0), make([]byte, eagerSize+1)))
+	}},
+	{"more than its credit", "", func(t *testing.T, h *hostile, _ string) {
+		for n := range uint64(eagerBytes/eagerUse(eagerSize) + 1) {
+			_ = h.conn.Send(kindEager, eagerFrame(nil, n, key(n, 1), make([]byte, eagerSize))) // the last ones may find it gone
+		}
+	}},
+	{"more than its credit, quietly", "", func(t *testing.T, h *hostile, _ string) {
+		for n := range uint64(eagerBytes/eagerCost + 1) {
+			_ = h.conn.Send(kindQuiet, eagerFrame(nil, n, key(n, 1), nil))
+		}
+	}},
+	{"half a message", "", func(t *testing.T, h *hostile, _ string) {
+		s := raw(t, h.conn)
+		_, _ = s.Write([]byte{100, 0, 0, 0, byte(kindOffer), 1, 2, 3})
+		s.Close()
+	}},
+	{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
+		_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
+	}},
+	{"thanks for a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
+		r := reader{b: h.until(kindOffer)}
+		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
+	}},
+}
+
+var harmsByMemory = []harm{
+	{"memory for nothing", "", func(t *testing.T, h *hostile, _ string) { h.send(kindGrant, grantFrame(nil, 9, 1, 0)) }},
+	{"more blocks than allowed", "unix", func(t *testing.T, h *hostile, _ string) {
+		for n := range uint64(maxOffers + eagerBytes/eagerCost + 1) {
+			_ = h.conn.Send(kindOffer, offerFrame(n, key(n, 1), 1<<20))
+		}
+	}},
+	{"memory without a file", "unix", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindSegment, segmentFrame(1, 4096))
+	}},
+	{"memory that may shrink", "unix", func(t *testing.T, h *hostile, _ string) {
+		f := memory(t, 4096, false)
+		_ = h.conn.PostFile(kindSegment, segmentFrame(1, 4096), f)
+	}},
+	{"less memory than it says", "unix", func(t *testing.T, h *hostile, _ string) {
+		_ = h.conn.PostFile(kindSegment, segmentFrame(1, 8192), memory(t, 4096, true))
+	}},
+	{"memory to read that could be cut short", "unix", func(t *testing.T, h *hostile, _ string) {
+		_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, false))
+	}},
+	{"the end of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindHide, []byte{1, 0, 0, 0})
+	}},
+	{"a block of memory it did not show", "unix", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
+	}},
+	{"a block beyond memory it shows", "unix", func(t *testing.T, h *hostile, _ string) {
+		_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
+		h.send(kindLend, lendFrame(1, key(1, 1), 4096, 1, 1))
+	}},
+	{"a lent block taken back as if it had been taken", "unix", func(t *testing.T, h *hostile, _ string) {
+		_ = h.conn.PostFile(kindShow, segmentFrame(1, 4096), memory(t, 4096, true))
+		h.send(kindLend, lendFrame(1, key(1, 1), 64, 1, 0))
+		h.send(kindWritten, numbers(nil, 1))
+	}},
+	{"the end of memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
+		h.send(kindUnmap, []byte{1, 0, 0, 0})
+	}},
+	{"a file that nothing speaks of", "unix", func(t *testing.T, h *hostile, _ string) {
+		for range 100 {
+			_ = h.conn.PostFile(kindFailed, nil, memory(t, 4096, true))
+		}
+	}},
+	{"a place outside its memory", "unix", func(t *testing.T, h *hostile, _ string) {
+		r := reader{b: h.until(kindOffer)} // the test's
+		_ = h.conn.PostFile(kindSegment, segmentFrame(1, 1<<20), memory(t, 1<<20, true))
+		h.send(kindGrant, grantFrame(nil, r.u64(), 1, 1<<20-4096))
+	}},
+	{"a place in memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
+		r := reader{b: h.until(kindOffer)}
+		h.send(kindGrant, grantFrame(nil, r.u64(), 7, 0))
+	}},
+	{"memory twice for a block", "", func(t *testing.T, h *hostile, _ string) {
+		r := reader{b: h.until(kindOffer)}
+		n := r.u64()
+		if h.conn.PassesFiles() {
 			_ = h.conn.PostFile(kindSegment, segmentFrame(1, 1<<20), memory(t, 1<<20, true))
-			h.send(kindGrant, grantFrame(nil, r.u64(), 1, 1<<20-4096))
-		}},
-		{"a place in memory it did not share", "unix", func(t *testing.T, h *hostile, _ string) {
-			r := reader{b: h.until(kindOffer)}
-			h.send(kindGrant, grantFrame(nil, r.u64(), 7, 0))
-		}},
-		{"memory twice for a block", "", func(t *testing.T, h *hostile, _ string) {
-			r := reader{b: h.until(kindOffer)}
-			n := r.u64()
-			if h.conn.PassesFiles() {
-				_ = h.conn.PostFile(kindSegment, segmentFrame(1, 1<<20), memory(t, 1<<20, true))
-				h.send(kindGrant, grantFrame(nil, n, 1, 0))
-				h.send(kindGrant, grantFrame(nil, n, 1, 0))
-				return
-			}
-			h.send(kindGrant, grantFrame(nil, n, 0, 0))
-			h.send(kindGrant, grantFrame(nil, n, 0, 0))
-		}},
-		{"thanks for a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
-			r := reader{b: h.until(kindOffer)}
-			h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
-		}},
-		{"bytes outside a block", "tcp", func(t *testing.T, h *hostile, address string) {
-			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000)) // expected
-			h.until(kindGrant)
-			_, _ = s.Write(binary.LittleEndian.AppendUint32(numbers(nil, 1, 99_000), 2000))
-		}},
-		{"more bytes than a block has", "tcp", func(t *testing.T, h *hostile, address string) {
-			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
-			h.until(kindGrant)
-			for range 3 {
-				_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 50_000)...))
-			}
-		}},
-		{"half a piece", "tcp", func(t *testing.T, h *hostile, address string) {
-			s := raw(t, h.dial(address, 3, kindStream))
-			h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
-			h.until(kindGrant)
-			_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 1000)...))
-			s.Close()
-		}},
-		{"streams without end", "tcp", func(t *testing.T, h *hostile, address string) {
-			for range maxStreams + 1 {
-				h.dial(address, 3, kindStream)
-			}
-		}},
-	} {
+			h.send(kindGrant, grantFrame(nil, n, 1, 0))
+			h.send(kindGrant, grantFrame(nil, n, 1, 0))
+			return
+		}
+		h.send(kindGrant, grantFrame(nil, n, 0, 0))
+		h.send(kindGrant, grantFrame(nil, n, 0, 0))
+	}},
+}
+
+var harmsByStreams = []harm{
+	{"bytes outside a block", "tcp", func(t *testing.T, h *hostile, address string) {
+		s := raw(t, h.dial(address, 3, kindStream))
+		h.send(kindOffer, offerFrame(1, key(1, 0), 100_000)) // expected
+		h.until(kindGrant)
+		_, _ = s.Write(binary.LittleEndian.AppendUint32(numbers(nil, 1, 99_000), 2000))
+	}},
+	{"more bytes than a block has", "tcp", func(t *testing.T, h *hostile, address string) {
+		s := raw(t, h.dial(address, 3, kindStream))
+		h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
+		h.until(kindGrant)
+		for range 3 {
+			_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 50_000)...))
+		}
+	}},
+	{"half a piece", "tcp", func(t *testing.T, h *hostile, address string) {
+		s := raw(t, h.dial(address, 3, kindStream))
+		h.send(kindOffer, offerFrame(1, key(1, 0), 100_000))
+		h.until(kindGrant)
+		_, _ = s.Write(append(binary.LittleEndian.AppendUint32(numbers(nil, 1, 0), 50_000), make([]byte, 1000)...))
+		s.Close()
+	}},
+	{"streams without end", "tcp", func(t *testing.T, h *hostile, address string) {
+		for range maxStreams + 1 {
+			h.dial(address, 3, kindStream)
+		}
+	}},
+}
+
+// The process that does harm is lost, and no other process.
+func TestHostileProcessIsLostAlone(t *testing.T) {
+	for _, c := range slices.Concat(harmsByMessages, harmsByMemory, harmsByStreams) {
 		for _, kind := range []string{"unix", "tcp"} {
 			if c.kind != "" && c.kind != kind {
 				continue

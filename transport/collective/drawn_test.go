@@ -50,134 +50,169 @@ func drawRanks(t *rapid.T) (ranks, processes int) {
 
 // drawSpec draws a collective and how large its arrays are.
 func drawSpec(t *rapid.T, ranks int) *spmd.Spec {
-	s := &spmd.Spec{Op: rapid.SampledFrom([]spmd.Op{
+	d := &drawing{T: t, ranks: ranks, Spec: &spmd.Spec{Op: rapid.SampledFrom([]spmd.Op{
 		spmd.AllReduce, spmd.AllReduce, spmd.AllGather, spmd.ReduceScatter, spmd.AllToAll, spmd.CollectivePermute,
-		spmd.CollectiveBroadcast, spmd.RaggedAllToAll, spmd.PartitionID, spmd.ReplicaID}).Draw(t, "op"), Parts: 1}
-	order := rapid.Permutation(slices.Collect(func(yield func(int) bool) {
-		for r := range ranks {
-			if !yield(r) {
-				return
-			}
-		}
-	})).Draw(t, "order")
-	var divisors []int
-	for n := 1; n <= ranks; n++ {
-		if ranks%n == 0 {
-			divisors = append(divisors, n)
-		}
-	}
-	n := rapid.SampledFrom(divisors).Draw(t, "group size")
-	if s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID {
-		s.Site = -1
-	} else if s.Op != spmd.CollectivePermute {
-		for g := range slices.Chunk(order, n) {
-			s.Groups = append(s.Groups, slices.Clone(g))
-		}
-	}
-	large := ranks <= few && rapid.IntRange(0, 7).Draw(t, "large") == 0
-	drawShape := func(kind []shape.DType) shape.Shape {
-		x := shape.Shape{DType: rapid.SampledFrom(kind).Draw(t, "dtype")}
-		dims := 3
-		if ranks > few {
-			dims = 2
-		}
-		for range rapid.IntRange(0, dims).Draw(t, "dims") {
-			x.Dims = append(x.Dims, rapid.Int64Range(0, 5).Draw(t, "dim"))
-		}
-		if large {
-			x.Dims = append(x.Dims, rapid.Int64Range(9000, 20000).Draw(t, "dim"))
-			if len(x.Dims) > 2 {
-				x.Dims = x.Dims[len(x.Dims)-2:]
-			}
-		}
-		return x
-	}
-	splits := func(x *shape.Shape, times int64) {
-		if len(x.Dims) == 0 {
-			x.Dims = []int64{3}
-		}
-		s.Dim = min(s.Dim, len(x.Dims)-1)
-		x.Dims[s.Dim] *= times
-	}
-	switch s.Op {
-	case spmd.AllReduce, spmd.ReduceScatter:
-		var kind []shape.DType
-		s.Reduction = rapid.SampledFrom(reductions).Draw(t, "reduction")
-		for _, d := range dtypes {
-			if _, err := kernelOf(d, s.Reduction); err == nil {
-				kind = append(kind, d)
-			}
-		}
-		s.Dim = rapid.IntRange(0, 2).Draw(t, "along")
-		for range rapid.IntRange(1, 3).Draw(t, "operands") {
-			x := drawShape(kind)
-			if s.Op == spmd.ReduceScatter {
-				splits(&x, 1)
-			}
-			res := shape.Shape{DType: x.DType, Dims: slices.Clone(x.Dims)}
-			if s.Op == spmd.ReduceScatter {
-				x.Dims[s.Dim] *= int64(n)
-			}
-			s.Operands, s.Results = append(s.Operands, x), append(s.Results, res)
-		}
-		if s.Op == spmd.ReduceScatter { // one dimension for all
-			for i := range s.Operands {
-				x := shape.Shape{DType: s.Operands[i].DType, Dims: slices.Clone(s.Results[i].Dims)}
-				for len(x.Dims) <= s.Dim {
-					x.Dims = append(x.Dims, 2)
-				}
-				s.Results[i] = shape.Shape{DType: x.DType, Dims: slices.Clone(x.Dims)}
-				x.Dims[s.Dim] *= int64(n)
-				s.Operands[i] = x
-			}
-		}
-		s.DType = s.Operands[0].DType
+		spmd.CollectiveBroadcast, spmd.RaggedAllToAll, spmd.PartitionID, spmd.ReplicaID}).Draw(t, "op"), Parts: 1}}
+	d.groups()
+	d.large = ranks <= few && rapid.IntRange(0, 7).Draw(t, "large") == 0
+	switch d.Op {
+	case spmd.AllReduce:
+		d.reduce()
+	case spmd.ReduceScatter:
+		d.reduce()
+		d.scatter()
 	case spmd.AllGather:
-		s.Dim = rapid.IntRange(0, 1).Draw(t, "along")
-		for range rapid.IntRange(1, 2).Draw(t, "operands") {
-			x := drawShape(moved)
-			for len(x.Dims) <= s.Dim {
-				x.Dims = append(x.Dims, 2)
-			}
-			res := shape.Shape{DType: x.DType, Dims: slices.Clone(x.Dims)}
-			res.Dims[s.Dim] *= int64(n)
-			s.Operands, s.Results = append(s.Operands, x), append(s.Results, res)
-		}
+		d.gather()
 	case spmd.AllToAll:
-		if x := drawShape(moved); n > 1 && rapid.Bool().Draw(t, "tuple") {
-			for range n {
-				s.Operands, s.Results = append(s.Operands, x), append(s.Results, x)
-			}
-		} else {
-			s.Dim = rapid.IntRange(0, 2).Draw(t, "along")
-			splits(&x, int64(n))
-			s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
-		}
+		d.allToAll()
 	case spmd.CollectivePermute:
-		targets := rapid.Permutation(order).Draw(t, "targets")
+		targets := rapid.Permutation(d.order).Draw(t, "targets")
 		for i := range rapid.IntRange(0, ranks).Draw(t, "pairs") {
-			s.Pairs = append(s.Pairs, [2]int{order[i], targets[i]})
+			d.Pairs = append(d.Pairs, [2]int{d.order[i], targets[i]})
 		}
-		x := drawShape(moved)
-		s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
+		d.keeps(d.shape(moved))
 	case spmd.CollectiveBroadcast:
-		s.Groups = s.Groups[:rapid.IntRange(0, len(s.Groups)).Draw(t, "groups")]
-		x := drawShape(moved)
-		s.Operands, s.Results = []shape.Shape{x}, []shape.Shape{x}
+		d.Groups = d.Groups[:rapid.IntRange(0, len(d.Groups)).Draw(t, "groups")]
+		d.keeps(d.shape(moved))
 	case spmd.RaggedAllToAll:
-		updates := rapid.Int64Range(1, 2).Draw(t, "updates")
-		list := shape.Shape{DType: rapid.SampledFrom([]shape.DType{shape.S32, shape.S64}).Draw(t, "offsets"),
-			Dims: []int64{int64(n) * updates}}
-		in := shape.Shape{DType: shape.F32, Dims: []int64{10, 3}}
-		out := shape.Shape{DType: shape.F32, Dims: []int64{int64(n) * updates * 2, 3}}
-		s.Operands, s.Results = []shape.Shape{in, out, list, list, list, list}, []shape.Shape{out}
+		d.raggedAllToAll()
 	default:
-		s.Groups = nil
-		s.Parts = rapid.SampledFrom(divisors).Draw(t, "parts")
-		s.Replicas = ranks / s.Parts
-		s.Results = []shape.Shape{{DType: shape.U32}}
+		d.Parts = rapid.SampledFrom(d.divisors).Draw(t, "parts")
+		d.Replicas = ranks / d.Parts
+		d.Results = []shape.Shape{{DType: shape.U32}}
 	}
-	return s
+	return d.Spec
+}
+
+// drawing is a Spec that is being drawn.
+type drawing struct {
+	*rapid.T
+	*spmd.Spec
+	ranks    int
+	order    []int // of the ranks, in which groups have them
+	divisors []int // of the number of ranks
+	n        int   // ranks of a group
+	large    bool  // its arrays
+}
+
+// groups draws which ranks work together.
+func (d *drawing) groups() {
+	all := make([]int, d.ranks)
+	for r := range all {
+		all[r] = r
+		if d.ranks%(r+1) == 0 {
+			d.divisors = append(d.divisors, r+1)
+		}
+	}
+	d.order = rapid.Permutation(all).Draw(d.T, "order")
+	d.n = rapid.SampledFrom(d.divisors).Draw(d.T, "group size")
+	switch d.Op {
+	case spmd.PartitionID, spmd.ReplicaID:
+		d.Site = -1
+	case spmd.CollectivePermute:
+	default:
+		for g := range slices.Chunk(d.order, d.n) {
+			d.Groups = append(d.Groups, slices.Clone(g))
+		}
+	}
+}
+
+// shape draws the shape of an array of one of the types.
+func (d *drawing) shape(of []shape.DType) shape.Shape {
+	x := shape.Shape{DType: rapid.SampledFrom(of).Draw(d.T, "dtype")}
+	dims := 3
+	if d.ranks > few {
+		dims = 2
+	}
+	for range rapid.IntRange(0, dims).Draw(d.T, "dims") {
+		x.Dims = append(x.Dims, rapid.Int64Range(0, 5).Draw(d.T, "dim"))
+	}
+	if d.large {
+		x.Dims = append(x.Dims, rapid.Int64Range(9000, 20000).Draw(d.T, "dim"))
+		if len(x.Dims) > 2 {
+			x.Dims = x.Dims[len(x.Dims)-2:]
+		}
+	}
+	return x
+}
+
+// takes adds an operand and its result.
+func (d *drawing) takes(operand, result shape.Shape) {
+	d.Operands, d.Results = append(d.Operands, operand), append(d.Results, result)
+}
+
+// keeps adds an operand whose result has its shape.
+func (d *drawing) keeps(x shape.Shape) { d.takes(x, x) }
+
+// times returns a shape that is n times as long along Dim.
+func (d *drawing) times(x shape.Shape) shape.Shape {
+	x.Dims = slices.Clone(x.Dims)
+	x.Dims[d.Dim] *= int64(d.n)
+	return x
+}
+
+// reaches gives a shape the dimension along which a collective works.
+func (d *drawing) reaches(x shape.Shape) shape.Shape {
+	x.Dims = slices.Clone(x.Dims)
+	for len(x.Dims) <= d.Dim {
+		x.Dims = append(x.Dims, 2)
+	}
+	return x
+}
+
+func (d *drawing) reduce() {
+	var of []shape.DType
+	d.Reduction = rapid.SampledFrom(reductions).Draw(d.T, "reduction")
+	for _, x := range dtypes {
+		if _, err := kernelOf(x, d.Reduction); err == nil {
+			of = append(of, x)
+		}
+	}
+	for range rapid.IntRange(1, 3).Draw(d.T, "operands") {
+		d.keeps(d.shape(of))
+	}
+	d.DType = d.Operands[0].DType
+}
+
+// scatter makes of what was drawn for an AllReduce what a ReduceScatter takes, along one dimension for all.
+func (d *drawing) scatter() {
+	d.Dim = rapid.IntRange(0, 2).Draw(d.T, "along")
+	for i, x := range d.Results {
+		d.Results[i] = d.reaches(x)
+		d.Operands[i] = d.times(d.Results[i])
+	}
+}
+
+func (d *drawing) gather() {
+	d.Dim = rapid.IntRange(0, 1).Draw(d.T, "along")
+	for range rapid.IntRange(1, 2).Draw(d.T, "operands") {
+		x := d.reaches(d.shape(moved))
+		d.takes(x, d.times(x))
+	}
+}
+
+func (d *drawing) allToAll() {
+	x := d.shape(moved)
+	if d.n > 1 && rapid.Bool().Draw(d.T, "tuple") {
+		for range d.n {
+			d.keeps(x)
+		}
+		return
+	}
+	if len(x.Dims) == 0 {
+		x.Dims = []int64{3}
+	}
+	d.Dim = rapid.IntRange(0, len(x.Dims)-1).Draw(d.T, "along")
+	d.keeps(d.times(x))
+}
+
+func (d *drawing) raggedAllToAll() {
+	updates := rapid.Int64Range(1, 2).Draw(d.T, "updates")
+	list := shape.Shape{DType: rapid.SampledFrom([]shape.DType{shape.S32, shape.S64}).Draw(d.T, "offsets"),
+		Dims: []int64{int64(d.n) * updates}}
+	in := shape.Shape{DType: shape.F32, Dims: []int64{10, 3}}
+	out := shape.Shape{DType: shape.F32, Dims: []int64{int64(d.n) * updates * 2, 3}}
+	d.Operands, d.Results = []shape.Shape{in, out, list, list, list, list}, []shape.Shape{out}
 }
 
 // bring makes the operands of all ranks.

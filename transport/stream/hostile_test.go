@@ -98,7 +98,7 @@ func TestIdleConnectionsShutNoOtherOut(t *testing.T) {
 							open = open[1:]
 						}
 					}
-					time.Sleep(50 * time.Microsecond) // some 10,000 a second
+					time.Sleep(50 * time.Microsecond) // a pace of some 10,000 a second
 				}
 			})
 			getIn(t, l, o)
@@ -255,6 +255,99 @@ func resident(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
+// endless are connections between two sides in this process, each with a message that is announced and never ends.
+type endless struct {
+	t                  *testing.T
+	l                  *Listener
+	conns              []transport.Conn
+	sockets            []net.Conn // from which the messages come
+	receiving, sending sync.WaitGroup
+	errs               chan error // of those that receive
+}
+
+func newEndless(t *testing.T, l *Listener, o Options, peers int) *endless {
+	e := &endless{t: t, l: l, errs: make(chan error, peers)}
+	for range peers {
+		a, b := transporttest.Greeted(t, l, o)
+		e.conns = append(e.conns, a, b)
+		socket, _, err := a.(*Conn).Detach(0, nil)
+		statustest.OK(t, err)
+		e.sockets = append(e.sockets, socket)
+		e.receiving.Go(func() {
+			_, _, err := b.Recv()
+			e.errs <- err
+		})
+	}
+	return e
+}
+
+// announce says how long the messages are.
+func (e *endless) announce(size uint32) {
+	for _, socket := range e.sockets {
+		statustest.OK(e.t, statustest.Of(socket.Write(append(binary.LittleEndian.AppendUint32(nil, size), 20))))
+	}
+}
+
+// send sends all of each message but its last piece.
+func (e *endless) send(size int) {
+	piece := make([]byte, 1<<20)
+	for _, socket := range e.sockets {
+		e.sending.Go(func() {
+			for sent := 0; sent+len(piece) < size; sent += len(piece) {
+				if _, err := socket.Write(piece); err != nil { // of one that was ended
+					return
+				}
+			}
+		})
+	}
+}
+
+// waitsForRoom waits until so many connections ask for room, or were ended for its want.
+func (e *endless) waitsForRoom(many int) {
+	e.t.Helper()
+	statustest.Soon(e.t, func() bool {
+		e.l.long.mu.Lock()
+		defer e.l.long.mu.Unlock()
+		return len(e.l.long.pool.waiting)+len(e.errs) >= many
+	}, true, "%d connections ask for room, or were ended", many)
+}
+
+// close ends the connections, and checks that each had an error that says why.
+func (e *endless) close() {
+	for _, socket := range e.sockets {
+		socket.Close()
+	}
+	e.sending.Wait()
+	e.receiving.Wait()
+	close(e.errs)
+	for err := range e.errs {
+		if code := status.CodeOf(err); code != status.ResourceExhausted && code != status.Unavailable {
+			e.t.Errorf("a message that never ended: %v", err)
+		}
+	}
+	for _, c := range e.conns {
+		c.Close()
+	}
+}
+
+// watchMemory looks at how much memory this process has. The function that it returns ends that, and returns the most.
+func watchMemory(t *testing.T) (peak func() int64) {
+	stop, watched := make(chan struct{}), make(chan int64)
+	go func() {
+		var most int64
+		for {
+			select {
+			case <-stop:
+				watched <- most
+				return
+			case <-time.After(time.Millisecond):
+				most = max(most, resident(t))
+			}
+		}
+	}()
+	return func() int64 { close(stop); return <-watched }
+}
+
 // Messages that never end take an allowance a connection and the pool's room together, and nothing when their
 // connections end. One that does end gets through meanwhile, as soon as those in its way are found to have stalled.
 func TestMessagesThatNeverEnd(t *testing.T) {
@@ -266,62 +359,20 @@ func TestMessagesThatNeverEnd(t *testing.T) {
 	)
 	o := Options{Credentials: cred()}
 	l := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"), o)
-	var conns []transport.Conn
-	var sockets []net.Conn
-	var receiving, sending sync.WaitGroup
-	errs := make(chan error, peers)
-	for range peers {
-		a, b := transporttest.Greeted(t, l, o)
-		conns = append(conns, a, b)
-		socket, _, err := a.(*Conn).Detach(0, nil)
-		statustest.OK(t, err)
-		sockets = append(sockets, socket)
-		receiving.Go(func() {
-			_, _, err := b.Recv()
-			errs <- err
-		})
-	}
+	e := newEndless(t, l, o, peers)
 	debug.FreeOSMemory()
 	before := resident(t)
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
 	heapBefore := heap.HeapInuse
 
-	for _, socket := range sockets {
-		statustest.OK(t, statustest.Of(socket.Write(append(binary.LittleEndian.AppendUint32(nil, size), 20))))
-	}
+	e.announce(size)
 	if grown := resident(t) - before; grown > slack {
 		t.Errorf("%d MiB are held for what was announced", grown>>20)
 	}
-	piece := make([]byte, 1<<20)
-	for _, socket := range sockets {
-		sending.Go(func() {
-			for sent := 0; sent+len(piece) < size; sent += len(piece) {
-				if _, err := socket.Write(piece); err != nil { // of one that was ended
-					return
-				}
-			}
-		})
-	}
-	stop := make(chan struct{})
-	watched := make(chan int64)
-	go func() {
-		var peak int64
-		for {
-			select {
-			case <-stop:
-				watched <- peak
-				return
-			case <-time.After(time.Millisecond):
-				peak = max(peak, resident(t)-before)
-			}
-		}
-	}()
-	for asking := 0; asking < peers-2; time.Sleep(time.Millisecond) { // all but those that have their turn
-		l.long.mu.Lock()
-		asking = len(l.long.pool.waiting) + len(errs)
-		l.long.mu.Unlock()
-	}
+	e.send(size)
+	peak := watchMemory(t)
+	e.waitsForRoom(peers - 2) // all but those that have their turn
 	// One that is all there gets through, before most of the others.
 	a, b := transporttest.Greeted(t, l, o)
 	payload := bytes.Repeat([]byte{7}, 4*allowance) // does not fit beside one of the others
@@ -329,30 +380,16 @@ func TestMessagesThatNeverEnd(t *testing.T) {
 	if _, got, err := b.Recv(); err != nil || !bytes.Equal(got, payload) {
 		t.Errorf("a message of %d bytes came as %d, %v", len(payload), len(got), err)
 	}
-	if ended := len(errs); ended == 0 || ended > peers/4 {
+	if ended := len(e.errs); ended == 0 || ended > peers/4 {
 		t.Errorf("%d connections of %d were ended before it came, expected those that were in its way", ended, peers)
 	}
 	a.Close()
 	b.Close()
-	close(stop)
-	if peak := <-watched; peak > most+slack {
-		t.Errorf("%d MiB are held, at most %d are allowed", peak>>20, (most+slack)>>20)
+	if held := peak() - before; held > most+slack {
+		t.Errorf("%d MiB are held, at most %d are allowed", held>>20, (most+slack)>>20)
 	}
 
-	for _, socket := range sockets {
-		socket.Close()
-	}
-	sending.Wait()
-	receiving.Wait()
-	close(errs)
-	for err := range errs {
-		if code := status.CodeOf(err); code != status.ResourceExhausted && code != status.Unavailable {
-			t.Errorf("a message that never ended: %v", err)
-		}
-	}
-	for _, c := range conns {
-		c.Close()
-	}
+	e.close()
 	if p := &l.long.pool; len(p.holding) != 0 || len(p.waiting) != 0 || len(l.long.of) != 0 || p.lent != 0 ||
 		p.first != nil {
 		t.Errorf("room is still lent: %+v", p)
@@ -396,11 +433,11 @@ func TestRoomOfMessagesInUse(t *testing.T) {
 	_, b4 := pair()
 	third, fourth := make(chan error, 1), make(chan error, 1)
 	go func() { third <- receive(b3) }()
-	for waiting := 0; waiting < 1; time.Sleep(time.Millisecond) {
+	statustest.Soon(t, func() int {
 		l.long.mu.Lock()
-		waiting = len(l.long.pool.waiting)
-		l.long.mu.Unlock()
-	}
+		defer l.long.mu.Unlock()
+		return len(l.long.pool.waiting)
+	}, 1, "connections that wait for room")
 	b3.Close()
 	if err := <-third; err == nil {
 		t.Error("a message came that had no room")
