@@ -284,44 +284,6 @@ func TestFailedNodeFailsWhatDependsOnIt(t *testing.T) {
 	}
 }
 
-// Plays of two clients, with collectives in opposite order, finish.
-func TestPlaysInOppositeOrderFinish(t *testing.T) {
-	l, drivers := open(t, 2, 2)
-	devices := clustertest.UpTo(4)
-	var clients sync.WaitGroup
-	for k := range 2 {
-		s := connect(t, l, fmt.Sprint("client ", k))
-		all, some := s.program(sumAll, devices...), s.program(sumAll, 1, 2)
-		d := draw(2)
-		y, z := uint64(1), uint64(2)
-		for i := range 40 {
-			if i%2 == k {
-				y = d.run(all, y)
-			} else {
-				z = d.run(some, z)
-			}
-		}
-		g := d.keeps(y, z)
-		id := s.define(g)
-		zero := func(int) []float32 { return make([]float32, 4) }
-		x, w := s.vector(devices, zero), s.vector([]int{1, 2}, zero)
-		clients.Go(func() {
-			var last *played
-			for range 10 {
-				if last != nil {
-					last.freeKept()
-				}
-				last = s.play(id, g, x, w)
-			}
-			last.good()
-			last.freeKept()
-			s.Free([]uint64{x, w})
-		})
-	}
-	clients.Wait()
-	clustertest.Free(t, drivers)
-}
-
 // held submits a put whose bytes are written when write is called.
 func (s *session) held(devices ...uint32) (object, token uint64, write func()) {
 	s.T.Helper()

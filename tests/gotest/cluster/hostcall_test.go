@@ -54,7 +54,7 @@ func TestHostCalls(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		r := open(t, workers, 4/workers)
 		s := r.connect(t, "client")
-		p, plain := s.compile(calling(4)), s.compile(programs(4)[1])
+		p, plain := s.compile(calling(4)), s.compile(summing(4))
 		x := s.Array(input, clustertest.UpTo(4), values)
 		var calls atomic.Int64
 		for range 10 {
@@ -98,7 +98,7 @@ func TestHostCalls(t *testing.T) {
 func TestRunEndsAfterItsCalls(t *testing.T) {
 	r := open(t, 2, 1)
 	s := r.connect(t, "client")
-	p, plain := s.compile(calling(2)), s.compile(programs(2)[1])
+	p, plain := s.compile(calling(2)), s.compile(summing(2))
 	x := s.Array(input, clustertest.UpTo(2), values)
 	held := make(chan *client.HostCall, 2)
 	token, _ := s.startCalling(p, func(h *client.HostCall) { held <- h }, x)
@@ -128,7 +128,7 @@ func TestCallsOfDepartedClientEnd(t *testing.T) {
 	for _, h := range calls {
 		negate(h)
 	}
-	q := other.compile(programs(4)[1])
+	q := other.compile(summing(4))
 	y := other.Array(input, clustertest.UpTo(4), values)
 	token, z := other.Start(q, y)
 	statustest.Check(t, other.Wait(token))

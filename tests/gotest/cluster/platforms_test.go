@@ -80,6 +80,19 @@ module @triple {
 	r.free()
 }
 
+// drawing is a graph of runs that is being made.
+type drawing struct {
+	graphs.Graph
+	last uint64
+}
+
+func (d *drawing) run(r *client.Remote, input uint64) uint64 {
+	d.Programs[r.ID] = r.Program()
+	d.Nodes = append(d.Nodes, graphs.Node{Run: &graphs.Run{Program: r.ID, Inputs: []uint64{input}, Only: -1}})
+	d.last += uint64(len(r.Info.Outputs))
+	return d.last
+}
+
 func packed(all ...float32) (b []byte) {
 	for _, x := range all {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
