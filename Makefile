@@ -105,7 +105,8 @@ newest_on_workers := $(if $(PATHWAYS_TEST_THOROUGH),,-m "(versions or newest and
 sizes := $(if $(PATHWAYS_TEST_THOROUGH),,-m "sizes and not again")
 
 # What these move or run at once is on several devices of one worker; so it is on each of two workers, too.
-of_several := tests/test_order.py tests/test_partition.py tests/test_program_random.py tests/test_reshard.py
+of_several := tests/test_order.py tests/test_partition.py tests/test_passage.py tests/test_program_random.py \
+	tests/test_reshard.py
 
 .PHONY: pytest-embedded pytest-cluster pytest-newest pytest-newest-default pytest-on-1 pytest-on-2 pytest-on-4 pytest-newest-on-2
 pytest-embedded:

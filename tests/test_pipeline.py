@@ -1,7 +1,4 @@
-"""pathways.pipeline: the order of its ops; its numbers equal those of the model without it."""
-
-import re
-import xml.etree.ElementTree
+"""pathways.pipeline: its numbers equal those of the model without it."""
 
 import jax
 import jax.numpy as jnp
@@ -10,149 +7,9 @@ import pathways
 import pytest
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from pathways._schedule import NAMES, Op, Schedule
 
-SIZES = [(stages, microbatches) for stages in range(1, 9) for microbatches in range(1, 13)]
 WIDTH, ROWS = 8, 16
-
-
-# --- schedules ---
-
-
-def places_of(name, width):
-    """The place of each stage, of so many places."""
-    return {"interleaved": [*range(width)] * 3, "zbv": [*range(width), *reversed(range(width))]}.get(name, range(width))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_small_schedule(name):
-    for width, microbatches in SIZES:
-        if name == "interleaved":
-            microbatches *= width  # noqa: PLW2901
-        check_schedule(name, width, microbatches)
-
-
-def check_schedule(name, width, microbatches):
-    places = places_of(name, width)
-    stages = len(places)
-    schedule = Schedule(name, stages, microbatches, places=places)
-    kinds = ("forward", "input", "weight") if name.startswith("zb") else ("forward", "backward")
-    slots = {(op.kind, op.stage, op.microbatch): op.slot for op in schedule}
-    assert len(slots) == len(schedule)
-    assert set(slots) == {(kind, s, m) for kind in kinds for s in range(stages) for m in range(microbatches)}
-    for (kind, stage, m), slot in slots.items():
-        if kind == "forward":
-            assert stage == 0 or slots["forward", stage - 1, m] < slot
-        elif kind == "weight":
-            assert slots["input", stage, m] < slot
-        else:
-            assert stage + 1 == stages or slots[kind, stage + 1, m] < slot
-            assert slots["forward", stage, m] < slot
-    for place in range(width):
-        ops = [op for op in schedule if places[op.stage] == place]
-        assert len({op.slot for op in ops}) == len(ops), "one op a slot"
-    for stage in range(stages):
-        for kind in kinds:
-            assert [op.microbatch for op in schedule.of(stage) if op.kind == kind] == list(range(microbatches))
-    check_idle(schedule, width, microbatches)
-    check_kept(schedule, width, microbatches)
-
-
-def check_idle(schedule, width, microbatches):
-    """Of the orders' papers, where there are enough microbatches."""
-    if schedule.name.startswith("zb") and microbatches < 2 * width:
-        return
-    work = microbatches * {"gpipe": 1, "1f1b": 1, "zbv": 6}.get(schedule.name, 3)
-    assert schedule.bubble == pytest.approx((width - 1) / (work + width - 1))
-    if schedule.name in ("zb-h2", "zbv"):
-        assert schedule.idle == 0
-
-
-def check_kept(schedule, width, microbatches):
-    kept = [schedule.in_flight(stage) for stage in range(schedule.stages)]
-    want = {
-        "gpipe": [microbatches] * width,
-        "1f1b": [min(width - stage, microbatches) for stage in range(width)],
-        "zb-h1": [min(width, microbatches)] * width,
-        "zb-h2": [min(2 * width - 1, microbatches)] * width,
-    }
-    if schedule.name in want:
-        assert kept == want[schedule.name]
-    stages = schedule.stages // width  # of a place: each keeps its part of a microbatch
-    limit = {"zbv": [width] * width, "interleaved": [(2 - 1 / stages) * width - place for place in range(width)]}
-    for place, most in enumerate(limit.get(schedule.name, ())):
-        now = 0
-        for op in schedule:
-            if schedule.places[op.stage] == place:
-                now += {"forward": 1, "input": 0}.get(op.kind, -1)
-                assert now / stages <= most
-
-
-def test_backward_that_cannot_be_split_is_one_op():
-    schedule = Schedule("zb-h1", 4, 6, whole={1})
-    assert {op.kind for op in schedule.of(1)} == {"forward", "backward"}
-    assert {op.kind for op in schedule.of(2)} == {"forward", "input", "weight"}
-    assert "not split: stage 1" in schedule.draw()
-    assert list(Schedule("zb-h1", 4, 6).with_whole({1})) == list(schedule)
-
-
-def test_schedule_in_full():
-    schedule = Schedule("1f1b", 2, 3)
-    rows = ["." * schedule.slots] * 2
-    for slot, stage, m, kind in schedule:
-        mark = str(m) if kind == "forward" else "abc"[m]
-        rows[stage] = rows[stage][:slot] + mark + rows[stage][slot + 1 :]
-    assert rows == ["01.a2b.c", ".0a1b2c."]
-    assert schedule[0] == Op(0, 0, 0, "forward") == schedule[:1][0]
-
-
-@pytest.mark.parametrize(("name", "stages", "microbatches"), [("zigzag", 2, 2), ("gpipe", 0, 2), ("1f1b", 2, 0)])
-def test_schedule_refusals(name, stages, microbatches):
-    with pytest.raises(pathways.PathwaysError, match="expected") as error:
-        Schedule(name, stages, microbatches)
-    assert error.value.code == "INVALID_ARGUMENT"
-
-
-@pytest.mark.parametrize(
-    ("name", "places", "microbatches", "said"),
-    [
-        ("zbv", (0, 1, 0, 1), 4, "there and back, such as a, b, b, a; the stages are on place 0, place 1, place 0"),
-        ("zbv", (0, 1), 4, "there and back"),
-        ("interleaved", (0, 1, 1, 0), 4, "the same order again, such as a, b, a, b"),
-        ("interleaved", (0, 1, 0, 1), 3, "a multiple of 2 microbatches"),
-    ],
-)
-def test_schedule_of_several_stages_on_a_place_refuses_other_places(name, places, microbatches, said):
-    with pytest.raises(pathways.PathwaysError, match=said) as error:
-        Schedule(name, len(places), microbatches, places=places)
-    assert error.value.code == "INVALID_ARGUMENT"
-
-
-def test_picture(tmp_path):
-    schedule = Schedule("1f1b", 4, 6, ["<&>", "b", "c", "d"])
-    text = schedule.draw(tmp_path / "schedule.svg")
-    assert (tmp_path / "schedule.svg").read_text(encoding="utf-8") == text == schedule._repr_svg_()
-    svg = "{http://www.w3.org/2000/svg}"
-    root = xml.etree.ElementTree.fromstring(text)
-    ops = [group for group in root.iter(f"{svg}g") if group.get("class") in ("forward", "backward")]
-    drawn = {}
-    for group in ops:
-        stage, kind, m, slot = re.fullmatch(
-            r"stage (\d+), (\w+) of microbatch (\d+), slot (\d+)", group.find(f"{svg}title").text
-        ).groups()
-        assert kind == group.get("class") and m == group.find(f"{svg}text").text
-        box = group.find(f"{svg}rect")
-        drawn[Op(int(slot), int(stage), int(m), kind)] = float(box.get("x")), float(box.get("y"))
-    assert set(drawn) == set(schedule)
-    corner = drawn[Op(0, 0, 0, "forward")]
-    step = drawn[Op(1, 0, 1, "forward")][0] - corner[0], drawn[Op(1, 1, 0, "forward")][1] - corner[1]
-    for op, (x, y) in drawn.items():
-        assert (x, y) == (corner[0] + step[0] * op.slot, corner[1] + step[1] * op.stage)
-    assert x + step[0] <= float(root.get("width")) and y + step[1] <= float(root.get("height"))
-    assert "<&>" in "".join(root.itertext())
-
-
-# --- pipelines ---
+SEVERAL = {"interleaved": (0, 1, 0, 1), "zbv": (0, 1, 1, 0)}  # the places of four stages on two
 
 
 def layer(params, x):
@@ -217,7 +74,7 @@ def one_after_the_other(stages, microbatches, batch, targets):
 
 # One stage that is first and last, two without a middle, and all devices.
 @pytest.mark.parametrize(("stages", "width"), [(1, 2), (2, 1), (4, 2)])
-def test_numbers_of_the_model(devices, stages, width):
+def test_a_pipelines_numbers_are_the_models(devices, stages, width):
     params, batch, targets = model(stages)
     # Every second device, so that stages are on several workers and their pairs are too.
     order = devices[::2] + devices[1::2]
@@ -282,20 +139,20 @@ def test_a_tied_weight_has_one_owner_where_gradients_add_up_in_stage_order(devic
     near(got, jax.value_and_grad(plain)(own))
 
 
-@pytest.mark.parametrize("name", ["interleaved", "zbv"])
+@pytest.mark.parametrize("name", SEVERAL)
 def test_numbers_of_a_model_with_several_stages_on_a_place(devices, name):
     params, batch, targets = model(4)
-    places = [devices[5 * place] for place in places_of(name, 2)[:4]]
+    places = [devices[5 * place] for place in SEVERAL[name]]
     pipe = pathways.pipeline(list(zip([layer] * 4, params, places, strict=True)), 4, name, loss=loss)
     near(pipe.value_and_grad(batch, targets), jax.value_and_grad(whole)(params, batch, targets))
     assert pipe.schedule.rows[1] == f"stages {'1, 3' if name == 'interleaved' else '1, 2'} on device 5"
 
 
-@pytest.mark.parametrize("name", ["interleaved", "zbv"])
+@pytest.mark.parametrize("name", SEVERAL)
 def test_gradients_of_a_tied_weight_add_up_in_stage_order_with_several_stages_on_a_place(devices, name):
     params, batch, targets = model(4)
     alike = [p | {"w": params[0]["w"]} for p in params]
-    places = [devices[5 * place] for place in places_of(name, 2)[:4]]
+    places = [devices[5 * place] for place in SEVERAL[name]]
     untied = pathways.pipeline(list(zip([layer] * 4, alike, places, strict=True)), 4, name, loss=loss)
     value, gradients = untied.value_and_grad(batch, targets)
 
@@ -406,7 +263,7 @@ def test_stage_whose_backward_is_one_loop_is_not_split(devices):
         assert pipe.schedule.whole == {1}
 
 
-def test_batches_from_anywhere(devices):
+def test_batches_may_come_from_anywhere(devices):
     params, batch, targets = model(2)
     pipe = pathways.pipeline([(layer, params[0], devices[:2]), (layer, params[1], devices[5])], 4, loss=loss)
     y, results = bits(pipe.forward(batch)), bits(pipe.value_and_grad(batch, targets))
@@ -418,7 +275,7 @@ def test_batches_from_anywhere(devices):
 
 @pytest.mark.sizes
 @pytest.mark.versions
-def test_training_is_the_models(devices):
+def test_training_by_a_pipeline_is_the_models(devices):
     params, batch, targets = model(3, seed=1)
     pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices, strict=False)], 2, loss=loss)
 
@@ -440,7 +297,7 @@ def test_training_is_the_models(devices):
 
 
 @pytest.mark.sizes
-def test_a_step_as_a_program(devices):
+def test_a_captured_step_takes_the_parameters_it_is_given(devices):
     """Captured, a step takes the parameters it is given, and one call submits it."""
     params, batch, targets = model(2, seed=3)
     pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices[3:], strict=False)], 2, loss=loss)
@@ -508,7 +365,7 @@ def late(x, work, rounds):
 ROUNDS = [100 * 4**i for i in range(6)]
 
 
-def test_a_step_does_not_wait(devices):
+def test_a_step_returns_before_its_computations_end(devices):
     """A step returns while the first of its computations cannot begin yet."""
     params, batch, targets = model(2)
     pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices[2:], strict=False)], 4, loss=loss)
@@ -532,7 +389,7 @@ def test_no_residual_copies_an_argument(devices):
     assert (WIDTH, WIDTH) not in [leaf.shape for leaf in jax.tree.leaves(residuals)]
 
 
-def test_an_error_goes_on(devices):
+def test_an_error_reaches_what_comes_after_it(devices):
     params, batch, targets = model(2)
     pipe = pathways.pipeline([(layer, p, d) for p, d in zip(params, devices, strict=False)], 2, loss=loss)
     expected = pipe.value_and_grad(batch, targets)
@@ -553,7 +410,7 @@ def test_an_error_goes_on(devices):
     pytest.fail("each time the run failed before it was submitted")
 
 
-def test_refusals(devices):
+def test_pipelines_that_cannot_be_are_refused(devices):
     params, batch, targets = model(1)
     pipe = pathways.pipeline([(layer, params[0], devices[0])], 3, loss=loss)
 
@@ -592,7 +449,7 @@ def test_refusals(devices):
     assert "in stage0 of the pipeline, layer" in error.value.__notes__
 
 
-def test_places(devices):
+def test_a_stage_may_be_on_a_slice_or_a_sharding(devices):
     params, batch, _ = model(1)
     with pathways.make_virtual_device_set().add_slice(devices=2) as granted:
         y = pathways.pipeline([(layer, params[0], granted)], 4).forward(batch)

@@ -1,6 +1,5 @@
 """pathways.reshard, and jax.device_put, which uses it: any sharding on any devices to any other."""
 
-import ctypes
 import itertools
 import os
 import random
@@ -92,7 +91,7 @@ def test_arrays_keep_their_values_between_random_shardings(devices, seed):
     "dtype",
     ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64"],
 )
-def test_types(devices, dtype):
+def test_arrays_of_every_type_move(devices, dtype):
     x = put((8, 6), NamedSharding(mesh(devices, 4, 2), P("a", "b")), dtype)
     moved(x, NamedSharding(mesh(devices[5:], 3), P(None, "a")))
 
@@ -123,7 +122,7 @@ def test_result_of_a_program_on_other_devices_than_the_mesh_that_is_set(devices)
         assert pathways.program(lambda x: pathways.reshard(x, target))(x).sharding == target
 
 
-def test_arrays_without_elements(devices):
+def test_arrays_without_elements_move(devices):
     x = put((0, 8), NamedSharding(mesh(devices, 2), P("a")))
     target = NamedSharding(mesh(devices[4:], 4), P(None, "a"))
     for y in (pathways.reshard(x, target), jax.device_put(x, target)):
@@ -193,20 +192,7 @@ def test_scalars_empty_arrays_and_copies(devices, shape):
 
 
 @pytest.mark.sizes
-def test_eight_to_three_and_back(devices):
-    eight, three = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[5:], 3), P(None, "a"))
-    x = put((16, 9), eight)
-    assert bits(moved(moved(x, three), eight)) == bits(x)
-
-
-@pytest.mark.sizes
-def test_other_order_of_the_same_devices(devices):
-    x = put((8, 8), NamedSharding(mesh(devices, 4, 2), P("a", "b")))
-    moved(x, NamedSharding(mesh(devices[::-1], 2, 4), P("b", "a")))
-
-
-@pytest.mark.sizes
-def test_same_devices_by_a_computation(devices, monkeypatch):
+def test_arrays_change_their_cut_on_the_same_devices_by_a_computation(devices, monkeypatch):
     # As on devices that have an interconnect.
     from pathways import _reshard
 
@@ -219,7 +205,7 @@ def test_same_devices_by_a_computation(devices, monkeypatch):
 
 
 @pytest.mark.sizes
-def test_one_device_to_another(devices):
+def test_arrays_move_from_one_device_to_another(devices):
     moved(put((4,), SingleDeviceSharding(devices[0])), SingleDeviceSharding(devices[7]))
     x = pathways.reshard(put((4,), SingleDeviceSharding(devices[0])), devices[1])
     assert x.devices() == {devices[1]}
@@ -231,7 +217,7 @@ def test_equivalent_sharding_gives_the_array_itself(devices):
 
 
 @pytest.mark.sizes
-def test_large_arrays_by_threads(devices):
+def test_large_arrays_move_by_threads(devices):
     # More than is copied at once by the calling thread, and pieces for several.
     x = put((1 << 10, 1 << 11), NamedSharding(mesh(devices, 8), P("a")))
     moved(moved(x, NamedSharding(mesh(devices[2:], 4), P(None, "a"))), NamedSharding(mesh(devices[:3], 1), P()))
@@ -247,7 +233,7 @@ def test_weak_types_and_uncommitted_arrays(devices):
     moved(uncommitted, NamedSharding(mesh(devices, 4), P("a")))
 
 
-def test_pytrees_and_prefixes(devices):
+def test_trees_move_by_a_prefix_of_shardings(devices):
     rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
     tree = {"w": put((8, 4), rows), "layers": [put((16, 8), rows), put((8, 8), rows, "int8")]}
     for shardings in (columns, {"w": devices[1], "layers": columns}, {"w": rows, "layers": [columns, devices[0]]}):
@@ -257,13 +243,13 @@ def test_pytrees_and_prefixes(devices):
     assert pathways.reshard([], columns) == []
 
 
-def test_random_keys(devices):
+def test_random_keys_move(devices):
     keys = jax.device_put(jax.random.split(jax.random.key(1), 8), NamedSharding(mesh(devices, 8), P("a")))
     out = pathways.reshard(keys, NamedSharding(mesh(devices[3:], 2), P("a")))
     assert out.dtype == keys.dtype and bits(jax.random.key_data(out)) == bits(jax.random.key_data(keys))
 
 
-def test_inside_a_jitted_function(devices):
+def test_a_jitted_function_may_reshard(devices):
     rows, columns = (NamedSharding(mesh(devices, 8), spec) for spec in (P("a"), P(None, "a")))
     x = put((8, 8), rows)
     y = jax.jit(lambda v: pathways.reshard(v + 1, columns))(x)
@@ -370,7 +356,7 @@ def test_the_host_is_counted_when_it_reads(devices):
 
 
 @pytest.mark.sizes
-def test_source_that_is_not_ready(devices):
+def test_a_source_may_be_unready(devices):
     rows = NamedSharding(mesh(devices, 8), P("a"))
     slow = jax.jit(lambda v: jax.lax.fori_loop(0, 40, lambda _, a: jnp.sin(a) + a, v))
     x = put((512, 512), rows)
@@ -445,7 +431,7 @@ def test_error_of_the_source_reaches_what_reads_it(devices):
             failed.block_until_ready()
 
 
-def test_refusals(devices):
+def test_what_cannot_be_moved_is_refused(devices):
     rows = NamedSharding(mesh(devices, 8), P("a"))
     x = put((8, 8), rows)
     gone = put((8, 8), rows)
@@ -517,61 +503,6 @@ def test_a_tree_moves_by_one_entry_into_go(devices, spec, move):
     assert count("go_entries") - before <= 4
 
 
-# --- the C API ---
-
-
-@pytest.mark.sizes
-def test_what_does_not_fit_is_refused(devices):
-    from pathways import _passage, _reshard
-
-    refused = (RuntimeError, ValueError)  # JAX makes of it now one, now the other
-    library = _reshard._library()
-    number = (ctypes.c_uint64 * 1)()
-    rows, columns = NamedSharding(mesh(devices, 8), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
-    give = _passage.importing((_passage.Array((8, 8), np.dtype("float32"), False, columns),))
-    x = put((8, 8), rows)
-    take = _passage.exporting((_passage.array_of(x),))
-    plan = _reshard._Plan(x.shape, rows, columns)
-
-    with pytest.raises(refused, match="FAILED_PRECONDITION: .*must name 1 arrays"):
-        give()
-    take(x)
-    assert library.pathways_exported(number, 0) == 1  # there was no room for it
-    assert library.pathways_exported(number, 1) == 0
-    take(x)
-    assert library.pathways_exported(number, 1) == 1
-    exported = number[0]
-    library.pathways_import(number, 1)
-    with pytest.raises(refused, match="INVALID_ARGUMENT: .*4 shards of this client that is not imported yet"):
-        give()  # the client has it
-    with pytest.raises(pathways.PathwaysError, match="NOT_FOUND: .*was released or imported"):
-        _reshard._native.check(library.pathways_reshard(exported, plan.number, number))
-
-    def resharded(y, plan):
-        _passage.exporting((_passage.array_of(y),))(y)
-        assert library.pathways_exported(number, 1) == 1
-        held = number[0]
-        try:
-            _reshard._native.check(library.pathways_reshard(held, plan.number, number))
-        finally:
-            library.pathways_release((ctypes.c_uint64 * 1)(held), 1)
-        return number[0]
-
-    wide = put((8, 16), rows)
-    with pytest.raises(pathways.PathwaysError, match="INVALID_ARGUMENT: .*the plan is for"):
-        resharded(wide, plan)
-    resharded(wide, _reshard._Plan(wide.shape, rows, columns))
-    library.pathways_import(number, 1)
-    with pytest.raises(refused, match=r"is f32\[8,2\] on device .* has f32\[8,4\]"):
-        give()
-    resharded(x, plan)
-    library.pathways_import(number, 1)
-    assert bits(give()[0]) == bits(x)
-    resharded(x, plan)
-    library.pathways_release(number, 1)
-    library.pathways_release(number, 1)  # of nothing
-
-
 SCRIPT = """
     import jax, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -584,7 +515,7 @@ SCRIPT = """
 
 
 @pytest.mark.sizes
-def test_shutdown_in_between():
+def test_shutdown_may_come_while_arrays_move():
     run(
         SCRIPT
         + """
@@ -600,7 +531,7 @@ def test_shutdown_in_between():
 
 
 @pytest.mark.embedded("a cluster's devices have no limit of ours")
-def test_memory_limit():
+def test_moves_beyond_a_memory_limit_are_refused():
     run(
         SCRIPT
         + """
