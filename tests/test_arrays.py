@@ -202,7 +202,7 @@ def test_delete_while_work_still_reads():
 
 
 @pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
-def test_memories(kind):
+def test_arrays_go_to_each_memory_of_a_device_and_back(kind):
     d = jax.devices()[2]
     assert kind in {m.kind for m in d.addressable_memories()}
     there = SingleDeviceSharding(d, memory_kind=kind)
@@ -280,7 +280,7 @@ def test_copy_to_host_async_and_many_readers():
     assert [float(np.asarray(x)[0]) for x in xs] == list(range(8))
 
 
-def test_pickle_and_copy():
+def test_pickled_and_copied_arrays_outlive_the_first():
     import copy
 
     x = jnp.asarray([1, 2, 3], dtype=jnp.bfloat16)

@@ -55,7 +55,7 @@ DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "flo
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (5, 3), (2, 0, 3), (0, 4), (2, 3, 4, 5)])
 @pytest.mark.newest
-def test_what_goes_out_comes_in(dtype, shape):
+def test_arrays_keep_their_values_through_arrow(dtype, shape):
     x = jax.device_put(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
     back = pathways.from_arrow(pathways.to_arrow(x))
     assert back.dtype == dtype and back.shape == shape
@@ -88,7 +88,7 @@ def test_pyarrow_sees_the_same(pa, dtype):
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 8, 9, 63])
-def test_slices_and_odd_bits(pa, start):
+def test_slices_that_begin_inside_a_byte_keep_their_bits(pa, start):
     bits = np.random.default_rng(0).integers(0, 2, 100).astype(bool)
     np.testing.assert_array_equal(pathways.from_arrow(pa.array(bits)[start:]), bits[start:])
     np.testing.assert_array_equal(pathways.from_arrow(pa.array(bits)[start : start + 5]), bits[start : start + 5])
@@ -100,7 +100,7 @@ def test_slices_and_odd_bits(pa, start):
     np.testing.assert_array_equal(pathways.from_arrow(flags[start:]), np.tile(bits, 3).reshape(100, 3)[start:])
 
 
-def test_bytes_at_odd_addresses(pa):
+def test_bytes_at_odd_addresses_are_copied(pa):
     raw = pa.py_buffer(b"\0" + np.arange(9, dtype=np.float32).tobytes())
     x = pa.Array.from_buffers(pa.float32(), 9, [None, raw.slice(1)])
     np.testing.assert_array_equal(pathways.from_arrow(x), np.arange(9))
@@ -171,7 +171,7 @@ def test_arrays_are_those_of_device_put(devices, dtype):
 
 @on_host
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bool"])
-def test_no_copy_either_way(pa, dtype):
+def test_nothing_is_copied_either_way(pa, dtype):
     host, arrow = aligned(pa, dtype, 64)
     x = pathways.from_arrow(arrow, zero_copy=True)
     assert address(x) == host.ctypes.data
@@ -182,7 +182,7 @@ def test_no_copy_either_way(pa, dtype):
 
 
 @on_host
-def test_no_copy_of_shards(pa, devices):
+def test_shards_that_are_one_block_are_not_copied(pa, devices):
     host, arrow = aligned(pa, "float32", 64)
     mesh = jax.make_mesh((4,), ("d",), devices=devices[:4], axis_types=(jax.sharding.AxisType.Auto,))
     x = pathways.from_arrow(arrow, NamedSharding(mesh, PartitionSpec("d")), zero_copy=True)

@@ -298,7 +298,7 @@ def test_an_array_too_large_to_bring_in():
 
 
 @pytest.mark.versions
-def test_nan_checks():
+def test_nan_checks_raise_where_they_are_on():
     with jax.debug_nans(True):
         with pytest.raises(FloatingPointError, match="invalid value \\(nan\\)"):
             jax.jit(lambda x: jnp.log(x))(jnp.float32(-1))
@@ -309,7 +309,7 @@ def test_nan_checks():
 
 
 @pytest.mark.versions
-def test_checkify():
+def test_checks_of_checkify_tell_what_failed():
     from jax.experimental import checkify
 
     def f(x, i):

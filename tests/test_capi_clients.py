@@ -105,7 +105,7 @@ def test_a_pjrt_client_that_is_older_than_the_library(build, environment, addres
 
 
 @where
-def test_slices_and_programs(build, environment, address):
+def test_slices_and_programs_work_from_c(build, environment, address):
     assert run(build("programs"), address, env=environment) == "ok\n"
 
 
@@ -115,7 +115,7 @@ def test_tensors_of_dlpack_and_arrow_data(build, environment, address):
 
 
 @where
-def test_client_in_rust(environment, address, tmp_path):
+def test_a_client_in_rust_links_and_runs(environment, address, tmp_path):
     if shutil.which("rustc") is None:
         pytest.skip("no rustc on this machine")
     link = ("-L", LIBRARY.parent, "-l", "dylib=pathways", "-C", f"link-arg=-Wl,-rpath,{LIBRARY.parent}")
@@ -156,7 +156,7 @@ def test_pytorch_trains_with_pytorch_xla(environment, address):
 
 
 @pytest.mark.embedded("starts a cluster of its own")
-def test_on_worker_processes(build, environment, tmp_path):
+def test_a_c_client_runs_on_worker_processes(build, environment, tmp_path):
     up = (sys.executable, "-m", "pathways_command", "up", "--dir", tempfile.mkdtemp(prefix="pw", dir="/tmp"))
     program = ("sh", "-c", f'exec {build("run")} "$PATHWAYS_ADDRESS"')
     env = {**environment, "PATHWAYS_DEVICES": ""}

@@ -45,20 +45,20 @@ def split(devices):
     return NamedSharding(jax.make_mesh((len(devices),), ("x",), devices=devices), PartitionSpec("x"))
 
 
-def test_on_one_device(devices, numbers, stock):
+def test_host_parts_run_on_one_device(devices, numbers, stock):
     result = jax.jit(mixed)(jax.device_put(numbers, devices[-1]))
     assert result.devices() == {devices[-1]}
     np.testing.assert_array_equal(np.asarray(result), np.asarray(jax.jit(mixed)(stock)))
 
 
-def test_on_every_device_of_a_mesh(split, numbers, stock):
+def test_host_parts_run_on_every_device_of_a_mesh(split, numbers, stock):
     result = jax.jit(mixed)(jax.device_put(numbers, split))
     assert result.sharding.device_set == split.device_set
     np.testing.assert_allclose(np.asarray(result), np.asarray(jax.jit(mixed)(stock)), rtol=1e-6)
 
 
 @pytest.mark.skipif(context is None, reason="this JAX has it as a decorator alone")
-def test_as_a_context(split, numbers):
+def test_compute_on_may_be_a_context(split, numbers):
     def f(x):
         with context("device_host"):
             y = x * 2
@@ -69,7 +69,7 @@ def test_as_a_context(split, numbers):
     np.testing.assert_array_equal(np.asarray(result), numbers * 2 + 1)
 
 
-def test_its_gradient(split, numbers, stock):
+def test_the_gradient_of_host_parts_is_stock_jaxs(split, numbers, stock):
     gradient = jax.jit(jax.grad(lambda x: mixed(x).sum()))
     result, expected = gradient(jax.device_put(numbers, split)), gradient(stock)
     np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-5)

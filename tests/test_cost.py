@@ -95,7 +95,7 @@ def test_cost_is_jaxlibs(name):
     assert same(jax.jit(f).lower(*args).compile())
 
 
-def test_cost_of_a_matmul():
+def test_the_cost_of_a_matmul_is_its_operations_and_bytes():
     cost = jax.jit(lambda x, y: x @ y).lower(array(64, 32), array(32, 16)).compile().cost_analysis()
     assert cost["flops"] == 2 * 64 * 32 * 16
     assert cost["bytes accessed"] == 4 * (64 * 32 + 32 * 16 + 64 * 16)

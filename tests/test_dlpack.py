@@ -108,7 +108,7 @@ def shown_by(x, versioned):
 @pytest.mark.parametrize("versioned", [0, 1])
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)])
 @pytest.mark.parametrize("dtype", NUMPYS)
-def test_numpy_to_c_and_back(session, dtype, shape, versioned):
+def test_numpys_arrays_keep_their_values_through_c(session, dtype, shape, versioned):
     x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     array = session.take(shown_by(x, versioned), versioned)
     back = np.from_dlpack(session.show(array, versioned))
@@ -118,7 +118,7 @@ def test_numpy_to_c_and_back(session, dtype, shape, versioned):
 
 
 @pytest.mark.parametrize("step", [(1, 2), (-1, 1), (2, -3)])
-def test_strides_of_numpy(session, step):
+def test_arrays_with_strides_keep_their_values(session, step):
     x = np.arange(48, dtype=np.int16).reshape(6, 8)[:: step[0], :: step[1]]
     for y in (x, x.T, np.broadcast_to(x[0], (3, *x[0].shape))):
         array = session.take(shown_by(y, 0) if y.flags.writeable else shown_by(y, 1), int(not y.flags.writeable))
@@ -200,7 +200,7 @@ def test_tensors_that_lie_are_refused(session, said, mode):
     session.drop(array)
 
 
-def test_pytorch_to_c_and_back(session):
+def test_pytorchs_tensors_keep_their_values_through_c(session):
     torch = pytest.importorskip("torch")
     for name in (
         "bool",

@@ -21,7 +21,7 @@ def sharded(*shape):
     return jax.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P("x")))
 
 
-def test_ahead_of_time():
+def test_functions_compile_ahead_of_time():
     lowered = jax.jit(lambda a, b: jnp.tanh(a @ b)).lower(
         jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.ShapeDtypeStruct((8, 2), jnp.float32)
     )
@@ -77,7 +77,7 @@ def test_compiler_options_are_passed_on(precision):
 
 
 @pytest.mark.parametrize("shape", [(3,), (8, 2)], ids=["one device", "eight devices"])
-def test_serialize_executable(shape):
+def test_serialized_executables_load_and_run(shape):
     x = jnp.ones(shape) if shape[0] == 3 else sharded(*shape)
     compiled = jax.jit(lambda v: {"y": v * 4 + v.sum()}).lower(x).compile()
     payload, in_tree, out_tree = serialize_executable.serialize(compiled)
@@ -107,7 +107,7 @@ def test_export_serialize_and_call_again():
     np.testing.assert_array_equal(np.asarray(again.call(x, y)), np.asarray(f(x, y)))
 
 
-def test_export_for_any_size():
+def test_functions_exported_for_any_size_run():
     from jax import export
 
     (n,) = export.symbolic_shape("n")

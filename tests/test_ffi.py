@@ -133,7 +133,7 @@ def test_error_of_a_handler_keeps_its_code_and_text(handlers):
 
 
 @ours
-def test_handler_with_state(handlers):
+def test_a_handlers_state_reaches_its_calls(handlers):
     name = next(_names)
     for function in (handlers.stateful_type_id, handlers.stateful_type_info):
         function.restype = ctypes.c_void_p
@@ -184,7 +184,7 @@ def test_refusal_names_target_versions_and_what_to_do(handlers):
 
 
 @ours
-def test_registering_again(handlers):
+def test_a_name_is_registered_once(handlers):
     name = next(_names)
     assert _raw(name, None, None, None, handlers.add_one) is None
     assert _raw(name, None, None, None, handlers.add_one) is None
@@ -264,7 +264,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(axpy, Axpy, ffi::Ffi::Bind().Attr<float>("a").Arg<
 
 
 @ours
-def test_typed_cpp_handler(tmp_path):
+def test_a_typed_cpp_handler_gets_its_attributes(tmp_path):
     source = tmp_path / "axpy.cc"
     source.write_text(CPP)
     library = _compile(source, tmp_path, os.environ.get("CXX", "g++"), "-std=c++17", "-O0")

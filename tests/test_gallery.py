@@ -45,7 +45,7 @@ def run_script(name, out, **said):
 
 @pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script(name, tmp_path):
+def test_a_script_of_the_gallery_runs(name, tmp_path):
     run_script(name, tmp_path / "out")
 
 
@@ -84,7 +84,7 @@ def run_demo(out, **said):
 
 
 @pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
-def test_demo(tmp_path):
+def test_the_demo_ends_well(tmp_path):
     run_demo(tmp_path)
 
 
@@ -94,5 +94,5 @@ def run_quickstart(**said):
 
 
 @pytest.mark.embedded("tests/cluster/test_scripts.py runs the scripts on a cluster")
-def test_quickstart():
+def test_the_quickstart_prints_its_sum():
     run_quickstart()

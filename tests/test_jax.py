@@ -68,7 +68,7 @@ def test_many_arguments_and_results():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "complex64"])
-def test_dot(dtype):
+def test_dot_products_are_exact_for_small_numbers(dtype):
     small = rng().integers(-3, 4, (3, 16, 24)), rng(1).integers(-3, 4, (3, 24, 8))
     a, b = (np.asarray(v, dtype=jnp.dtype(dtype)) for v in small)
     got = jnp.einsum("bij,bjk->bik", a, b)
@@ -77,7 +77,7 @@ def test_dot(dtype):
     np.testing.assert_array_equal(np.asarray(got).astype(np.complex64), small[0] @ small[1])
 
 
-def test_convolution():
+def test_convolution_is_numpys():
     x = rng().normal(size=(2, 3, 9, 9)).astype(np.float32)
     w = rng(1).normal(size=(5, 3, 3, 3)).astype(np.float32)
     got = np.asarray(lax.conv_general_dilated(x, w, (2, 2), "VALID"))
@@ -85,7 +85,7 @@ def test_convolution():
     np.testing.assert_allclose(got, np.einsum("nchwij,ocij->nohw", windows, w), rtol=1e-4, atol=1e-5)
 
 
-def test_sort_top_k_and_argsort():
+def test_sort_top_k_and_argsort_are_numpys():
     x = rng().normal(size=(7, 33)).astype(np.float32)
     np.testing.assert_array_equal(np.asarray(jnp.sort(x, axis=1)), np.sort(x, axis=1))
     np.testing.assert_array_equal(np.asarray(jnp.argsort(x, axis=0)), np.argsort(x, axis=0, kind="stable"))
@@ -94,7 +94,7 @@ def test_sort_top_k_and_argsort():
     np.testing.assert_array_equal(np.take_along_axis(x, np.asarray(indices), 1), np.asarray(values))
 
 
-def test_control_flow():
+def test_loops_scans_and_branches_run():
     @jax.jit
     def collatz(n):
         def step(carry):
@@ -112,7 +112,7 @@ def test_control_flow():
     assert [int(branch(i)) for i in range(3)] == [10, 20, 30]
 
 
-def test_fft():
+def test_fft_is_numpys():
     x = (rng().normal(size=(4, 60)) + 1j * rng(1).normal(size=(4, 60))).astype(np.complex64)
     np.testing.assert_allclose(np.asarray(jnp.fft.fft(x)), np.fft.fft(x), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(np.asarray(jnp.fft.irfft(jnp.fft.rfft(x.real))), x.real, atol=1e-5)
@@ -128,7 +128,7 @@ def test_threefry_is_the_published_generator():
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
-def test_random(impl):
+def test_random_numbers_repeat_and_have_their_moments(impl):
     key = jax.random.key(7, impl=impl)
     draw = jax.jit(lambda k: jax.random.normal(k, (20_000,)))
     x = np.asarray(draw(key))
@@ -171,7 +171,7 @@ def test_every_dtype_comes_in_and_out_and_computes(dtype):
     np.testing.assert_array_equal(np.asarray(wide), host.astype(np.complex64) + 1)
 
 
-def test_64_bit_types():
+def test_types_of_64_bits_keep_their_bits():
     with jax.enable_x64(True):
         x = jnp.asarray([2**53 + 1, -1], dtype="int64")
         assert np.asarray(x * 1).tolist() == [2**53 + 1, -1]

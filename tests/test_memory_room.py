@@ -85,7 +85,7 @@ def test_what_reads_a_failed_array_does_not_wait():
     )
 
 
-def test_another_thread_frees():
+def test_a_call_waits_until_another_thread_frees():
     run("""
         held, go = [f(x)], threading.Event()
         def other():
@@ -105,7 +105,7 @@ def test_another_thread_frees():
     """)
 
 
-def test_the_wait_ends():
+def test_the_wait_for_room_ends_by_itself():
     run(
         """
         y, stop = f(x), threading.Event()

@@ -41,7 +41,7 @@ def device(devices):
     return devices[-1]
 
 
-def test_every_number_is_known(devices):
+def test_devices_tell_every_number_that_jax_knows(devices):
     for device in devices:
         stats = device.memory_stats()
         assert set(stats) == NUMBERS

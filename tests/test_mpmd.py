@@ -119,7 +119,7 @@ ROWS_OF = {  # with three microbatches
 
 @pytest.mark.newest
 @pytest.mark.parametrize("name", [n if n in ON_CLUSTERS else pytest.param(n, marks=EMBEDDED) for n in mpmd.SCHEDULES])
-def test_every_schedule(devices, name):
+def test_every_schedule_has_the_bits_of_one_after_the_other(devices, name):
     function = infer if name == "ParallelPipelinesWithWrapAround" else train
     stages = 4 if name == "Circular" else 2
     args = numbers(stages, 3)
@@ -149,7 +149,7 @@ def expected(function, stages, microbatches):
 
 @EMBEDDED
 @pytest.mark.parametrize(("name", "stages", "microbatches"), sizes())
-def test_schedules_of_any_size(devices, name, stages, microbatches):
+def test_schedules_of_any_size_have_the_bits_of_one_after_the_other(devices, name, stages, microbatches):
     """PATHWAYS_SEED repeats a choice."""
     function = infer if name == "ParallelPipelinesWithWrapAround" else train
     on = meshes(devices, max(2, stages // 2) if name.startswith("Circular") else stages)
@@ -171,7 +171,7 @@ def test_schedule_without_stages_is_by_mesh(devices):
 
 
 @EMBEDDED
-def test_four_stages(devices):
+def test_four_stages_run_in_the_slots_of_zero_bubble(devices):
     args = numbers(4, 4)
     compiled = mpmd.jit(train, config(devices, 4, "zero_bubble_h1")).lower(*args).compile()
     near(compiled(*placed(compiled, args)), jax.jit(train)(*args))
@@ -299,7 +299,7 @@ def test_steps_with_donation_on_meshes_of_two_axes(devices, schedule):
 
 
 @EMBEDDED
-def test_shardings_of_ifrt(devices):
+def test_shardings_of_ifrt_are_cut_as_their_definition_says(devices):
     """By the definition: axes in their order, and then cut into the shards of each dimension, the first one major."""
     r = random.Random(0)
     axes = ("a", "b", "c")
@@ -368,7 +368,7 @@ def test_elements_narrower_than_a_byte(devices):
 @EMBEDDED
 @pytest.mark.skipif(not os.environ.get("SHARDY_PYTHON"), reason="SHARDY_PYTHON names no checkout of openxla/shardy")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
-def test_openxlas_own_front_end(devices):
+def test_openxlas_own_front_end_gets_the_same_gradients(devices):
     shardy = mpmd.shardy()
     args = numbers(2, 2)
 
@@ -541,7 +541,7 @@ def test_calls_that_are_refused(devices):
 
 
 @EMBEDDED
-def test_the_pictures(devices, tmp_path):
+def test_pictures_show_the_step_and_its_plan(devices, tmp_path):
     args = numbers(2, 2)
     compiled = mpmd.jit(train, config(devices, 2, "1F1B")).lower(*args).compile()
     compiled.save(tmp_path / "step.svg")

@@ -220,7 +220,7 @@ def test_callbacks_that_dispatch_again():
     ],
     ids=["tiny", "kept", "eight", "donated", "many", "put"],
 )
-def test_entries_into_go(setup, call, counted, always, limit):
+def test_calls_enter_go_once_or_not_at_all(setup, call, counted, always, limit):
     # Whatever JAX asks beside Execute (types, devices, readiness, destruction) is answered in C. In one process a run
     # of one device, and a new array, need Go only where memory is limited. What is freed is told in batches, and a
     # batch is an entry too: never more than one in sixteen calls.

@@ -260,7 +260,7 @@ def test_what_a_users_function_raises_is_the_error(mesh):
 
 
 @pytest.mark.sizes
-def test_many_threads_at_once(mesh):
+def test_many_threads_may_partition_at_once(mesh):
     rows = NamedSharding(mesh, P("x"))
 
     def work(i):
@@ -271,7 +271,7 @@ def test_many_threads_at_once(mesh):
     together(work, range(4))
 
 
-def test_captured_by_a_program(mesh):
+def test_a_program_captures_partitioned_functions(mesh):
     double = jax.jit(rows_kept(lambda x: x * 2))
     add = jax.jit(lambda x: x + 1)
     program = pathways.program(lambda x: add(double(x)))

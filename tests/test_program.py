@@ -57,7 +57,7 @@ def figure_2(devices):
 
 
 @pytest.mark.sizes
-def test_figure_2_of_the_paper(devices):
+def test_figure_2_of_the_paper_runs_as_a_program(devices):
     f = figure_2(devices)
     g = pathways.program(f)
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_a_constant_outlives_its_array():
 
 
 @pytest.mark.sizes
-def test_moves_and_reshardings(devices):
+def test_programs_move_and_reshard(devices):
     two, other = NamedSharding(mesh(devices, 2), P("a")), NamedSharding(mesh(devices[4:], 4), P(None, "a"))
     grid = NamedSharding(mesh(devices, 2, 4), P("b", "a"))
     double = jax.jit(lambda x: x * 2)
@@ -401,7 +401,7 @@ def test_a_node_that_fails_fails_what_depends_on_it(caplog):
 
 
 @pytest.mark.sizes
-def test_threads(devices):
+def test_threads_may_call_a_program_at_once(devices):
     f = figure_2(devices)
     g = pathways.program(f)
     want = [[a.tolist() for a in f(np.array([float(i), 2.0]))] for i in range(4)]

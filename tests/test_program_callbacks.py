@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.newest, pytest.mark.usefixtures("nothing_held")]
 
 
 @pytest.mark.sizes
-def test_callbacks():
+def test_callbacks_of_a_program_run_once_and_outlive_their_function():
     seen = []
     tell = jax.jit(lambda x: (jax.debug.callback(lambda v: seen.append(float(v)), x), x * 2)[1])
     twice = jax.jit(lambda x: jax.pure_callback(lambda v: np.asarray(v * 2), jax.ShapeDtypeStruct((), jnp.float32), x))
@@ -29,7 +29,7 @@ def test_callbacks():
     assert seen == [0.0, 1.0, 2.0]
 
 
-def test_programs_in_callbacks():
+def test_callbacks_may_call_programs():
     """There JAX's default device is one of its own CPU client, and the function runs as it is."""
     inner = pathways.program(lambda x: x * 2 + 1)
     assert inner(np.arange(3.0)).tolist() == [1.0, 3.0, 5.0]

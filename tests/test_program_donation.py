@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.sizes, pytest.mark.versions, pytest.mark.usefixtures("nothing_held")]
 
 
-def test_donation(devices):
+def test_donated_arguments_are_gone_and_others_stay(devices):
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
 
     def f(x, y):
@@ -31,7 +31,7 @@ def test_donation(devices):
     assert h(x).tolist() == [1.0] * 4 and not x.is_deleted() and x.tolist() == [0.0] * 4
 
 
-def test_donation_by_name():
+def test_arguments_are_donated_by_name():
     by_number = pathways.program(lambda x, y: x + y, donate_argnums=0)
     by_name = pathways.program(lambda x, y: x + y, donate_argnames=("x",))
     for f in (by_number, by_name):

@@ -56,7 +56,7 @@ def same(seed, ours, theirs):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_bits_of_stock_jax(seed, stock):
+def test_random_programs_have_the_bits_of_stock_jax(seed, stock):
     steps = random_programs.draw(seed)
     print(f"PATHWAYS_SEED={seed}: {steps}")
     with pathways.make_virtual_device_set() as slices:

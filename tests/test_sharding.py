@@ -126,7 +126,7 @@ def test_meshes_of_some_devices_in_any_order(picks):
     assert [s.device for s in x.addressable_shards] == devices
 
 
-def test_pmap_over_all_devices():
+def test_pmap_runs_over_all_devices():
     host = values(8, 4)
     out = jax.pmap(lambda v: v / lax.psum(jnp.sum(v), "i"), axis_name="i")(host)
     np.testing.assert_allclose(np.asarray(out), host / host.sum(), rtol=1e-4)

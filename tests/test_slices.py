@@ -128,7 +128,7 @@ def test_a_program_follows_a_remap(slices):
     assert sorted(captures) == [0, 1, 1]
 
 
-def test_topology(slices, devices):
+def test_a_slices_topology_is_that_of_its_devices(slices, devices):
     s = slices.add_slice(topology=(2, 2))
     assert s.topology == (2, 2) and len(s) == 4
     where = places()
@@ -162,7 +162,7 @@ def test_topology(slices, devices):
         ({"devices": 1, "priority": 101}, "INVALID_ARGUMENT", "priority 101; expected -100 to 100"),
     ],
 )
-def test_what_cannot_be_granted(slices, wants, code, text):
+def test_slices_that_cannot_be_granted_are_refused(slices, wants, code, text):
     with pytest.raises(pathways.PathwaysError, match=text) as error:
         slices.add_slice(**wants)
     assert error.value.code == code
@@ -171,7 +171,7 @@ def test_what_cannot_be_granted(slices, wants, code, text):
     assert sorted(ids(slices.add_slice(devices=4)) + ids(slices.add_slice(devices=4))) == list(range(8))
 
 
-def test_constraints_that_hold(slices, devices):
+def test_slices_keep_to_their_constraints(slices, devices):
     s = slices.add_slice(devices=3, island="default", kind=devices[0].device_kind)
     assert len(s) == 3
     assert "island='default'" in repr(s)

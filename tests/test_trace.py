@@ -118,7 +118,7 @@ def test_gangs_of_many_threads_that_have_to_wait(tmp_path, devices):
     assert all(ids == each[0] for ids in each) and len(each[0]) == 80
 
 
-def test_an_empty_trace(tmp_path):
+def test_a_trace_of_nothing_is_empty(tmp_path):
     with pathways.trace(tmp_path / "trace.json"):
         pass
     assert read(tmp_path / "trace.json") == {}

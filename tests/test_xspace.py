@@ -94,7 +94,7 @@ print(json.dumps(json.loads(data)))
 """
 
 
-def test_xprof_shows_it(profile):
+def test_xprof_shows_the_profile(profile):
     if importlib.util.find_spec("xprof") is None:
         pytest.skip("xprof is not installed: pip install xprof (350 MB)")
     done = subprocess.run(

@@ -38,7 +38,7 @@ np.testing.assert_array_equal(x + 1, copied(lambda: jax.device_get([z])[0]))
 """
 
 
-def test_copies():
+def test_device_put_copies_once_and_reading_never():
     with Cluster(1, 1) as cluster:
         client = cluster.start("import pathways\n" + CLIENT)
         put = client.stdout.readline()

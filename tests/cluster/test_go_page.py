@@ -38,7 +38,7 @@ def commands(word):
     return block.text
 
 
-def test_in_a_module_of_its_own(address, go, checkout):  # noqa: F811
+def test_the_page_runs_in_a_module_of_its_own(address, go, checkout):  # noqa: F811
     program = (pages.ROOT / "tests/clients/page.go.txt").read_text(encoding="utf-8")
     for i, block in enumerate(pages.to_run("go")["docs/guides/go.md"]):
         assert program.count(f"// BLOCK {i}\n") == 1, f"{block} has no place in the program"
@@ -52,5 +52,5 @@ def test_in_a_module_of_its_own(address, go, checkout):  # noqa: F811
     assert said.endswith("ok\n"), said
 
 
-def test_the_example(go, checkout):  # noqa: F811
+def test_the_example_of_the_page_prints_its_total(go, checkout):  # noqa: F811
     assert "total" in run_shell(commands("go run"), checkout, pages.ROOT, **go)

@@ -81,7 +81,7 @@ np.testing.assert_array_equal(call("by_symbol", jnp.zeros(5)), [2] * 5)
 """)
 
 
-def test_handler_with_state(cluster, library):
+def test_a_handlers_state_reaches_its_calls(cluster, library):
     cluster.run(f"""
 handlers = ctypes.CDLL({str(library)!r})
 capsule = lambda name: jax.ffi.pycapsule(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handlers, name))))

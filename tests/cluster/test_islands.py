@@ -37,7 +37,7 @@ print("right")
 """
 
 
-def test_two_islands(tmp_path):
+def test_arrays_move_between_two_islands(tmp_path):
     address = f"tcp:127.0.0.1:{free_port()}"
     mine = {"PATHWAYS_DIR": str(tmp_path)}
     with serving("controller", "--listen", address, env=mine), ExitStack() as workers:
@@ -51,7 +51,7 @@ def test_two_islands(tmp_path):
         assert done.stdout.strip() == "right"
 
 
-def test_model_over_two_islands(tmp_path):
+def test_a_model_trains_over_two_islands(tmp_path):
     address = f"tcp:127.0.0.1:{free_port()}"
     mine = {"PATHWAYS_DIR": str(tmp_path)}
     with serving("controller", "--listen", address, env=mine), ExitStack() as workers:

@@ -30,19 +30,19 @@ def address():
 
 
 @pytest.mark.parametrize("place", some(test_docs.SCRIPTS, ABOUT_CLUSTERS))
-def test_script_of_a_page(place, address, tmp_path, monkeypatch):
+def test_a_pages_script_runs(place, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pictures go
     test_docs.run_script(place, address)
 
 
 @pytest.mark.parametrize("name", some(test_gallery.SCRIPTS, "grpo"))
-def test_gallery_script(name, address, tmp_path):
+def test_a_script_of_the_gallery_runs(name, address, tmp_path):
     test_gallery.run_script(name, tmp_path / "out", PATHWAYS_ADDRESS=address)
 
 
 @pytest.mark.filterwarnings("default")  # of the packages that drive kernels
 @pytest.mark.parametrize("name", some(NOTEBOOKS, "programs"))
-def test_notebook(name, address, tmp_path, monkeypatch):
+def test_a_notebook_runs_without_alarms(name, address, tmp_path, monkeypatch):
     pytest.importorskip("nbclient")
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "python")
     import test_notebooks
@@ -55,14 +55,14 @@ def test_notebook(name, address, tmp_path, monkeypatch):
 
 
 @pytest.mark.again("tests/test_gallery.py runs it, the longest script, and tests/*.py what they call on two workers")
-def test_demo(address, tmp_path):
+def test_the_demo_ends_well(address, tmp_path):
     test_gallery.run_demo(tmp_path, PATHWAYS_ADDRESS=address)
 
 
 @pytest.mark.parametrize("name", ["decoder_flax", "t5"])  # one of each kind, and of each library
-def test_model(name, address):
+def test_a_model_trains(name, address):
     test_models.run_model(name, PATHWAYS_ADDRESS=address)
 
 
-def test_quickstart(address):
+def test_the_quickstart_prints_its_sum(address):
     test_gallery.run_quickstart(PATHWAYS_ADDRESS=address)

@@ -45,12 +45,12 @@ def refusal(cluster: Cluster, *arguments: str, package: str = "") -> str:
 
 
 @pytest.mark.parametrize("package", ["jax", "jaxlib"])
-def test_worker_with_another_jax(cluster, package):
+def test_a_worker_with_another_jax_is_refused(cluster, package):
     said = refusal(cluster, package=package)
     assert f"{package} differs" in said and '"0.0.1"' in said
 
 
-def test_worker_with_another_plugin(cluster, tmp_path):
+def test_a_worker_with_another_plugin_is_refused(cluster, tmp_path):
     """A plugin of another build: its programs may be no programs to the others."""
     other = tmp_path / "other.so"
     shutil.copyfile(fresh.plugin_path(), other)

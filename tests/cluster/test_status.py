@@ -8,7 +8,7 @@ from fresh import hear
 from processes import Cluster, command, until
 
 
-def test_status_of_a_cluster():
+def test_status_shows_islands_workers_and_their_processes():
     with Cluster(2, 2) as cluster:
         status = pathways.status(cluster.address)
         text = command("status", "--dir", str(cluster.dir)).stdout.splitlines()

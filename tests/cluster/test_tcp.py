@@ -97,7 +97,7 @@ def test_strangers_certificates_are_refused(tmp_path):
         assert done.stdout.strip() == "2 6.0"
 
 
-def test_token_over_tls(tmp_path):
+def test_a_client_needs_the_token_beside_tls(tmp_path):
     """With --tls-mutual=false a client has the authority and the token alone; without the token it is refused."""
     certs = tmp_path / "certs"
     command("certs", str(certs))

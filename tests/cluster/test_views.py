@@ -208,7 +208,7 @@ print("right")
 """
 
 
-def test_views():
+def test_views_of_results_outlive_scripts_forks_and_ctrl_c():
     with Cluster(1, 2) as cluster:
         for script in (LIFETIMES, FORKED, AHEAD):
             env = {"JAX_ENABLE_X64": "1"} if script is LIFETIMES else {}
@@ -221,7 +221,7 @@ def test_views():
         assert finish(client).returncode == 0
 
 
-def test_what_fails_or_goes():
+def test_views_of_what_fails_or_goes_away_say_so():
     with Cluster(1, 2, "--memory-limit", "8MiB") as cluster:
         assert cluster.run("import pathways\n" + START + FAILED).stdout == "right\n"
         client = cluster.start("import pathways\n" + START + KILLED)

@@ -110,7 +110,7 @@ refused(lambda: pathways.init("unix:/nowhere", wait=0.05))
     assert waited.startswith("PathwaysError UNAVAILABLE: ") and "(waited 0.05 s" in waited
 
 
-def test_a_number_of_devices(cluster):
+def test_a_client_gets_the_number_of_devices_it_asks_for(cluster):
     done = cluster.run("""
 import jax, numpy as np
 

@@ -98,13 +98,13 @@ def test_libraries_of_cuda_compute_what_they_do_in_stock_jax():
         np.testing.assert_allclose(ours[name], stock[name], rtol=1e-5, atol=1e-5)
 
 
-def test_attention_by_cudnn():
+def test_attention_by_cudnn_is_near_xlas():
     q = jax.random.normal(jax.random.key(2), (2, 128, 4, 64), jnp.bfloat16)
     mine, plain = (jax.nn.dot_product_attention(q, q, q, implementation=how) for how in ("cudnn", "xla"))
     np.testing.assert_allclose(np.float32(mine), np.float32(plain), atol=0.03)
 
 
-def test_kernels_of_pallas():
+def test_a_kernel_of_pallas_adds():
     from jax.experimental import pallas as pl
 
     def add(x, y, out):

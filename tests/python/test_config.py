@@ -67,7 +67,7 @@ def test_a_wrong_line_is_told(tmp_path, said, told):
         ("listen = ['a']", 1, "the value of listen is a list, a table or a date; expected a text in quotes"),
     ],
 )
-def test_what_a_file_cannot_say(tmp_path, monkeypatch, said, line, told):
+def test_what_a_file_cannot_say_is_refused_with_its_line(tmp_path, monkeypatch, said, line, told):
     file = tmp_path / "pathways.toml"
     file.write_text(said)
     monkeypatch.setenv("PATHWAYS_CONFIG", str(file))
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
     assert caught.value.args[0] == "INVALID_ARGUMENT" and sys.executable in caught.value.args[1]
 
 
-def test_values(tmp_path, monkeypatch):
+def test_values_of_any_type_are_read_as_texts(tmp_path, monkeypatch):
     file = tmp_path / "pathways.toml"
     file.write_text('wait = 1.5\nbatch = false\n"devices" = 3\nisland = " a "\n')
     monkeypatch.setenv("PATHWAYS_CONFIG", str(file))

@@ -99,7 +99,7 @@ def ran(request, tmp_path_factory):
     return request.param, notebook
 
 
-def test_notebook(ran):
+def test_a_notebook_runs_without_alarms(ran):
     name, notebook = ran
     assert not alarming(notebook) and not list(odd(notebook))
     assert len(pictures(notebook)) == PICTURES[name]

@@ -199,7 +199,7 @@ def test_a_text_of_the_library_becomes_an_error(text, code, message):
         ({"PATHWAYS_DEVICES": "6"}, "pathways.init(devices=2)\npathways.init(devices=7)\npathways.init()", 7),
     ],
 )
-def test_the_number_of_devices(env, code, count):
+def test_init_or_the_environment_sets_the_number_of_devices(env, code, count):
     done = script(f"import pathways, jax\n{code}\nprint(len(jax.devices()), len(pathways.devices()))", env=env)
     assert done.stdout.split() == [str(count)] * 2
 
@@ -238,7 +238,7 @@ def test_import_after_the_first_use_of_jax_says_so():
 
 @pytest.mark.versions
 @pytest.mark.parametrize("platforms", ["pathways", "pathways,cpu", " pathways , cpu"])
-def test_named_in_jax_platforms(platforms):
+def test_jax_platforms_may_name_the_backend(platforms):
     done = script(
         "import pathways, jax\nprint(jax.devices() == pathways.devices(), len(jax.devices('cpu')))",
         env={"JAX_PLATFORMS": platforms},
@@ -564,7 +564,7 @@ def test_doctor_says_that_something_is_wrong_as_json():
     assert done.returncode == 1 and json.loads(done.stdout)["ok"] is False
 
 
-def test_the_command_teaches():
+def test_the_command_says_how_it_is_used():
     done = command("--help", module="pathways")
     assert done.returncode == 0
     for word in ("import pathways", "pathways doctor", "PATHWAYS_DEVICES", "PATHWAYS_PLUGIN", "exit codes"):
