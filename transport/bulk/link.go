@@ -15,6 +15,29 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
+// A link brings messages about blocks from one process to another and back. What becomes of the blocks is said in
+// outgoing.go and incoming.go, and how a link outlives its connections in carrier.go.
+//
+// # What is guaranteed, and why
+//
+// A message is handled once, and in the order in which post had the peer's mu, however often the connection breaks.
+// post numbers it (sent) before it writes it, and under the same lock, so both orders are one. The peer counts what it
+// has handled (received), by one goroutine (run), which reads the next connection when it is done with the last; and
+// the next connection begins with what the peer has not counted. Acknowledgements alone have no number: a later one
+// says more than one that was lost.
+//
+// Who reads from a peer never waits for it, so two processes cannot wait for each other here. What handles a message
+// posts its answers, and posting does not wait. What may pile up is bounded all the same: blocks by credit and
+// maxOffers, memory by maxShared, and a peer that leaves maxUnread bytes unread is lost.
+//
+// Nothing that a peer says reaches memory unchecked. Each number of a block or segment is looked up in what this side
+// has given or was told, each size and place is compared with it, and what does not fit is an error (wrong), with which
+// the peer is lost, and no other. So a process that fails, or lies, can harm its own blocks alone.
+//
+// The end comes once (peer.lose), and everything under way ends with it: lose closes the memory into which the peer may
+// still write before any block of it is given back, so that it is not used again; then it fails each block; and over
+// ends whoever waits for another connection.
+
 // link joins this process and a peer: a connection at a time, see carrier. The
 // peer's mu guards all that changes.
 type link struct {

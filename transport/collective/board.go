@@ -27,6 +27,26 @@ import (
 // share; between two members every block begins with a letter, so both sides know
 // where to look. What a process writes there is trusted as much as the
 // process is: it holds arrays of the same programs.
+//
+// # What is guaranteed, and why
+//
+// Letters between two members come whole, once, and in the order of post. A ring has one writer, who holds the lock of
+// its outbox, and one reader, who holds mu; each moves its own counter, when the bytes are written and when they have
+// been read. A letter that finds the ring full waits in the outbox, and those behind it do too (busy), so that none
+// passes it.
+//
+// Nobody sleeps while it could go on. A receiver reads its rings, says with how many letters it can go on (want), and
+// then looks at the count of letters again (take); a sender counts its letter and then looks at want (ringBell). Of the
+// two, whoever looks last sees what the other did: the receiver does not sleep, or it is woken. A letter that comes
+// between this look and the sleep has changed the count on which the receiver sleeps, which then returns at once. One
+// that nothing awaits is counted too; it wakes the receiver early, and does no other harm.
+//
+// No post waits, for room or for a member: what has no room stays in this process, and what is for a member that is
+// lost is dropped. So a slow or dead member holds up only who awaits its blocks, and the engine fails those.
+//
+// The memory is unmapped when nobody is in it. Whoever writes or reads there is counted: by inside between enter and
+// leave, by busy for a queue, by awake for who lingers, and by done for the poller; Close waits for all four, and
+// closed keeps others out.
 type Board struct {
 	data   []byte
 	unmap  func() // nil where the memory is not this member's alone
