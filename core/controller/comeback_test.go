@@ -480,7 +480,7 @@ func TestSessionsThatLostAWorkerOutliveTheirController(t *testing.T) {
 			if n := b.offers(b.check(actions)); n != c.offers || b.st.IsComingBack() {
 				t.Fatalf("the client is offered %d workers, want %d; the controller waits: %v", n, c.offers, b.st.IsComingBack())
 			}
-			const want = "on worker w1, which was lost: it burnt; or was freed"
+			const want = "on worker w1, which was lost (it burnt), or it was freed"
 			if why := b.st.sessions[1].lost[1]; !strings.Contains(why.Error(), want) {
 				t.Errorf("a shard on the lost device is lost because of %v, want its worker and why that was lost", why)
 			}
