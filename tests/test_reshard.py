@@ -183,6 +183,18 @@ def test_arrays_of_64_bits_move_where_these_are_off(devices, shape):
             assert (t.dtype, bits(t), t.weak_type) == ("int32", bits(thin), True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int4"])
+def test_arrays_move_to_another_sharding_in_the_memory_of_the_host(devices, dtype):
+    rows = NamedSharding(mesh(devices, 4), P("a"))
+    pinned = rows.with_memory_kind("pinned_host")
+    fewer = NamedSharding(mesh(devices[3:], 2), P("a"), memory_kind="pinned_host")
+    x = put((8,), rows, dtype)
+    for there in (jax.device_put(x, fewer), *pathways.reshard([x, x], fewer), moved(x, fewer)):
+        assert there.sharding == fewer and bits(there) == bits(x)
+        assert {shard.data.sharding.memory_kind for shard in there.addressable_shards} == {"pinned_host"}
+        assert bits(moved(there, pinned)) == bits(moved(there, rows)) == bits(x)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 8), (8, 0), (8, 8)])
 def test_scalars_empty_arrays_and_copies(devices, shape):
     everywhere, few = NamedSharding(mesh(devices, 8), P()), NamedSharding(mesh(devices[6:], 2), P())
