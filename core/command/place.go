@@ -190,15 +190,23 @@ func (c place) missing() error {
 			"try again in a few seconds, or see %s", c.cluster, c.path(supervisorName+".log"))
 	case others > 0 && wasSupervised:
 		return status.New(status.Unavailable, "the controller and the supervisor of cluster %q have died, and left %s "+
-			"behind; start both again with `pathways up --dir %[3]s --cluster %[4]s`, or end what is left with "+
+			"behind%[5]s; start both again with `pathways up --dir %[3]s --cluster %[4]s`, or end what is left with "+
 			"`pathways down --dir %[3]s --cluster %[4]s`", c.cluster, status.Count(others, "process"), filepath.Dir(c.dir),
-			c.cluster)
+			c.cluster, forLease(all[i].Args))
 	case others > 0:
-		return status.New(status.Unavailable, "the controller of cluster %q has ended, and left %s behind; "+
+		return status.New(status.Unavailable, "the controller of cluster %q has ended, and left %s behind%s; "+
 			"start it again with `pathways %s`, or end what is left with `pathways down --dir %s --cluster %s`", c.cluster,
-			status.Count(others, "process"), commandLine(all[i].Args), filepath.Dir(c.dir), c.cluster)
+			status.Count(others, "process"), forLease(all[i].Args), commandLine(all[i].Args), filepath.Dir(c.dir), c.cluster)
 	}
 	return nil
+}
+
+// forLease says how long processes wait for a controller with these arguments; "" if they do not say.
+func forLease(args []string) string {
+	if i := slices.Index(args, "--lease"); i >= 0 && i+1 < len(args) {
+		return fmt.Sprintf(", for %s at most (its --lease)", args[i+1])
+	}
+	return ""
 }
 
 // commandLine returns arguments as a shell takes them, without options whose value is empty.

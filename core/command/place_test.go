@@ -31,9 +31,9 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 		all  []process
 		says string
 	}{
-		{[]process{dead, me}, "left 1 process behind; start it again with `pathways controller --listen " +
-			c.address() + " --lease 30s --log 'a b'`, or end what is left with `pathways down --dir " + dir +
-			" --cluster default`"},
+		{[]process{dead, me}, "left 1 process behind, for 30s at most (its --lease); start it again with " +
+			"`pathways controller --listen " + c.address() + " --lease 30s --log 'a b'`, or end what is left " +
+			"with `pathways down --dir " + dir + " --cluster default`"},
 		{[]process{dead, me, supervisor}, "its supervisor starts it again"},
 	} {
 		keep(k.all...)
