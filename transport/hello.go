@@ -277,13 +277,15 @@ func (in *Incoming) Refuse(why error) {
 
 // receive receives one message, within HelloTime. The end of ctx closes the connection.
 func receive(ctx context.Context, c Conn) (wire.Kind, []byte, error) {
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, HelloTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	kind, payload, err := c.Recv()
 	if !stop() {
 		if ctx.Err() == context.DeadlineExceeded {
-			return 0, nil, status.New(status.DeadlineExceeded, "%s did not say hello in time", c.Peer())
+			return 0, nil, status.New(status.DeadlineExceeded, "%s said nothing for %v: it is stopped (kill -CONT resumes "+
+				"it), it hangs, or it is no process of Open Pathways", c.Peer(), time.Since(begun).Round(100*time.Millisecond))
 		}
 		return 0, nil, status.New(status.Cancelled, "connecting to %s was cancelled", c.Peer())
 	}

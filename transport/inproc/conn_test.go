@@ -71,3 +71,13 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 		c.Close()
 	})
 }
+
+// Who dials a process that is stopped is told so, and how long it waited.
+func TestProcessThatDoesNotAnswerSaysSo(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ours, theirs := Pair("client", "controller")
+		defer theirs.Close()
+		_, err := transport.Greet(t.Context(), ours, &wire.Hello{Role: wire.Role_ROLE_CLIENT}, transport.Credentials{})
+		statustest.Fails(t, "greeting it", err, status.DeadlineExceeded, "controller said nothing for 10s: it is stopped")
+	})
+}
