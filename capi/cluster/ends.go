@@ -208,11 +208,15 @@ func (e *ends) wakeLater(rounds int) {
 	})
 }
 
+// leaving is how long Exit lets threads that it woke return to Python and raise, since one that takes the GIL while
+// Python finalizes may end the whole process.
+const leaving = time.Second
+
 // shutdown waits for patience at most for work that has effects, and for pure for other work. If the process exits,
 // waits for pure work sleep on.
 func shutdown(patience, pure time.Duration, exits bool) error {
 	begun := time.Now()
-	left := int64(0)
+	left, woken := int64(0), false
 	for _, s := range sessions.Open() {
 		drain()
 		s.cluster.SendPuts()
@@ -230,11 +234,16 @@ func shutdown(patience, pure time.Duration, exits bool) error {
 		holds := exits && !s.hasEffects() // JAX waits for effects next, on the main thread
 		if holds {
 			s.ends.hold()
+		} else if exits && s.cluster.Lost() == nil {
+			woken = true
 		}
 		s.close()
 		if holds {
 			s.ends.wakeLater(maxFinalizing)
 		}
+	}
+	if woken {
+		time.Sleep(leaving)
 	}
 	if left > 0 {
 		return status.New(status.DeadlineExceeded,

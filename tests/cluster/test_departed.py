@@ -85,6 +85,39 @@ def test_client_leaves_with_a_full_queue(end):
         until("nothing but the endless computation to be left", lambda: left() == ["jit__lambda"])
 
 
+# Threads of the client are in calls whose callbacks never run. They wait for effects, so the client's end wakes them.
+CALLS = """
+import os, threading
+import jax, numpy as np
+from jax.experimental import io_callback
+from pathways import _backend
+
+_backend.EXIT_TIMEOUT_MS = 100
+call = jax.jit(lambda a: io_callback(lambda value: None, None, a))
+x = jax.device_put(np.float32(1), jax.devices()[0])
+call(x)
+jax.effects_barrier()
+print("stop", flush=True)
+input()
+before = pathways.stats()["under_way"]
+for _ in range(20):
+    threading.Thread(target=call, args=(x,), daemon=True).start()
+while pathways.stats()["under_way"] < before + 20:
+    pass
+"""
+
+
+def test_client_leaves_while_threads_wait_in_calls_with_callbacks():
+    """Each raises before Python finalizes: one that took the GIL later would end the process by SIGABRT."""
+    with Cluster(1, 1, "--lease", "60s") as cluster:
+        client = cluster.start(CALLS)
+        assert lines(client, 1) == ["stop"]
+        cluster.signal("controller", signal.SIGSTOP)
+        _, err = client.communicate("\n", timeout=120)
+        cluster.signal("controller", signal.SIGCONT)
+        assert client.returncode == 0 and "of this process under way" in err, err
+
+
 def test_handlers_of_the_process_run_to_the_end(tmp_path):
     """What the process's own code does outside of devices happens, also where its result is not read."""
     library = build(tmp_path / "handlers.so")
