@@ -42,9 +42,12 @@ import (
 //
 // A place cannot be taken back, so few are given ahead: on each device as many as fill Window nanoseconds by their
 // estimates, and at most Gangs of them. A gang that was not measured yet, or is longer than the window, takes a whole
-// one, so it waits until its devices are free. Where a single gang of half a window or more is left, and about to end,
-// the next has its place already, so that the device has it then. So a session that is below its share waits for one
-// window at most, or for one gang that is longer and the end of another: the rest of it, if it takes longer than usual.
+// one, so it waits until its devices are free. Where all that has its place is about to end, and was not many short
+// gangs, the next have their places already, for one window more, so that the device has them then: otherwise a gang
+// that leaves no room for the next, such as one of 40 ms for one of 20, would leave its device idle while the
+// controller hears of its end. So a session that is below its share waits for one window at most, or for one gang
+// that is longer and the end of another: the rest of it, if it takes longer than usual, and what had its place as if
+// it did not.
 //
 // # Gangs of several devices
 //
@@ -118,9 +121,9 @@ type Fair struct {
 // the controller hears that something has ended, and short enough that a person does not notice the wait.
 const DefaultWindow = 50e6
 
-// When a long gang is about to end: early is the part of the window that it has yet to take. That is long enough for a
-// worker to hear of a large computation, and to launch it on a GPU; long is the part that a long gang takes.
-const early, long = 1. / 10, 1. / 2
+// When what is placed is about to end: early is the part of the window that it has yet to take. That is long enough for
+// a worker to hear of a large computation, and to launch it on a GPU.
+const early = 1. / 10
 
 // SetTime tells the time.
 func (f *Fair) SetTime(now int64) { f.now = max(f.now, now) }
@@ -263,7 +266,7 @@ func (f *Fair) hasRoom(h *head) bool {
 			h.full = 0
 		}
 		at := f.groups[h.groups[h.full]]
-		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > window && !f.endsSoon(at) {
+		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > window && (at.load+cost > 2*window || !f.endsSoon(at)) {
 			h.full--
 			return false
 		}
@@ -271,15 +274,16 @@ func (f *Fair) hasRoom(h *head) bool {
 	return true
 }
 
-// endsSoon reports whether a single gang is left on a group's devices, a long one that is about to end by its estimate.
-// If it is not yet, the gangs that wait are looked at again then. It is false where a party may have something at most:
-// what is kept back until the end would lose its turn to another that is placed before.
+// endsSoon reports whether all gangs that are left on a group's devices are about to end by their estimates. If they
+// are not yet, the gangs that wait are looked at again then. It is false for many short ones: the end of each makes
+// room for the next, and a timer would be set at each. And it is false where a party may have something at most: what
+// is kept back until the end would lose its turn to another that is placed before.
 func (f *Fair) endsSoon(at *group) bool {
-	window := float64(f.window())
-	if at.gangs != 1 || at.unknown > 0 || at.takes < int64(long*window) || f.Gangs == 1 || f.capped > 0 {
+	soon := int64(early * float64(f.window()))
+	if at.takes <= int64(at.gangs)*soon || at.unknown > 0 || f.Gangs == 1 || f.capped > 0 {
 		return false
 	}
-	then := at.since + at.takes - int64(early*window)
+	then := at.since + at.takes - soon
 	f.wake(then)
 	return then <= f.now
 }
@@ -370,7 +374,8 @@ func (f *Fair) fits(a *asking) bool {
 	a.begin = 0
 	for _, i := range a.groups {
 		at := f.groups[i]
-		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room && (at.room < f.window() || !f.endsSoon(at)) {
+		if f.Gangs > 0 && at.gangs >= f.Gangs || at.load+cost > at.room &&
+			(at.room < f.window() || at.load+cost > 2*f.window() || !f.endsSoon(at)) {
 			return false
 		}
 		a.begin, first = max(a.begin, at.free), min(first, at.free)

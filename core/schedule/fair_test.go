@@ -493,12 +493,13 @@ func TestFairSharesOfGangsThatOverlap(t *testing.T) {
 	}
 }
 
-// A gang behind one that leaves no room for it has its place shortly before that ends, by its estimate, and no other
-// then: so its device has it as soon as it is free. Behind one that was not measured, or several, it waits for an end.
-func TestFairPlacesTheNextGangShortlyBeforeALongOneEnds(t *testing.T) {
+// A gang behind some that leave no room for it has its place shortly before the last of them ends, by their estimates,
+// and no other then: so its device has it as soon as it is free. Behind one that was not measured, or many short ones,
+// it waits for an end.
+func TestFairPlacesTheNextGangShortlyBeforeLongOnesEnd(t *testing.T) {
 	for _, c := range []struct {
 		cost, due int64 // of each gang, and when one more has its place; 0: not known, and when one has ended
-	}{{20e6, 0}, {26e6, 21e6}, {45e6, 40e6}, {900e6, 895e6}, {0, 0}} {
+	}{{5e6, 0}, {20e6, 35e6}, {26e6, 21e6}, {45e6, 40e6}, {900e6, 895e6}, {0, 0}} {
 		s := New(Config{Policy: new(Fair)})
 		var started []uint64
 		step := func(ev Event) {
@@ -507,7 +508,7 @@ func TestFairPlacesTheNextGangShortlyBeforeALongOneEnds(t *testing.T) {
 				s.Step(Event{Kind: Launched, ID: a.ID, Now: ev.Now}, nil)
 			}
 		}
-		for id := range uint64(4) {
+		for id := range uint64(12) {
 			step(Event{Kind: Submit, Gang: Gang{ID: id + 1, Session: 1, Devices: Devices(0), Cost: c.cost}})
 		}
 		before := len(started)
@@ -518,7 +519,7 @@ func TestFairPlacesTheNextGangShortlyBeforeALongOneEnds(t *testing.T) {
 		if step(Event{Kind: Resume, Now: c.due - 1}); len(started) != before || s.Due() != c.due {
 			t.Errorf("gangs of %d: %d have their places before they are due", c.cost, len(started)-before)
 		}
-		if step(Event{Kind: Resume, Now: c.due}); len(started) != before+1 || s.Due() != 0 {
+		if step(Event{Kind: Resume, Now: c.due}); len(started) != before+1 || s.Due() != c.due+c.cost {
 			t.Errorf("gangs of %d: %d have their places when one is due, and more at %d", c.cost, len(started)-before, s.Due())
 		}
 		s.check()
