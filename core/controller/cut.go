@@ -57,7 +57,7 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 	return c
 }
 
-// divide deals moves to the workers at their ends.
+// divide deals moves to the workers at their ends. They stay as their client sent them, since they may be cut again.
 func (c *cut) divide(moves []*wire.Move) {
 	c.own = make([][]byte, 64*len(c.workers))
 	pairs := map[[2]int]bool{}
@@ -65,14 +65,14 @@ func (c *cut) divide(moves []*wire.Move) {
 		m.Index = uint32(i + 1)
 		from, to := c.in.slots[m.From], c.in.slots[m.To]
 		c.own[from] = wire.AppendMove(c.own[from], m)
-		if from == to {
-			continue
+		if from != to {
+			c.own[to] = wire.AppendMove(c.own[to], m)
+			if pair := [2]int{min(from, to), max(from, to)}; !pairs[pair] {
+				pairs[pair] = true
+				c.pairs = append(c.pairs, pair)
+			}
 		}
-		c.own[to] = wire.AppendMove(c.own[to], m)
-		if pair := [2]int{min(from, to), max(from, to)}; !pairs[pair] {
-			pairs[pair] = true
-			c.pairs = append(c.pairs, pair)
-		}
+		m.Index = 0
 	}
 }
 
