@@ -13,7 +13,8 @@ import (
 // to no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones
 // on the same devices, the client has them assembled: one message tells controller and workers once what they are, and
 // this run and those behind it name one object. An array that one run alone reads stays as it is, since to assemble it
-// would take a message more; unless the run has so many pieces that its own message would become too long.
+// would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
+// each would be told of all pieces, while of an assembled object each is told of its own.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
 // A controller that starts again knows of none: those that runs under way read are assembled again, see rejoin.go.
@@ -21,9 +22,8 @@ import (
 // maxAssemblies bounds what is remembered of arguments that runs have read, assembled or not.
 const maxAssemblies = 1 << 14
 
-// maxPieces is how many pieces a run may name itself: they take some 16 bytes each at most, and a controller takes
-// runs of up to 1 MiB.
-const maxPieces = 1 << 14
+// maxPieces is how many pieces a run may name itself. They take some 8 bytes each.
+const maxPieces = 64
 
 // assemblies is what a session remembers. The caller of its methods holds remote.order.
 type assemblies struct {
