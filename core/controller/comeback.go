@@ -272,7 +272,7 @@ func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 func (r *rebuilding) session(s *session) {
 	st := r.st
 	st.introduce(s.told)
-	st.send(st.connsOf(s.told), wire.KindSession, st.describe(s))
+	st.tellDevices(s, s.told)
 	said := r.of[s.conn]
 	for _, m := range said {
 		var err error

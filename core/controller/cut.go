@@ -1,18 +1,25 @@
 package controller
 
-import "github.com/openpathways/pathways/core/wire"
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/openpathways/pathways/core/status"
+	"github.com/openpathways/pathways/core/wire"
+)
 
 // cut is a transfer taken apart by a binding: all that grows with its moves. It reads only what does not change, so
 // Server has it made without its lock.
 type cut struct {
 	in      *binding
 	err     error    // the transfer makes no sense
+	long    error    // a worker's part of it fits into no message
 	to      []uint32 // virtual devices, each once
 	at      *place   // theirs, where it was made beforehand; not the session's yet
 	workers set      // slots
 	sources []source
 	pairs   [][2]int // slots of workers between which bytes move
 	own     [][]byte // fields of the moves that begin or end at a worker's devices, by slot; none for one worker alone
+	most    int      // bytes of the longest of these
 }
 
 // source is an array that a transfer reads.
@@ -33,8 +40,8 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 				len(b.slots)-1)
 			return c
 		}
-		if move.Index != 0 {
-			c.err = invalid("move %d has an index, which is not a client's to say", i)
+		if move.Index != 0 || move.Peer != 0 {
+			c.err = invalid("move %d has an index or a peer, which are not a client's to say", i)
 			return c
 		}
 		if !seen.has(int(move.To)) {
@@ -53,6 +60,7 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 	}
 	if c.workers.count() > 1 {
 		c.divide(m.Moves)
+		c.measure(m)
 	}
 	return c
 }
@@ -60,21 +68,39 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 // divide deals moves to the workers at their ends. They stay as their client sent them, since they may be cut again.
 func (c *cut) divide(moves []*wire.Move) {
 	c.own = make([][]byte, 64*len(c.workers))
+	deal := func(slot int, m *wire.Move) {
+		c.own[slot] = wire.AppendMove(c.own[slot], m)
+		c.most = max(c.most, len(c.own[slot]))
+	}
 	pairs := map[[2]int]bool{}
 	for i, m := range moves {
 		m.Index = uint32(i + 1)
 		from, to := c.in.slots[m.From], c.in.slots[m.To]
-		c.own[from] = wire.AppendMove(c.own[from], m)
 		if from != to {
-			c.own[to] = wire.AppendMove(c.own[to], m)
+			m.Peer = c.in.view.Device(int(m.From)).Worker
+			deal(to, m)
+			m.Peer = c.in.view.Device(int(m.To)).Worker
 			if pair := [2]int{min(from, to), max(from, to)}; !pairs[pair] {
 				pairs[pair] = true
 				c.pairs = append(c.pairs, pair)
 			}
 		}
-		m.Index = 0
+		deal(from, m)
+		m.Index, m.Peer = 0, 0
 	}
 }
+
+// measure finds a part of a transfer that fits into no message: moves with the numbers that divide has added may be too
+// many, though the client's message is short enough.
+func (c *cut) measure(m *wire.Transfer) {
+	if n := proto.Size(&wire.Transfer{Op: m.Op, Object: m.Object, Array: m.Array}) + c.most; n > maxPart {
+		c.long = status.New(status.InvalidArgument, "the moves of one worker are a message of %d bytes, of at most %d; move "+
+			"fewer shards at a time", n, maxPart)
+	}
+}
+
+// maxPart bounds an operation as a worker is sent it.
+const maxPart = wire.MaxFrame - wire.MaxDispatch
 
 // cutBeforehand is from how many moves on a transfer is taken apart before Step: less takes some microseconds.
 const cutBeforehand = 64

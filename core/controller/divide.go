@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/wire"
 )
 
@@ -49,7 +50,7 @@ func (d *sketch) divide() {
 	p.head = encoded(&wire.Graph{Graph: m.Graph, Inputs: m.Inputs, Outputs: m.Outputs, Given: m.Given, Session: d.s.id})
 	p.nodes = make([]piece, len(m.Nodes))
 	pairs := map[[2]int]bool{}
-	cutter := &cutter{slots: d.in.slots}
+	cutter := &cutter{in: d.in}
 	others := len(p.head) // bytes of a worker that takes part in nothing
 	p.sizes = map[int]int{}
 	for i, n := range m.Nodes {
@@ -73,6 +74,9 @@ func (d *sketch) divide() {
 	workers.each(func(slot int) {
 		if p.sizes[slot] += others; p.sizes[slot] < lateGraph {
 			p.short[slot] = p.bytes(slot)
+		} else if p.sizes[slot] > wire.MaxFrame {
+			d.g.err = status.New(status.InvalidArgument, "one worker's part of the graph is a message of %d bytes, of at most "+
+				"%d; capture fewer operations at a time", p.sizes[slot], wire.MaxFrame)
 		}
 	})
 }
@@ -88,9 +92,9 @@ func (p *parts) bytes(slot int) []byte {
 
 // cutter cuts rows of moves into those of each worker.
 type cutter struct {
-	slots []int    // of workers, by virtual device
-	rows  [][]*row // by slot; scratch of node
-	used  []int    // slots that have some
+	in   *binding
+	rows [][]*row // by slot; scratch of node
+	used []int    // slots that have some
 }
 
 // row is a part of a row of moves.
@@ -106,12 +110,13 @@ func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 	index, before := uint32(1), [2]int{}
 	for _, m := range n.Transfer.Moves {
 		for k := range max(1, m.Count) {
-			from, to := c.slots[m.From+k], c.slots[m.To+k]
-			c.add(from, m, k, index)
+			from, to := c.in.slots[m.From+k], c.in.slots[m.To+k]
 			if to == from {
+				c.add(from, m, k, index, 0)
 				continue
 			}
-			c.add(to, m, k, index)
+			c.add(from, m, k, index, c.in.view.Device(int(m.To+k)).Worker)
+			c.add(to, m, k, index, c.in.view.Device(int(m.From+k)).Worker)
 			if pair := [2]int{min(from, to), max(from, to)}; pair != before {
 				pairs[pair] = true
 				before = pair
@@ -132,21 +137,21 @@ func (c *cutter) node(n *wire.Node, pairs map[[2]int]bool) map[int][]byte {
 	return nodes
 }
 
-// add adds move k of a row to a worker's, whose first one has this index.
-func (c *cutter) add(slot int, m *wire.Move, k, index uint32) {
+// add adds move k of a row, whose first one has this index, to those of a worker. Peer is the one at its other end.
+func (c *cutter) add(slot int, m *wire.Move, k, index uint32, peer uint64) {
 	for len(c.rows) <= slot {
 		c.rows = append(c.rows, nil)
 	}
 	rows := c.rows[slot]
 	if n := len(rows); n == 0 {
 		c.used = append(c.used, slot)
-	} else if last := rows[n-1]; last.of == m && last.last+1 == k {
+	} else if last := rows[n-1]; last.of == m && last.last+1 == k && last.move.Peer == peer {
 		last.move.Count = max(1, last.move.Count) + 1
 		last.last = k
 		return
 	}
 	c.rows[slot] = append(rows, &row{of: m, last: k, move: &wire.Move{Source: m.Source, From: m.From + k, To: m.To + k,
-		Start: m.Start, Size: m.Size, At: m.At, Shard: m.Shard, Index: index + k}})
+		Start: m.Start, Size: m.Size, At: m.At, Shard: m.Shard, Index: index + k, Peer: peer}})
 }
 
 // maxSession is how many bytes AppendGraph appends at most.
@@ -155,12 +160,11 @@ const maxSession = 8
 // sendGraph sends a graph to its workers.
 func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 	st.introducePairs(d.pairs)
-	var whole []uint64 // those that are sent all of it
 	d.g.all.workers.each(func(slot int) {
 		switch w, size := st.workers[slot], d.parts.sizes[slot]; {
 		case w.gone != nil:
-		case size == 0 || size > wire.MaxMessage:
-			whole = append(whole, w.to[0])
+		case size == 0: // the only one
+			st.sendWholeGraph(w, s, payload, kept)
 		case size < lateGraph:
 			st.deliver(w.to[:], wire.KindGraph, d.parts.short[slot])
 		default:
@@ -168,14 +172,18 @@ func (st *State) sendGraph(s *session, d *sketch, payload []byte, kept bool) {
 				&Late{Size: size, Encode: func() []byte { return d.parts.bytes(slot) }})
 		}
 	})
-	if len(whole) > 0 && kept {
+}
+
+// sendWholeGraph sends a worker a graph as the client sent it.
+func (st *State) sendWholeGraph(w *worker, s *session, payload []byte, kept bool) {
+	if kept {
 		size := len(payload) + maxSession
-		st.deliverLate(whole, wire.KindGraph, &Late{Size: size, Encode: func() []byte {
+		st.deliverLate(w.to[:], wire.KindGraph, &Late{Size: size, Encode: func() []byte {
 			return wire.AppendGraph(make([]byte, 0, size), payload, s.id)
 		}})
-	} else if len(whole) > 0 {
-		from := len(st.buffer)
-		st.buffer = wire.AppendGraph(st.buffer, payload, s.id)
-		st.deliver(whole, wire.KindGraph, st.buffer[from:])
+		return
 	}
+	from := len(st.buffer)
+	st.buffer = wire.AppendGraph(st.buffer, payload, s.id)
+	st.deliver(w.to[:], wire.KindGraph, st.buffer[from:])
 }

@@ -218,8 +218,10 @@ func (d *sketch) draw() {
 func (d *sketch) resolve() error {
 	m, g := d.m, &d.g
 	for i, n := range m.Nodes {
-		if slices.ContainsFunc(n.GetTransfer().GetMoves(), func(v *wire.Move) bool { return v.GetIndex() != 0 }) {
-			return invalid("node %d: a move has an index, which is not a client's to say", i)
+		if slices.ContainsFunc(n.GetTransfer().GetMoves(), func(v *wire.Move) bool {
+			return v.GetIndex() != 0 || v.GetPeer() != 0
+		}) {
+			return invalid("node %d: a move has an index or a peer, which are not a client's to say", i)
 		}
 	}
 	pg, err := m.Program()

@@ -115,3 +115,47 @@ func TestMessagesGrowWithHosts(t *testing.T) {
 	t.Logf("\n| operation | shards | hosts | client's message, bytes | messages to hosts | bytes to a host | "+
 		"messages back | bytes back to the client |\n|---|---:|---:|---:|---:|---:|---:|---:|\n%s", table.String())
 }
+
+// What workers are told before their first run: of the session, of its programs, and of each other. Where the devices
+// of a program do not wait for each other, it grows with a host's own shards alone; where they do, with the hosts that
+// exchange bytes. docs/design/growth.md has the table, which -v prints.
+func TestWorkersAreToldWhatTheyUse(t *testing.T) {
+	const onHost = 8
+	var table strings.Builder
+	for _, waits := range []bool{false, true} {
+		var first [2]int
+		for shards := 8; shards <= 4096; shards *= 8 {
+			hosts := shards / onHost
+			b := newBed(t, Config{}, hosts, onHost)
+			for i, name := range []string{"first", "next"} {
+				by, messages := map[uint64]int{}, 0
+				for _, a := range b.install(uint64(i+1), shards, waits) {
+					if a.Kind == Send && a.To[0] != b.client {
+						messages += len(a.To)
+						for _, to := range a.To {
+							by[to] += wire.Header + len(sent(a))
+						}
+					}
+				}
+				most, all := 0, 0
+				for _, bytes := range by {
+					most, all = max(most, bytes), all+bytes
+				}
+				fmt.Fprintf(&table, "| %s | %v | %d | %d | %d | %d | %d |\n", name, waits, shards, hosts, messages/hosts, most, all)
+				if shards == onHost {
+					first[i] = most
+				}
+				bound := first[i] + 12 // numbers of thousands of devices take some bytes more
+				if waits {
+					bound += (2 - i) * 16 * hosts
+				}
+				if most > bound || len(by) != hosts {
+					t.Errorf("the %s program on %d hosts, whose devices wait for each other: %v: %d hosts are told, at most %d bytes "+
+						"each, want %d", name, hosts, waits, len(by), most, bound)
+				}
+			}
+		}
+	}
+	t.Logf("\n| program | its devices wait for each other | shards | hosts | messages to a host | bytes to a host | "+
+		"bytes to all |\n|---|---|---:|---:|---:|---:|---:|\n%s", table.String())
+}

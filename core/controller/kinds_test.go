@@ -268,7 +268,7 @@ var elsewhere = map[wire.Kind]string{
 	wire.KindDrop:       "an error, which is cut",
 	wire.KindWatch:      "numbers of devices of a worker",
 	wire.KindRebind:     "grows with the session's devices alone, and the answer to it is a number",
-	wire.KindSession:    "grows with the devices of the cluster alone",
+	wire.KindSession:    "grows with the devices of its worker alone",
 	wire.KindPlayed:     "a play, which is bounded beside it",
 	wire.KindAsk:        "nothing",
 	wire.KindReport:     "see TestOutboxTellsOfAMessageThatIsTooLong",

@@ -8,10 +8,8 @@ import (
 
 // Of an operation that names shards one by one, each worker is sent its own part: of a Put the devices that it has, of
 // a Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes
-// part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message.
-//
-// Where a worker's part would not fit into a message, it is sent all of it, as the client sent it. That says the same:
-// a worker leaves out what concerns others.
+// part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message. A
+// move whose other end is another worker's says whose: of a session's devices a worker knows its own (tellDevices).
 
 // dispatchParts is dispatch of a Put or a Transfer for several workers.
 func (st *State) dispatchParts(g *gang) {
@@ -34,21 +32,11 @@ func (st *State) deliverParts(g *gang, to set) {
 		st.introducePairs(g.cut.pairs)
 		own = g.cut.own
 	}
-	var whole []uint64 // those that are sent all of it
 	to.each(func(slot int) {
-		w := st.workers[slot]
-		if w == nil || w.gone != nil {
-			return
+		if w := st.workers[slot]; w != nil && w.gone == nil {
+			st.deliverDispatch(w.to[:], g.number, g.waited, g.s, g.kind, true, head, own[slot])
 		}
-		if len(head)+len(own[slot]) > wire.MaxMessage {
-			whole = append(whole, w.to[0])
-			return
-		}
-		st.deliverDispatch(w.to[:], g.number, g.waited, g.s, g.kind, true, head, own[slot])
 	})
-	if len(whole) > 0 {
-		st.deliverDispatch(whole, g.number, g.waited, g.s, g.kind, g.kept, g.payload)
-	}
 }
 
 // encoded encodes a message that has been decoded, so that its text is UTF-8.

@@ -183,6 +183,18 @@ func (p *place) locate() []*wire.Place {
 	return p.devicesAt
 }
 
+// spans returns the devices of a place, row by row.
+func (p *place) spans() (all []*wire.Span) {
+	for _, at := range p.locate() {
+		if n := len(all) - 1; n >= 0 && all[n].Worker == at.Worker && all[n].Local+all[n].Count == at.Local {
+			all[n].Count++
+		} else {
+			all = append(all, &wire.Span{Worker: at.Worker, Local: at.Local, Count: 1})
+		}
+	}
+	return all
+}
+
 func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
 
 // compiledBy takes what a worker made of a program.
@@ -357,19 +369,27 @@ func (st *State) load(s *session, p *program, at *place) {
 	st.tell(s, fresh)
 	p.of.loads(p, fresh)
 	p.loaded.union(fresh)
-	if p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED {
+	exchanges := p.of.collective || p.of.loadable.Form == wire.Loadable_JOINED
+	if exchanges {
 		st.introduce(at.workers)
 	}
-	loadable, where := p.of.loadable, at.locate()
-	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(where, p.of.madeFor, samePlace) {
+	loadable := p.of.loadable
+	m := &wire.Load{Session: s.id, Program: p.id, Outputs: p.of.info.Outputs, Name: p.of.info.Name,
+		Donated: p.of.info.Donated}
+	if exchanges && at.workers.count() > 1 {
+		m.Places = at.spans()
+	} else {
+		m.Devices = wire.DevicesOf(at.rows)
+	}
+	if loadable.Form == wire.Loadable_JOINED && !slices.EqualFunc(at.locate(), p.of.madeFor, samePlace) {
 		// Its serialized form names devices of the epoch; others compile it.
 		loadable = &wire.Loadable{Form: loadable.Form, Format: loadable.Format, Code: loadable.Code,
 			Options: loadable.Options, Collective: loadable.Collective, CallsHost: loadable.CallsHost,
 			Handlers: loadable.Handlers, Unbounded: loadable.Unbounded, Artifact: loadable.Artifact, Kept: loadable.Kept,
 			Other: true}
 	}
-	st.send(to, wire.KindLoad, &wire.Load{Session: s.id, Program: p.id, Loadable: loadable, Places: where,
-		Outputs: p.of.info.Outputs, Name: p.of.info.Name, Donated: p.of.info.Donated})
+	m.Loadable = loadable
+	st.send(to, wire.KindLoad, m)
 }
 
 // loadedBy records that a worker has loaded a program.

@@ -165,11 +165,14 @@ func (st *State) rebind(s *session) {
 	st.keepSession(s)
 	st.countMissing(s) // those that come may have gone, too: since the offer
 	var changed set
-	var gone set // slots
+	var come, gone set // slots
 	for d, slot := range next.slots {
 		if slot != old.slots[d] {
 			changed.add(d)
 			gone.add(old.slots[d])
+			if s.told.has(slot) { // others are told when they are needed
+				come.add(slot)
+			}
 		}
 	}
 	gone.without(next.workers)
@@ -181,7 +184,7 @@ func (st *State) rebind(s *session) {
 		}
 	})
 	st.reach++
-	st.send(st.connsOf(s.told), wire.KindSession, st.describe(s))
+	st.tellDevices(s, come)
 	st.replacePrograms(s, changed)
 	st.replaceGraphs(s, changed)
 	st.note(s.about(wire.EventRebound), fmt.Sprintf("%s has %s now on %s", s.owner(),
@@ -298,7 +301,7 @@ func (st *State) replace(s *session, p *place, changed set) *place {
 }
 
 // replacePrograms has programs run on what is behind their devices now. Those of several workers are loaded again on
-// all of them, since each knows where the others are.
+// all of them, since each may know where the others are.
 func (st *State) replacePrograms(s *session, changed set) {
 	for _, c := range s.compiling {
 		for i := range c.waiting {

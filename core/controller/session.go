@@ -422,13 +422,39 @@ func (st *State) tell(s *session, workers set) {
 		}
 	})
 	s.told.union(fresh)
-	to := st.connsOf(fresh)
-	st.send(to, wire.KindSession, st.describe(s))
+	st.tellDevices(s, fresh)
 }
 
-// describe returns what workers are told of a session.
-func (st *State) describe(s *session) *wire.Session {
-	return &wire.Session{Session: s.id, Client: s.process, Devices: s.spans, Settles: st.config.Keeps}
+// tellDevices tells workers of a session: each which of its devices are the worker's own. Where the others are that it
+// exchanges bytes with, the moves and the programs say that have it do so.
+func (st *State) tellDevices(s *session, workers set) {
+	type row struct {
+		w            *worker
+		first, local uint32
+		count        uint32
+	}
+	var rows []row
+	first := uint32(0)
+	for i, span := range s.spans {
+		if w := s.at[i]; workers.has(w.slot) && w.gone == nil {
+			rows = append(rows, row{w, first, span.Local, span.Count})
+		}
+		first += span.Count
+	}
+	if len(rows) == 0 {
+		return
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.w.slot, b.w.slot) })
+	head := wire.Encode(nil, &wire.Session{Session: s.id, Client: s.process, Settles: st.config.Keeps})
+	st.room(len(rows) * (len(head) + wire.MaxOwnDevices))
+	for i := 0; i < len(rows); {
+		w, from := rows[i].w, len(st.buffer)
+		st.buffer = append(st.buffer, head...)
+		for ; i < len(rows) && rows[i].w == w; i++ {
+			st.buffer = wire.AppendOwnDevices(st.buffer, rows[i].first, rows[i].local, rows[i].count)
+		}
+		st.deliver(w.to[:], wire.KindSession, st.buffer[from:])
+	}
 }
 
 // place returns the session's place of these virtual devices.

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,36 +87,40 @@ func TestOperationThatFillsAFrame(t *testing.T) {
 	}
 }
 
-// A transfer that just fits into a message goes to its workers as the client sent it where the indices of the moves
-// would make it too long.
-func TestTransferWithoutRoomForIndices(t *testing.T) {
+// A transfer that just fits into a client's message is sent to its workers with what these need to know of its moves,
+// or fails with a sentence, as what reads its array does, where that is too much for a frame.
+func TestTransferThatGrowsBeyondAFrame(t *testing.T) {
 	b := newBed(t, Config{}, 2, 1)
 	b.program(2)
-	m := &wire.Transfer{Op: 2, Object: 2, Array: &wire.Array{Dtype: uint32(shape.F32)},
-		Moves: []*wire.Move{{Source: 1, From: 0, To: 1}, {Source: 1, From: 1, To: 0}}}
-	for _, room := range []int{5, 3} { // an index takes two bytes
+	op := uint64(1)
+	for _, c := range []struct {
+		moves int
+		fits  bool
+	}{{2, true}, {2000, false}} { // there are 4 KiB of room
+		op++
+		m := &wire.Transfer{Op: op, Object: op, Array: &wire.Array{Dtype: uint32(shape.F32)}}
+		for i := range c.moves {
+			m.Moves = append(m.Moves, &wire.Move{Source: 1, From: uint32(i % 2), To: uint32(1 - i%2)})
+		}
 		const lengths = 8 // bytes that say how long the array's message and its text are
-		m.Array.Memory = ""
-		m.Array.Memory = strings.Repeat("x", wire.MaxMessage-proto.Size(m)-lengths-room)
-		for proto.Size(m) < wire.MaxMessage-room {
-			m.Array.Memory += "x"
-		}
+		m.Array.Memory = strings.Repeat("x", wire.MaxMessage-proto.Size(m)-lengths)
 		sent := 0
-		for _, a := range b.say(b.client, wire.KindTransfer, m) {
-			if a.Kind != Send || a.Wire != wire.KindDispatch {
-				continue
+		actions := b.say(b.client, wire.KindTransfer, m)
+		for _, a := range actions {
+			if a.Kind == Send && a.Wire == wire.KindDispatch {
+				sent += len(a.To)
 			}
-			d, got := new(wire.Dispatch), new(wire.Transfer)
-			statustest.OK(t, errors.Join(d.Parse(a.Payload), proto.Unmarshal(d.Operation, got)))
-			for i, move := range got.Moves {
-				if indexed := move.Index == uint32(i+1); indexed != (room > 4) || move.Index > 0 != indexed {
-					t.Errorf("with %d bytes of room move %d has index %d", room, i, move.Index)
-				}
-			}
-			sent += len(a.To)
 		}
-		statustest.Equal(t, sent, 2, "how often with %d bytes of room the transfer is sent", room)
-		m.Op, m.Object = m.Op+1, m.Object+1
+		err := b.ends(actions)[op]
+		if c.fits {
+			statustest.Equal(t, sent, 2, "to how many workers a transfer of %d moves is sent", c.moves)
+			statustest.Check(t, err)
+			continue
+		}
+		statustest.Fails(t, "a long transfer", err, status.InvalidArgument, "move fewer shards at a time")
+		op++
+		b.say(b.client, wire.KindFetch, &wire.Fetch{Op: op, Object: op - 1})
+		statustest.Fails(t, "what reads its array", b.ends(nil)[op], status.InvalidArgument, "move fewer shards at a time")
 	}
 }
 

@@ -132,7 +132,10 @@ func printLoad(w *strings.Builder, m *wire.Load) {
 	}
 	fmt.Fprint(w, " on")
 	for _, p := range m.Places {
-		fmt.Fprintf(w, " %d.%d", p.Worker, p.Local)
+		fmt.Fprintf(w, " %d.%d+%d", p.Worker, p.Local, p.Count)
+	}
+	if len(m.Devices) > 0 {
+		fmt.Fprintf(w, " %v", wire.NumbersOf(m.Devices))
 	}
 }
 
@@ -171,7 +174,10 @@ func printDispatch(t *testing.T, w *strings.Builder, m *wire.Dispatch) {
 		fmt.Fprintf(w, "transfer %d", p.Op)
 		for _, v := range p.Moves {
 			fmt.Fprintf(w, " %d:%d>%d", v.Source, v.From, v.To)
-			if v.Index > 0 {
+			switch {
+			case v.Peer > 0:
+				fmt.Fprintf(w, " (move %d, with %d)", v.Index-1, v.Peer)
+			case v.Index > 0:
 				fmt.Fprintf(w, " (move %d)", v.Index-1)
 			}
 		}
@@ -205,8 +211,8 @@ func printPeers(w *strings.Builder, m *wire.Peers) {
 
 func printSession(w *strings.Builder, m *wire.Session) {
 	fmt.Fprintf(w, "session %d of process %d:", m.Session, m.Client.Number)
-	for _, s := range m.Devices {
-		fmt.Fprintf(w, " %d.%d+%d", s.Worker, s.Local, s.Count)
+	for _, own := range m.Devices {
+		fmt.Fprintf(w, " %d+%d is .%d", own.First, own.Count, own.Local)
 	}
 }
 

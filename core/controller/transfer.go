@@ -91,6 +91,9 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		return
 	}
 	err := q.err
+	if err == nil {
+		err = c.long
+	}
 	for i := 0; i < len(c.sources) && err == nil && st.known == nil; i++ {
 		err = st.movable(s, m, &c.sources[i])
 	}

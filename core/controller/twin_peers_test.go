@@ -24,11 +24,11 @@ func (w *twin) joinWorker() {
 			MemoryLimit: w.memory})
 	}
 	w.workers[w.conns] = &twinWorker{met: map[uint64]bool{}, assembled: map[[2]uint64]bool{},
-		devices: map[uint32][]uint64{}, graphs: map[[2]uint64]*wire.Graph{},
+		devices: map[uint32]map[uint32]uint32{}, graphs: map[[2]uint64]*wire.Graph{},
 		known: map[uint32]bool{}, loaded: map[[2]uint64]bool{}, gangs: map[uint64]*twinGang{},
 		compiles:  map[uint64]*twinCompile{},
 		artifacts: newTwinArtifacts(),
-		locals:    map[uint32][]uint32{}, first: map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},
+		first:     map[[2]uint64]uint64{}, did: map[[2]uint64]bool{},
 		ended: map[uint64]*twinGang{}, arrays: map[[2]uint64]*twinArray{}, donates: map[[2]uint64]bool{}}
 	w.join(&wire.Hello{Role: wire.Role_ROLE_WORKER, Name: fmt.Sprintf("w%d", w.conns), Worker: offer})
 }

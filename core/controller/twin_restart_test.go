@@ -285,8 +285,8 @@ func (worker *twinWorker) begins(w *twin, gang uint64, session uint32, op uint64
 	for _, object := range makes {
 		a := &twinArray{pending: true}
 		for _, d := range on {
-			if all := worker.devices[session]; int(d) < len(all) && all[d] == worker.process {
-				a.on = append(a.on, worker.locals[session][d])
+			if worker.has(session, d) {
+				a.on = append(a.on, worker.devices[session][d])
 			}
 		}
 		if len(a.on) > 0 {

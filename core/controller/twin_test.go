@@ -45,8 +45,7 @@ type twinWorker struct {
 	met       map[uint64]bool    // processes of workers that it was told of
 	assembled map[[2]uint64]bool // arrays, by session
 	process   uint64
-	devices   map[uint32][]uint64 // workers of a session's virtual devices
-	locals    map[uint32][]uint32 // by virtual device
+	devices   map[uint32]map[uint32]uint32 // its own of a session's virtual devices: which they are here
 	graphs    map[[2]uint64]*wire.Graph
 	last      uint64
 	known     map[uint32]bool
@@ -258,7 +257,7 @@ func (w *twin) dispatched(worker *twinWorker, gang uint64, what string, session 
 	}
 	w.gangs[gang] = what
 	for _, d := range on {
-		if all := worker.devices[session]; int(d) >= len(all) || all[d] != worker.process {
+		if !worker.has(session, d) {
 			continue
 		}
 		at := [2]uint64{uint64(session), uint64(d)}

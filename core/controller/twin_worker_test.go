@@ -3,6 +3,7 @@ package controller
 // What a worker of the twin checks: that each message names only what the worker was told of before.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,11 +68,17 @@ func (w *twin) hearsOfSession(worker *twinWorker, m *wire.Session) {
 		w.t.Fatalf("a worker is told of session %d twice", m.Session)
 	}
 	delete(worker.untold, m.Session)
-	worker.known[m.Session], worker.devices[m.Session], worker.locals[m.Session] = true, nil, nil
-	for _, span := range m.Devices {
-		for k := range span.Count {
-			worker.devices[m.Session] = append(worker.devices[m.Session], span.Worker)
-			worker.locals[m.Session] = append(worker.locals[m.Session], span.Local+k)
+	had := worker.devices[m.Session]
+	worker.known[m.Session], worker.devices[m.Session] = true, map[uint32]uint32{}
+	for _, own := range m.Devices {
+		for k := range own.Count {
+			worker.devices[m.Session][own.First+k] = own.Local + k
+		}
+	}
+	for d, local := range had {
+		if now, has := worker.devices[m.Session][d]; !has || now != local {
+			w.t.Fatalf("process %d was told that device %d of session %d is its device %d, and is told %v", worker.process, d,
+				m.Session, local, m.Devices)
 		}
 	}
 }
@@ -84,12 +91,7 @@ func (w *twin) loads(worker *twinWorker, m *wire.Load) {
 	worker.loaded[[2]uint64{uint64(m.Session), m.Program}] = true
 	worker.donates[[2]uint64{uint64(m.Session), m.Program}] = len(m.Donated) > 0
 	worker.load(m)
-	for _, p := range m.Places {
-		if m.Loadable.Collective && w.isStranger(worker, p.Worker) {
-			w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
-				p.Worker)
-		}
-	}
+	w.loadsDevices(worker, m)
 }
 
 // takesOperation checks an operation that a worker is to perform.
@@ -261,9 +263,9 @@ func (w *twin) drops(worker *twinWorker, m *wire.Drop) {
 func (worker *twinWorker) runs(w *twin, gang uint64, session uint32, op, program, reads uint64,
 	makes ...uint64) {
 	var on []uint32
-	for d := range worker.devices[session] {
-		if c := w.clientOf(session); c == nil || slices.Contains(c.rows[program], uint32(d)) {
-			on = append(on, uint32(d))
+	for _, d := range slices.Sorted(maps.Keys(worker.devices[session])) {
+		if c := w.clientOf(session); c == nil || slices.Contains(c.rows[program], d) {
+			on = append(on, d)
 		}
 	}
 	a := worker.arrays[[2]uint64{uint64(session), reads}]
@@ -306,7 +308,7 @@ func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
 	}
 	own := 0
 	for _, v := range m.Devices {
-		if worker.devices[d.Session][v] == worker.process {
+		if worker.has(d.Session, v) {
 			own++
 		}
 	}
@@ -320,37 +322,40 @@ func (w *twin) takesAssembled(worker *twinWorker, d *wire.Dispatch) uint64 {
 
 // ownPart checks that a worker is sent its own part of a Put or a Transfer, and all of it.
 func (w *twin) ownPart(worker *twinWorker, d *wire.Dispatch, op uint64) {
-	on := worker.devices[d.Session]
 	var got, want proto.Message
 	switch m := w.sent[[2]uint64{uint64(d.Session), op}].(type) {
 	case *wire.Put:
-		own := proto.CloneOf(m)
-		own.Devices = slices.DeleteFunc(own.Devices, func(d uint32) bool { return on[d] != worker.process })
-		own.Lost = nil // the controller's
-		got, want = new(wire.Put), own
+		own, is := proto.CloneOf(m), wiretest.Decode[wire.Put](w.t, d.Operation)
+		own.Devices = slices.DeleteFunc(own.Devices, func(v uint32) bool { return !worker.has(d.Session, v) })
+		own.Lost, is.Lost = nil, nil // the controller's
+		got, want = is, own
 	case *wire.Transfer:
-		own := proto.CloneOf(m)
-		own.Moves = worker.ownMoves(on, m.Moves)
-		w.knowsEnds(worker, on, own.Moves)
-		got, want = new(wire.Transfer), own
+		own, is := proto.CloneOf(m), wiretest.Decode[wire.Transfer](w.t, d.Operation)
+		own.Moves = worker.ownMoves(d.Session, m.Moves)
+		w.knowsPeers(worker, d.Session, is.Moves)
+		got, want = is, own
 	default:
 		w.t.Fatalf("operation %d of session %d, which was not submitted, is dispatched", op, d.Session)
 	}
-	err := proto.Unmarshal(d.Operation, got)
-	if put, ok := got.(*wire.Put); ok {
-		put.Lost = nil
-	}
-	if err != nil || !proto.Equal(got, want) {
-		w.t.Fatalf("process %d is sent %v, %v, want %v", worker.process, got, err, want)
+	if !proto.Equal(got, want) {
+		w.t.Fatalf("process %d is sent %v, want %v", worker.process, got, want)
 	}
 }
 
-// ownMoves returns the moves that a worker has to be sent. They have their indices where there are others.
-func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire.Move) {
+// has reports whether a virtual device is the worker's.
+func (worker *twinWorker) has(session, d uint32) bool {
+	_, own := worker.devices[session][d]
+	return own
+}
+
+// ownMoves returns the moves that a worker has to be sent, without their peers. They have their indices where there are
+// others.
+func (worker *twinWorker) ownMoves(session uint32, moves []*wire.Move) (own []*wire.Move) {
 	apart := false
 	for i, m := range moves {
-		apart = apart || on[m.From] != worker.process || on[m.To] != worker.process
-		if on[m.From] == worker.process || on[m.To] == worker.process {
+		from, to := worker.has(session, m.From), worker.has(session, m.To)
+		apart = apart || !from || !to
+		if from || to {
 			m = proto.CloneOf(m)
 			m.Index = uint32(i + 1)
 			own = append(own, m)
@@ -360,6 +365,54 @@ func (worker *twinWorker) ownMoves(on []uint64, moves []*wire.Move) (own []*wire
 		return moves
 	}
 	return own
+}
+
+// ownerOf returns the process of the worker that was told that a virtual device is its own; 0 if it is lost.
+func (w *twin) ownerOf(session, d uint32) uint64 {
+	for _, worker := range w.workers {
+		if worker.has(session, d) {
+			return worker.process
+		}
+	}
+	return 0
+}
+
+// loadsDevices checks that a worker is told of the devices of a program, and of those of others where they wait for
+// each other.
+func (w *twin) loadsDevices(worker *twinWorker, m *wire.Load) {
+	c := w.clientOf(m.Session)
+	if c == nil {
+		return
+	}
+	rows := c.rows[m.Program]
+	if rows == nil { // its client hears of it behind the workers
+		if rows = c.waiting[m.Program]; rows == nil {
+			return
+		}
+	}
+	others := slices.ContainsFunc(rows, func(d uint32) bool { return !worker.has(m.Session, d) })
+	if !m.Loadable.Collective || !others {
+		if told := wire.NumbersOf(m.Devices); len(m.Places) > 0 || len(told) != 1 && !slices.Equal(told, rows) {
+			w.t.Fatalf("process %d loads a program of devices %v on %v, and is told of %v", worker.process, rows, told, m.Places)
+		}
+		return
+	}
+	for _, span := range m.Places {
+		if w.isStranger(worker, span.Worker) {
+			w.t.Fatalf("process %d loads a collective program with process %d, of which it was not told", worker.process,
+				span.Worker)
+		}
+		for range span.Count {
+			if owner := w.ownerOf(m.Session, rows[0]); owner != 0 && owner != span.Worker {
+				w.t.Fatalf("process %d is told that device %d is process %d's, and not %d's", worker.process, rows[0], span.Worker,
+					owner)
+			}
+			rows = rows[1:]
+		}
+	}
+	if len(rows) > 0 {
+		w.t.Fatalf("process %d is not told who has devices %v of a collective program", worker.process, rows)
+	}
 }
 
 // isStranger reports whether a worker, which is still there, is one that another was not told of.
@@ -372,21 +425,30 @@ func (w *twin) isStranger(worker *twinWorker, process uint64) bool {
 	return false
 }
 
-// knowsEnds checks that a worker was told of those that it exchanges bytes with.
-func (w *twin) knowsEnds(worker *twinWorker, on []uint64, moves []*wire.Move) {
+// knowsPeers checks that moves say with whom a worker exchanges bytes, and that it was told of these. It takes the
+// peers out of the moves.
+func (w *twin) knowsPeers(worker *twinWorker, session uint32, moves []*wire.Move) {
 	for _, m := range moves {
-		for _, end := range []uint64{on[m.From], on[m.To]} {
-			mine := on[m.From] == worker.process || on[m.To] == worker.process
-			if mine && w.isStranger(worker, end) {
-				w.t.Fatalf("process %d is sent a move of process %d, of which it was not told", worker.process, end)
+		want := uint64(0)
+		for _, d := range []uint32{m.From, m.To} {
+			if !worker.has(session, d) {
+				want = cmp.Or(w.ownerOf(session, d), m.Peer)
 			}
 		}
+		if m.Peer != want || w.isStranger(worker, m.Peer) {
+			w.t.Fatalf("process %d is sent a move between devices %d and %d whose peer is process %d, want %d, of which it was "+
+				"told", worker.process, m.From, m.To, m.Peer, want)
+		}
+		m.Peer = 0
 	}
 }
 
 // ownNodes checks that a worker is sent of a graph what concerns it.
-func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
-	on := worker.devices[got.Session]
+func (w *twin) ownNodes(worker *twinWorker, sent *wire.Graph) {
+	got := proto.CloneOf(sent)
+	for _, n := range got.Nodes {
+		w.knowsPeers(worker, got.Session, n.GetTransfer().GetMoves())
+	}
 	for _, c := range w.clients {
 		if c.session != got.Session || c.graphs[got.Graph] == nil { // it comes again, in front of its Forget
 			continue
@@ -398,22 +460,21 @@ func (w *twin) ownNodes(worker *twinWorker, got *wire.Graph) {
 			for _, m := range n.GetTransfer().GetMoves() {
 				rows = append(slices.Clone(rows), m.From, m.To)
 			}
-			return slices.ContainsFunc(rows, func(d uint32) bool { return on[d] != worker.process })
+			return slices.ContainsFunc(rows, func(d uint32) bool { return !worker.has(got.Session, d) })
 		})
 		for _, n := range want.Nodes {
 			rows := c.rows[n.GetRun().GetProgram()]
 			switch {
 			case all:
 			case n.Transfer != nil:
-				n.Transfer.Moves = worker.ownMoves(on, n.Transfer.Moves)
-				w.knowsEnds(worker, on, n.Transfer.Moves)
+				n.Transfer.Moves = worker.ownMoves(got.Session, n.Transfer.Moves)
 				for i, m := range n.Transfer.Moves {
 					m.Index = uint32(i + 1) // also where this node has no other worker
 				}
 				if len(n.Transfer.Moves) == 0 {
 					n.Transfer.Array = nil
 				}
-			case !slices.ContainsFunc(rows, func(d uint32) bool { return on[d] == worker.process }):
+			case !slices.ContainsFunc(rows, func(d uint32) bool { return worker.has(got.Session, d) }):
 				n.Run.Inputs = nil
 			}
 		}

@@ -226,6 +226,18 @@ func AppendDevices(b []byte, devices []uint32) []byte { return appendNumbers(b, 
 // AppendMove appends a move to an encoded Transfer.
 func AppendMove(b []byte, m *Move) []byte { return appendMessage(b, 4, m) }
 
+// MaxOwnDevices is how many bytes AppendOwnDevices appends at most.
+const MaxOwnDevices = 20
+
+// AppendOwnDevices appends devices to an encoded Session.
+func AppendOwnDevices(b []byte, first, local, count uint32) []byte {
+	at := len(b) + 2
+	b = append(b, tag(5, protowire.BytesType), 0) // the length, which takes one byte
+	b = appendNumber(appendNumber(appendNumber(b, 1, first), 2, local), 3, count)
+	b[at-1] = byte(len(b) - at)
+	return b
+}
+
 // AppendNode appends a node to an encoded Graph.
 func AppendNode(b []byte, n *Node) []byte { return appendMessage(b, 3, n) }
 

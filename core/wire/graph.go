@@ -124,15 +124,21 @@ func (a *Array) shape() shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
 }
 
-// Indices returns Move.index of each of the moves that Program makes of a graph's Transfer.
-func (m *Transfer) Indices() (all []uint32) {
+// Told is what a controller tells a worker of a move that a client has made, see Move.
+type Told struct {
+	Index uint32
+	Peer  uint64
+}
+
+// Told returns what was told of each of the moves that Program makes of a graph's Transfer.
+func (m *Transfer) Told() (all []Told) {
 	for _, v := range m.Moves {
 		for k := range max(1, v.GetCount()) {
-			index := v.GetIndex()
-			if index > 0 {
-				index += k
+			told := Told{v.GetIndex(), v.GetPeer()}
+			if told.Index > 0 {
+				told.Index += k
 			}
-			all = append(all, index)
+			all = append(all, told)
 		}
 	}
 	return all

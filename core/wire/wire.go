@@ -25,9 +25,10 @@ import (
 //	16 2026-11-26  the first that may be released: 1 to 15 were steps on the way here
 //	17 2026-11-27  small collectives of many hosts' workers take other blocks, in more rounds
 //	18 2026-11-27  large reductions between hosts go in lanes, each with blocks of its own
+//	19 2026-11-27  workers are told of a session's and a program's devices what they use
 const (
-	ProtocolMin = 18
-	ProtocolMax = 18
+	ProtocolMin = 19
+	ProtocolMax = 19
 )
 
 // Kind is what a frame holds.

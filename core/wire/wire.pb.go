@@ -3974,14 +3974,17 @@ func (x *Loadable) GetOther() bool {
 
 // Controller to the workers of a program.
 type Load struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Program       uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
-	Loadable      *Loadable              `protobuf:"bytes,3,opt,name=loadable,proto3" json:"loadable,omitempty"`
-	Places        []*Place               `protobuf:"bytes,4,rep,name=places,proto3" json:"places,omitempty"` // row by row. O(shards), once a program
-	Outputs       []*Array               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
-	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	Donated       []uint32               `protobuf:"varint,7,rep,packed,name=donated,proto3" json:"donated,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Session  uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Program  uint64                 `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
+	Loadable *Loadable              `protobuf:"bytes,3,opt,name=loadable,proto3" json:"loadable,omitempty"`
+	Outputs  []*Array               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	Name     string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	Donated  []uint32               `protobuf:"varint,7,rep,packed,name=donated,proto3" json:"donated,omitempty"`
+	// Its devices, row by row. Of a program whose workers exchange bytes, all of them: O(workers), once a program. Of
+	// others, as virtual devices, of which a worker knows its own.
+	Places        []*Span    `protobuf:"bytes,9,rep,name=places,proto3" json:"places,omitempty"`
+	Devices       []*Devices `protobuf:"bytes,10,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4037,13 +4040,6 @@ func (x *Load) GetLoadable() *Loadable {
 	return nil
 }
 
-func (x *Load) GetPlaces() []*Place {
-	if x != nil {
-		return x.Places
-	}
-	return nil
-}
-
 func (x *Load) GetOutputs() []*Array {
 	if x != nil {
 		return x.Outputs
@@ -4065,6 +4061,81 @@ func (x *Load) GetDonated() []uint32 {
 	return nil
 }
 
+func (x *Load) GetPlaces() []*Span {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *Load) GetDevices() []*Devices {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+// Devices is virtual devices first, first + step, first + 2 step …, so many.
+type Devices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Step          int32                  `protobuf:"zigzag32,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Devices) Reset() {
+	*x = Devices{}
+	mi := &file_wire_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Devices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Devices) ProtoMessage() {}
+
+func (x *Devices) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Devices.ProtoReflect.Descriptor instead.
+func (*Devices) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Devices) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Devices) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Devices) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
 // Worker to controller: it has loaded a program, or cannot, which runs of it will say.
 type Loaded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4076,7 +4147,7 @@ type Loaded struct {
 
 func (x *Loaded) Reset() {
 	*x = Loaded{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4088,7 +4159,7 @@ func (x *Loaded) String() string {
 func (*Loaded) ProtoMessage() {}
 
 func (x *Loaded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4101,7 +4172,7 @@ func (x *Loaded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loaded.ProtoReflect.Descriptor instead.
 func (*Loaded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Loaded) GetSession() uint32 {
@@ -4131,7 +4202,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4143,7 +4214,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4156,7 +4227,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Forget) GetSession() uint32 {
@@ -4212,7 +4283,7 @@ type SliceRequest struct {
 
 func (x *SliceRequest) Reset() {
 	*x = SliceRequest{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4295,7 @@ func (x *SliceRequest) String() string {
 func (*SliceRequest) ProtoMessage() {}
 
 func (x *SliceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4308,7 @@ func (x *SliceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRequest.ProtoReflect.Descriptor instead.
 func (*SliceRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SliceRequest) GetSlice() uint64 {
@@ -4310,7 +4381,7 @@ type SliceAnswer struct {
 
 func (x *SliceAnswer) Reset() {
 	*x = SliceAnswer{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4322,7 +4393,7 @@ func (x *SliceAnswer) String() string {
 func (*SliceAnswer) ProtoMessage() {}
 
 func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4335,7 +4406,7 @@ func (x *SliceAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceAnswer.ProtoReflect.Descriptor instead.
 func (*SliceAnswer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SliceAnswer) GetSlice() uint64 {
@@ -4382,7 +4453,7 @@ type SliceRelease struct {
 
 func (x *SliceRelease) Reset() {
 	*x = SliceRelease{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4394,7 +4465,7 @@ func (x *SliceRelease) String() string {
 func (*SliceRelease) ProtoMessage() {}
 
 func (x *SliceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4407,7 +4478,7 @@ func (x *SliceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceRelease.ProtoReflect.Descriptor instead.
 func (*SliceRelease) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SliceRelease) GetSlices() []uint64 {
@@ -4433,7 +4504,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +4516,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +4529,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Run) GetOp() uint64 {
@@ -4528,7 +4599,7 @@ type Mixed struct {
 
 func (x *Mixed) Reset() {
 	*x = Mixed{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4540,7 +4611,7 @@ func (x *Mixed) String() string {
 func (*Mixed) ProtoMessage() {}
 
 func (x *Mixed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4553,7 +4624,7 @@ func (x *Mixed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mixed.ProtoReflect.Descriptor instead.
 func (*Mixed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Mixed) GetArgument() uint32 {
@@ -4580,7 +4651,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4592,7 +4663,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4605,7 +4676,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Piece) GetObject() uint64 {
@@ -4637,7 +4708,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4649,7 +4720,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4662,7 +4733,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Put) GetOp() uint64 {
@@ -4718,7 +4789,7 @@ type Laid struct {
 
 func (x *Laid) Reset() {
 	*x = Laid{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4730,7 +4801,7 @@ func (x *Laid) String() string {
 func (*Laid) ProtoMessage() {}
 
 func (x *Laid) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4743,7 +4814,7 @@ func (x *Laid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Laid.ProtoReflect.Descriptor instead.
 func (*Laid) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Laid) GetOffset() uint64 {
@@ -4773,7 +4844,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4785,7 +4856,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4798,7 +4869,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Transfer) GetOp() uint64 {
@@ -4845,13 +4916,14 @@ type Move struct {
 	// Controller to a worker that is sent its own moves alone: 1 + the move's index among all of them, which is in the
 	// key of its bytes. 0 is its index in this message.
 	Index         uint32 `protobuf:"varint,9,opt,name=index,proto3" json:"index,omitempty"`
+	Peer          uint64 `protobuf:"varint,10,opt,name=peer,proto3" json:"peer,omitempty"` // then: process number of the worker at its other end, 0 where both ends are the worker's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +4935,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +4948,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Move) GetSource() uint64 {
@@ -4942,6 +5014,13 @@ func (x *Move) GetIndex() uint32 {
 	return 0
 }
 
+func (x *Move) GetPeer() uint64 {
+	if x != nil {
+		return x.Peer
+	}
+	return 0
+}
+
 // Fetch asks for a shard's bytes, dense and row-major, pushed to the client's
 // process under key (session, op, device).
 type Fetch struct {
@@ -4955,7 +5034,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4967,7 +5046,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4980,7 +5059,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Fetch) GetOp() uint64 {
@@ -5016,7 +5095,7 @@ type Free struct {
 
 func (x *Free) Reset() {
 	*x = Free{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5107,7 @@ func (x *Free) String() string {
 func (*Free) ProtoMessage() {}
 
 func (x *Free) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5120,7 @@ func (x *Free) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Free.ProtoReflect.Descriptor instead.
 func (*Free) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Free) GetObjects() []uint64 {
@@ -5069,7 +5148,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5081,7 +5160,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5094,7 +5173,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Rows) GetObject() uint64 {
@@ -5125,7 +5204,7 @@ type Assemble struct {
 
 func (x *Assemble) Reset() {
 	*x = Assemble{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5137,7 +5216,7 @@ func (x *Assemble) String() string {
 func (*Assemble) ProtoMessage() {}
 
 func (x *Assemble) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5150,7 +5229,7 @@ func (x *Assemble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assemble.ProtoReflect.Descriptor instead.
 func (*Assemble) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Assemble) GetObject() uint64 {
@@ -5198,7 +5277,7 @@ type Graph struct {
 
 func (x *Graph) Reset() {
 	*x = Graph{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5210,7 +5289,7 @@ func (x *Graph) String() string {
 func (*Graph) ProtoMessage() {}
 
 func (x *Graph) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5223,7 +5302,7 @@ func (x *Graph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graph.ProtoReflect.Descriptor instead.
 func (*Graph) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Graph) GetGraph() uint64 {
@@ -5282,7 +5361,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5294,7 +5373,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5307,7 +5386,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Node) GetRun() *Run {
@@ -5353,7 +5432,7 @@ type Play struct {
 
 func (x *Play) Reset() {
 	*x = Play{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +5444,7 @@ func (x *Play) String() string {
 func (*Play) ProtoMessage() {}
 
 func (x *Play) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +5457,7 @@ func (x *Play) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Play.ProtoReflect.Descriptor instead.
 func (*Play) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Play) GetOp() uint64 {
@@ -5434,7 +5513,7 @@ type Played struct {
 
 func (x *Played) Reset() {
 	*x = Played{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5446,7 +5525,7 @@ func (x *Played) String() string {
 func (*Played) ProtoMessage() {}
 
 func (x *Played) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5459,7 +5538,7 @@ func (x *Played) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Played.ProtoReflect.Descriptor instead.
 func (*Played) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Played) GetGang() uint64 {
@@ -5541,7 +5620,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5553,7 +5632,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5566,7 +5645,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Dispatch) GetGang() uint64 {
@@ -5627,7 +5706,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5639,7 +5718,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5652,7 +5731,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Completed) GetOk() []uint64 {
@@ -5695,7 +5774,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5707,7 +5786,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5720,7 +5799,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Failure) GetNumber() uint64 {
@@ -5771,7 +5850,7 @@ type HostCall struct {
 
 func (x *HostCall) Reset() {
 	*x = HostCall{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5783,7 +5862,7 @@ func (x *HostCall) String() string {
 func (*HostCall) ProtoMessage() {}
 
 func (x *HostCall) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5796,7 +5875,7 @@ func (x *HostCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCall.ProtoReflect.Descriptor instead.
 func (*HostCall) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *HostCall) GetSession() uint32 {
@@ -5859,7 +5938,7 @@ type HostValue struct {
 
 func (x *HostValue) Reset() {
 	*x = HostValue{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5871,7 +5950,7 @@ func (x *HostValue) String() string {
 func (*HostValue) ProtoMessage() {}
 
 func (x *HostValue) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5884,7 +5963,7 @@ func (x *HostValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostValue.ProtoReflect.Descriptor instead.
 func (*HostValue) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *HostValue) GetType() uint32 {
@@ -5921,7 +6000,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5933,7 +6012,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5946,7 +6025,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Abort) GetGang() uint64 {
@@ -5978,7 +6057,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5990,7 +6069,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6003,7 +6082,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Peers) GetCome() []*Process {
@@ -6034,22 +6113,21 @@ func (x *Peers) GetClients() bool {
 	return false
 }
 
-// Controller to worker, before anything else of a session: what is behind its
-// virtual devices, which may differ from those of other sessions. Sent again when
-// something else is behind some of them, see Rebind.
+// Controller to worker, before anything else of a session: which of its virtual devices the worker's are. They may
+// differ from those of other sessions. Sent again to a worker that has more of them, see Rebind.
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Client        *Process               `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Devices       []*Span                `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`  // virtual devices 0, 1, 2 … one span after the other
 	Settles       bool                   `protobuf:"varint,4,opt,name=settles,proto3" json:"settles,omitempty"` // the client tells which operations it has heard the end of, and the others are remembered
+	Devices       []*OwnDevices          `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6061,7 +6139,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6074,7 +6152,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Session) GetSession() uint32 {
@@ -6091,18 +6169,79 @@ func (x *Session) GetClient() *Process {
 	return nil
 }
 
-func (x *Session) GetDevices() []*Span {
+func (x *Session) GetSettles() bool {
+	if x != nil {
+		return x.Settles
+	}
+	return false
+}
+
+func (x *Session) GetDevices() []*OwnDevices {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *Session) GetSettles() bool {
+// OwnDevices is a worker's devices in a row that are virtual devices in a row.
+type OwnDevices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"` // virtual
+	Local         uint32                 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"` // the same device
+	Count         uint32                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnDevices) Reset() {
+	*x = OwnDevices{}
+	mi := &file_wire_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnDevices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnDevices) ProtoMessage() {}
+
+func (x *OwnDevices) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
-		return x.Settles
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
 	}
-	return false
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnDevices.ProtoReflect.Descriptor instead.
+func (*OwnDevices) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *OwnDevices) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *OwnDevices) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *OwnDevices) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 // Controller to client: other workers can take the places of those that the session has lost, or waits for. The client
@@ -6119,7 +6258,7 @@ type Rebind struct {
 
 func (x *Rebind) Reset() {
 	*x = Rebind{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6131,7 +6270,7 @@ func (x *Rebind) String() string {
 func (*Rebind) ProtoMessage() {}
 
 func (x *Rebind) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6144,7 +6283,7 @@ func (x *Rebind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebind.ProtoReflect.Descriptor instead.
 func (*Rebind) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Rebind) GetEpoch() uint64 {
@@ -6178,7 +6317,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6190,7 +6329,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6203,7 +6342,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Wait) GetWhy() string {
@@ -6235,7 +6374,7 @@ type Rejoin struct {
 
 func (x *Rejoin) Reset() {
 	*x = Rejoin{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6247,7 +6386,7 @@ func (x *Rejoin) String() string {
 func (*Rejoin) ProtoMessage() {}
 
 func (x *Rejoin) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6260,7 +6399,7 @@ func (x *Rejoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejoin.ProtoReflect.Descriptor instead.
 func (*Rejoin) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Rejoin) GetMore() bool {
@@ -6342,7 +6481,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6354,7 +6493,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6367,7 +6506,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Holding) GetSession() uint32 {
@@ -6420,7 +6559,7 @@ type HeldArray struct {
 
 func (x *HeldArray) Reset() {
 	*x = HeldArray{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6432,7 +6571,7 @@ func (x *HeldArray) String() string {
 func (*HeldArray) ProtoMessage() {}
 
 func (x *HeldArray) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6445,7 +6584,7 @@ func (x *HeldArray) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldArray.ProtoReflect.Descriptor instead.
 func (*HeldArray) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{76}
+	return file_wire_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *HeldArray) GetObject() uint64 {
@@ -6503,7 +6642,7 @@ type HeldGang struct {
 
 func (x *HeldGang) Reset() {
 	*x = HeldGang{}
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6515,7 +6654,7 @@ func (x *HeldGang) String() string {
 func (*HeldGang) ProtoMessage() {}
 
 func (x *HeldGang) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[77]
+	mi := &file_wire_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6528,7 +6667,7 @@ func (x *HeldGang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGang.ProtoReflect.Descriptor instead.
 func (*HeldGang) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{77}
+	return file_wire_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *HeldGang) GetGang() uint64 {
@@ -6579,7 +6718,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6591,7 +6730,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[78]
+	mi := &file_wire_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6604,7 +6743,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{78}
+	return file_wire_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Settled) GetSession() uint32 {
@@ -6646,7 +6785,7 @@ type KeptLink struct {
 
 func (x *KeptLink) Reset() {
 	*x = KeptLink{}
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6658,7 +6797,7 @@ func (x *KeptLink) String() string {
 func (*KeptLink) ProtoMessage() {}
 
 func (x *KeptLink) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[79]
+	mi := &file_wire_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6671,7 +6810,7 @@ func (x *KeptLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLink.ProtoReflect.Descriptor instead.
 func (*KeptLink) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{79}
+	return file_wire_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *KeptLink) GetId() uint64 {
@@ -6751,7 +6890,7 @@ type KeptSession struct {
 
 func (x *KeptSession) Reset() {
 	*x = KeptSession{}
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6763,7 +6902,7 @@ func (x *KeptSession) String() string {
 func (*KeptSession) ProtoMessage() {}
 
 func (x *KeptSession) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[80]
+	mi := &file_wire_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6776,7 +6915,7 @@ func (x *KeptSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSession.ProtoReflect.Descriptor instead.
 func (*KeptSession) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{80}
+	return file_wire_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KeptSession) GetSession() uint32 {
@@ -6830,7 +6969,7 @@ type KeptSlice struct {
 
 func (x *KeptSlice) Reset() {
 	*x = KeptSlice{}
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6842,7 +6981,7 @@ func (x *KeptSlice) String() string {
 func (*KeptSlice) ProtoMessage() {}
 
 func (x *KeptSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[81]
+	mi := &file_wire_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6855,7 +6994,7 @@ func (x *KeptSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptSlice.ProtoReflect.Descriptor instead.
 func (*KeptSlice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{81}
+	return file_wire_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KeptSlice) GetSession() uint32 {
@@ -6910,7 +7049,7 @@ type KeptIsland struct {
 
 func (x *KeptIsland) Reset() {
 	*x = KeptIsland{}
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6922,7 +7061,7 @@ func (x *KeptIsland) String() string {
 func (*KeptIsland) ProtoMessage() {}
 
 func (x *KeptIsland) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[82]
+	mi := &file_wire_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6935,7 +7074,7 @@ func (x *KeptIsland) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptIsland.ProtoReflect.Descriptor instead.
 func (*KeptIsland) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{82}
+	return file_wire_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeptIsland) GetName() string {
@@ -6956,7 +7095,7 @@ type KeptBoard struct {
 
 func (x *KeptBoard) Reset() {
 	*x = KeptBoard{}
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6968,7 +7107,7 @@ func (x *KeptBoard) String() string {
 func (*KeptBoard) ProtoMessage() {}
 
 func (x *KeptBoard) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[83]
+	mi := &file_wire_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6981,7 +7120,7 @@ func (x *KeptBoard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptBoard.ProtoReflect.Descriptor instead.
 func (*KeptBoard) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{83}
+	return file_wire_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeptBoard) GetHost() string {
@@ -7012,7 +7151,7 @@ type KeptLoss struct {
 
 func (x *KeptLoss) Reset() {
 	*x = KeptLoss{}
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7024,7 +7163,7 @@ func (x *KeptLoss) String() string {
 func (*KeptLoss) ProtoMessage() {}
 
 func (x *KeptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[84]
+	mi := &file_wire_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7037,7 +7176,7 @@ func (x *KeptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLoss.ProtoReflect.Descriptor instead.
 func (*KeptLoss) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{84}
+	return file_wire_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *KeptLoss) GetHello() *Hello {
@@ -7090,7 +7229,7 @@ type KeptProgram struct {
 
 func (x *KeptProgram) Reset() {
 	*x = KeptProgram{}
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7102,7 +7241,7 @@ func (x *KeptProgram) String() string {
 func (*KeptProgram) ProtoMessage() {}
 
 func (x *KeptProgram) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[85]
+	mi := &file_wire_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7115,7 +7254,7 @@ func (x *KeptProgram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptProgram.ProtoReflect.Descriptor instead.
 func (*KeptProgram) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{85}
+	return file_wire_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *KeptProgram) GetSession() uint32 {
@@ -7179,7 +7318,7 @@ type KeptCompiled struct {
 
 func (x *KeptCompiled) Reset() {
 	*x = KeptCompiled{}
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7191,7 +7330,7 @@ func (x *KeptCompiled) String() string {
 func (*KeptCompiled) ProtoMessage() {}
 
 func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[86]
+	mi := &file_wire_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7204,7 +7343,7 @@ func (x *KeptCompiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptCompiled.ProtoReflect.Descriptor instead.
 func (*KeptCompiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{86}
+	return file_wire_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *KeptCompiled) GetKey() string {
@@ -7289,7 +7428,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7301,7 +7440,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[87]
+	mi := &file_wire_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7314,7 +7453,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{87}
+	return file_wire_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Span) GetWorker() uint64 {
@@ -7349,7 +7488,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7361,7 +7500,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[88]
+	mi := &file_wire_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7374,7 +7513,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{88}
+	return file_wire_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Drop) GetSession() uint32 {
@@ -7403,7 +7542,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7415,7 +7554,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[89]
+	mi := &file_wire_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7428,7 +7567,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{89}
+	return file_wire_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Goodbye) GetStatus() *Status {
@@ -7460,7 +7599,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7472,7 +7611,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[90]
+	mi := &file_wire_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7485,7 +7624,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{90}
+	return file_wire_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Profile) GetId() uint64 {
@@ -7533,7 +7672,7 @@ type Profiled struct {
 
 func (x *Profiled) Reset() {
 	*x = Profiled{}
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7545,7 +7684,7 @@ func (x *Profiled) String() string {
 func (*Profiled) ProtoMessage() {}
 
 func (x *Profiled) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[91]
+	mi := &file_wire_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7558,7 +7697,7 @@ func (x *Profiled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profiled.ProtoReflect.Descriptor instead.
 func (*Profiled) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{91}
+	return file_wire_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Profiled) GetId() uint64 {
@@ -7622,7 +7761,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7634,7 +7773,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[92]
+	mi := &file_wire_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7647,7 +7786,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{92}
+	return file_wire_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Recorded) GetPrograms() []string {
@@ -7696,7 +7835,7 @@ type Happened struct {
 
 func (x *Happened) Reset() {
 	*x = Happened{}
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7708,7 +7847,7 @@ func (x *Happened) String() string {
 func (*Happened) ProtoMessage() {}
 
 func (x *Happened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[93]
+	mi := &file_wire_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7721,7 +7860,7 @@ func (x *Happened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Happened.ProtoReflect.Descriptor instead.
 func (*Happened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{93}
+	return file_wire_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Happened) GetKind() uint32 {
@@ -7804,7 +7943,7 @@ type Executed struct {
 
 func (x *Executed) Reset() {
 	*x = Executed{}
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7816,7 +7955,7 @@ func (x *Executed) String() string {
 func (*Executed) ProtoMessage() {}
 
 func (x *Executed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[94]
+	mi := &file_wire_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7829,7 +7968,7 @@ func (x *Executed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Executed.ProtoReflect.Descriptor instead.
 func (*Executed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{94}
+	return file_wire_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Executed) GetProgram() uint32 {
@@ -7893,7 +8032,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7905,7 +8044,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[95]
+	mi := &file_wire_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7918,7 +8057,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{95}
+	return file_wire_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Watch) GetDevices() []uint32 {
@@ -7957,7 +8096,7 @@ type Doing struct {
 
 func (x *Doing) Reset() {
 	*x = Doing{}
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7969,7 +8108,7 @@ func (x *Doing) String() string {
 func (*Doing) ProtoMessage() {}
 
 func (x *Doing) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[96]
+	mi := &file_wire_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7982,7 +8121,7 @@ func (x *Doing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing.ProtoReflect.Descriptor instead.
 func (*Doing) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96}
+	return file_wire_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Doing) GetNowNs() int64 {
@@ -8035,7 +8174,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8047,7 +8186,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[97]
+	mi := &file_wire_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8060,7 +8199,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{97}
+	return file_wire_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Look) GetIsland() string {
@@ -8113,7 +8252,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8125,7 +8264,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[98]
+	mi := &file_wire_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8138,7 +8277,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98}
+	return file_wire_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Timeline) GetNowNs() int64 {
@@ -8197,7 +8336,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8209,7 +8348,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[99]
+	mi := &file_wire_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8222,7 +8361,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{99}
+	return file_wire_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Ask) GetStop() bool {
@@ -8282,7 +8421,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8294,7 +8433,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[100]
+	mi := &file_wire_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8307,7 +8446,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{100}
+	return file_wire_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Trace) GetName() string {
@@ -8377,7 +8516,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8389,7 +8528,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[101]
+	mi := &file_wire_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8402,7 +8541,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101}
+	return file_wire_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Report) GetCluster() string {
@@ -8569,7 +8708,7 @@ type Doing_Lane struct {
 
 func (x *Doing_Lane) Reset() {
 	*x = Doing_Lane{}
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8581,7 +8720,7 @@ func (x *Doing_Lane) String() string {
 func (*Doing_Lane) ProtoMessage() {}
 
 func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[107]
+	mi := &file_wire_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8594,7 +8733,7 @@ func (x *Doing_Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Doing_Lane.ProtoReflect.Descriptor instead.
 func (*Doing_Lane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{96, 0}
+	return file_wire_proto_rawDescGZIP(), []int{98, 0}
 }
 
 func (x *Doing_Lane) GetLocal() uint32 {
@@ -8659,7 +8798,7 @@ type Timeline_Row struct {
 
 func (x *Timeline_Row) Reset() {
 	*x = Timeline_Row{}
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8671,7 +8810,7 @@ func (x *Timeline_Row) String() string {
 func (*Timeline_Row) ProtoMessage() {}
 
 func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[108]
+	mi := &file_wire_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8684,7 +8823,7 @@ func (x *Timeline_Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Row.ProtoReflect.Descriptor instead.
 func (*Timeline_Row) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 0}
+	return file_wire_proto_rawDescGZIP(), []int{100, 0}
 }
 
 func (x *Timeline_Row) GetIsland() string {
@@ -8732,7 +8871,7 @@ type Timeline_Owner struct {
 
 func (x *Timeline_Owner) Reset() {
 	*x = Timeline_Owner{}
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8744,7 +8883,7 @@ func (x *Timeline_Owner) String() string {
 func (*Timeline_Owner) ProtoMessage() {}
 
 func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[109]
+	mi := &file_wire_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8757,7 +8896,7 @@ func (x *Timeline_Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline_Owner.ProtoReflect.Descriptor instead.
 func (*Timeline_Owner) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{98, 1}
+	return file_wire_proto_rawDescGZIP(), []int{100, 1}
 }
 
 func (x *Timeline_Owner) GetSession() uint32 {
@@ -8793,7 +8932,7 @@ type Report_Trace struct {
 
 func (x *Report_Trace) Reset() {
 	*x = Report_Trace{}
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8805,7 +8944,7 @@ func (x *Report_Trace) String() string {
 func (*Report_Trace) ProtoMessage() {}
 
 func (x *Report_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[110]
+	mi := &file_wire_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8818,7 +8957,7 @@ func (x *Report_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Trace.ProtoReflect.Descriptor instead.
 func (*Report_Trace) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 0}
+	return file_wire_proto_rawDescGZIP(), []int{103, 0}
 }
 
 func (x *Report_Trace) GetNumber() uint64 {
@@ -8902,7 +9041,7 @@ type Report_Island struct {
 
 func (x *Report_Island) Reset() {
 	*x = Report_Island{}
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8914,7 +9053,7 @@ func (x *Report_Island) String() string {
 func (*Report_Island) ProtoMessage() {}
 
 func (x *Report_Island) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[111]
+	mi := &file_wire_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8927,7 +9066,7 @@ func (x *Report_Island) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Island.ProtoReflect.Descriptor instead.
 func (*Report_Island) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 1}
+	return file_wire_proto_rawDescGZIP(), []int{103, 1}
 }
 
 func (x *Report_Island) GetName() string {
@@ -8972,7 +9111,7 @@ type Report_Worker struct {
 
 func (x *Report_Worker) Reset() {
 	*x = Report_Worker{}
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8984,7 +9123,7 @@ func (x *Report_Worker) String() string {
 func (*Report_Worker) ProtoMessage() {}
 
 func (x *Report_Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[112]
+	mi := &file_wire_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8997,7 +9136,7 @@ func (x *Report_Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Worker.ProtoReflect.Descriptor instead.
 func (*Report_Worker) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 2}
+	return file_wire_proto_rawDescGZIP(), []int{103, 2}
 }
 
 func (x *Report_Worker) GetProcess() *Process {
@@ -9099,7 +9238,7 @@ type Report_Link struct {
 
 func (x *Report_Link) Reset() {
 	*x = Report_Link{}
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9111,7 +9250,7 @@ func (x *Report_Link) String() string {
 func (*Report_Link) ProtoMessage() {}
 
 func (x *Report_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[113]
+	mi := &file_wire_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9124,7 +9263,7 @@ func (x *Report_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Link.ProtoReflect.Descriptor instead.
 func (*Report_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 3}
+	return file_wire_proto_rawDescGZIP(), []int{103, 3}
 }
 
 func (x *Report_Link) GetCutMs() int64 {
@@ -9183,7 +9322,7 @@ type Report_Program struct {
 
 func (x *Report_Program) Reset() {
 	*x = Report_Program{}
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9195,7 +9334,7 @@ func (x *Report_Program) String() string {
 func (*Report_Program) ProtoMessage() {}
 
 func (x *Report_Program) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[114]
+	mi := &file_wire_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9208,7 +9347,7 @@ func (x *Report_Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Program.ProtoReflect.Descriptor instead.
 func (*Report_Program) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 4}
+	return file_wire_proto_rawDescGZIP(), []int{103, 4}
 }
 
 func (x *Report_Program) GetName() string {
@@ -9262,7 +9401,7 @@ type Report_Refusal struct {
 
 func (x *Report_Refusal) Reset() {
 	*x = Report_Refusal{}
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9274,7 +9413,7 @@ func (x *Report_Refusal) String() string {
 func (*Report_Refusal) ProtoMessage() {}
 
 func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[115]
+	mi := &file_wire_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9287,7 +9426,7 @@ func (x *Report_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Refusal.ProtoReflect.Descriptor instead.
 func (*Report_Refusal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 5}
+	return file_wire_proto_rawDescGZIP(), []int{103, 5}
 }
 
 func (x *Report_Refusal) GetWhat() string {
@@ -9365,7 +9504,7 @@ type Report_SessionReport struct {
 
 func (x *Report_SessionReport) Reset() {
 	*x = Report_SessionReport{}
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9377,7 +9516,7 @@ func (x *Report_SessionReport) String() string {
 func (*Report_SessionReport) ProtoMessage() {}
 
 func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[116]
+	mi := &file_wire_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9390,7 +9529,7 @@ func (x *Report_SessionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SessionReport.ProtoReflect.Descriptor instead.
 func (*Report_SessionReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 6}
+	return file_wire_proto_rawDescGZIP(), []int{103, 6}
 }
 
 func (x *Report_SessionReport) GetSession() uint32 {
@@ -9534,7 +9673,7 @@ type Report_Unanswered struct {
 
 func (x *Report_Unanswered) Reset() {
 	*x = Report_Unanswered{}
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9546,7 +9685,7 @@ func (x *Report_Unanswered) String() string {
 func (*Report_Unanswered) ProtoMessage() {}
 
 func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[117]
+	mi := &file_wire_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9559,7 +9698,7 @@ func (x *Report_Unanswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Unanswered.ProtoReflect.Descriptor instead.
 func (*Report_Unanswered) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 7}
+	return file_wire_proto_rawDescGZIP(), []int{103, 7}
 }
 
 func (x *Report_Unanswered) GetWorker() uint64 {
@@ -9635,7 +9774,7 @@ type Report_Tenant struct {
 
 func (x *Report_Tenant) Reset() {
 	*x = Report_Tenant{}
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9647,7 +9786,7 @@ func (x *Report_Tenant) String() string {
 func (*Report_Tenant) ProtoMessage() {}
 
 func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[118]
+	mi := &file_wire_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9660,7 +9799,7 @@ func (x *Report_Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Tenant.ProtoReflect.Descriptor instead.
 func (*Report_Tenant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 8}
+	return file_wire_proto_rawDescGZIP(), []int{103, 8}
 }
 
 func (x *Report_Tenant) GetName() string {
@@ -9828,7 +9967,7 @@ type Report_Held struct {
 
 func (x *Report_Held) Reset() {
 	*x = Report_Held{}
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9840,7 +9979,7 @@ func (x *Report_Held) String() string {
 func (*Report_Held) ProtoMessage() {}
 
 func (x *Report_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[119]
+	mi := &file_wire_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9853,7 +9992,7 @@ func (x *Report_Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Held.ProtoReflect.Descriptor instead.
 func (*Report_Held) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 9}
+	return file_wire_proto_rawDescGZIP(), []int{103, 9}
 }
 
 func (x *Report_Held) GetOperations() uint64 {
@@ -9949,7 +10088,7 @@ type Report_Holder struct {
 
 func (x *Report_Holder) Reset() {
 	*x = Report_Holder{}
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9961,7 +10100,7 @@ func (x *Report_Holder) String() string {
 func (*Report_Holder) ProtoMessage() {}
 
 func (x *Report_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[120]
+	mi := &file_wire_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9974,7 +10113,7 @@ func (x *Report_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Holder.ProtoReflect.Descriptor instead.
 func (*Report_Holder) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 10}
+	return file_wire_proto_rawDescGZIP(), []int{103, 10}
 }
 
 func (x *Report_Holder) GetSession() uint32 {
@@ -10037,7 +10176,7 @@ type Report_Slice struct {
 
 func (x *Report_Slice) Reset() {
 	*x = Report_Slice{}
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10049,7 +10188,7 @@ func (x *Report_Slice) String() string {
 func (*Report_Slice) ProtoMessage() {}
 
 func (x *Report_Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[121]
+	mi := &file_wire_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10062,7 +10201,7 @@ func (x *Report_Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Slice.ProtoReflect.Descriptor instead.
 func (*Report_Slice) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 11}
+	return file_wire_proto_rawDescGZIP(), []int{103, 11}
 }
 
 func (x *Report_Slice) GetSlice() uint64 {
@@ -10108,7 +10247,7 @@ type Report_SliceWait struct {
 
 func (x *Report_SliceWait) Reset() {
 	*x = Report_SliceWait{}
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10120,7 +10259,7 @@ func (x *Report_SliceWait) String() string {
 func (*Report_SliceWait) ProtoMessage() {}
 
 func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[122]
+	mi := &file_wire_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10133,7 +10272,7 @@ func (x *Report_SliceWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_SliceWait.ProtoReflect.Descriptor instead.
 func (*Report_SliceWait) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 12}
+	return file_wire_proto_rawDescGZIP(), []int{103, 12}
 }
 
 func (x *Report_SliceWait) GetSession() uint32 {
@@ -10247,7 +10386,7 @@ type Report_Event struct {
 
 func (x *Report_Event) Reset() {
 	*x = Report_Event{}
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10259,7 +10398,7 @@ func (x *Report_Event) String() string {
 func (*Report_Event) ProtoMessage() {}
 
 func (x *Report_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[123]
+	mi := &file_wire_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10272,7 +10411,7 @@ func (x *Report_Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Event.ProtoReflect.Descriptor instead.
 func (*Report_Event) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 13}
+	return file_wire_proto_rawDescGZIP(), []int{103, 13}
 }
 
 func (x *Report_Event) GetNumber() uint64 {
@@ -10363,7 +10502,7 @@ type Report_Supervisor struct {
 
 func (x *Report_Supervisor) Reset() {
 	*x = Report_Supervisor{}
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10375,7 +10514,7 @@ func (x *Report_Supervisor) String() string {
 func (*Report_Supervisor) ProtoMessage() {}
 
 func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[124]
+	mi := &file_wire_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10388,7 +10527,7 @@ func (x *Report_Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervisor.ProtoReflect.Descriptor instead.
 func (*Report_Supervisor) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 14}
+	return file_wire_proto_rawDescGZIP(), []int{103, 14}
 }
 
 func (x *Report_Supervisor) GetPid() int64 {
@@ -10418,7 +10557,7 @@ type Report_Supervised struct {
 
 func (x *Report_Supervised) Reset() {
 	*x = Report_Supervised{}
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10430,7 +10569,7 @@ func (x *Report_Supervised) String() string {
 func (*Report_Supervised) ProtoMessage() {}
 
 func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[125]
+	mi := &file_wire_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10443,7 +10582,7 @@ func (x *Report_Supervised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report_Supervised.ProtoReflect.Descriptor instead.
 func (*Report_Supervised) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{101, 15}
+	return file_wire_proto_rawDescGZIP(), []int{103, 15}
 }
 
 func (x *Report_Supervised) GetName() string {
@@ -10868,15 +11007,21 @@ const file_wire_proto_rawDesc = "" +
 	"\x06NATIVE\x10\x01\x12\f\n" +
 	"\bPORTABLE\x10\x02\x12\n" +
 	"\n" +
-	"\x06JOINED\x10\x03\"\x81\x02\n" +
+	"\x06JOINED\x10\x03\"\xb8\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\x123\n" +
-	"\bloadable\x18\x03 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\x12,\n" +
-	"\x06places\x18\x04 \x03(\v2\x14.pathways.wire.PlaceR\x06places\x12.\n" +
+	"\bloadable\x18\x03 \x01(\v2\x17.pathways.wire.LoadableR\bloadable\x12.\n" +
 	"\aoutputs\x18\x05 \x03(\v2\x14.pathways.wire.ArrayR\aoutputs\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
-	"\adonated\x18\a \x03(\rR\adonatedJ\x04\b\b\x10\t\"<\n" +
+	"\adonated\x18\a \x03(\rR\adonated\x12+\n" +
+	"\x06places\x18\t \x03(\v2\x13.pathways.wire.SpanR\x06places\x120\n" +
+	"\adevices\x18\n" +
+	" \x03(\v2\x16.pathways.wire.DevicesR\adevicesJ\x04\b\x04\x10\x05J\x04\b\b\x10\t\"I\n" +
+	"\aDevices\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x11R\x04step\"<\n" +
 	"\x06Loaded\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x18\n" +
 	"\aprogram\x18\x02 \x01(\x04R\aprogram\"\x90\x01\n" +
@@ -10933,7 +11078,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12*\n" +
 	"\x05array\x18\x03 \x01(\v2\x14.pathways.wire.ArrayR\x05array\x12)\n" +
-	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xd4\x01\n" +
+	"\x05moves\x18\x04 \x03(\v2\x13.pathways.wire.MoveR\x05moves\"\xe8\x01\n" +
 	"\x04Move\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\x04R\x06source\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x0e\n" +
@@ -10943,7 +11088,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x02at\x18\x06 \x03(\x03R\x02at\x12*\n" +
 	"\x05shard\x18\a \x01(\v2\x14.pathways.wire.ArrayR\x05shard\x12\x14\n" +
 	"\x05count\x18\b \x01(\aR\x05count\x12\x14\n" +
-	"\x05index\x18\t \x01(\rR\x05index\"G\n" +
+	"\x05index\x18\t \x01(\rR\x05index\x12\x12\n" +
+	"\x04peer\x18\n" +
+	" \x01(\x04R\x04peer\"G\n" +
 	"\x05Fetch\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\x04R\x06object\x12\x16\n" +
@@ -11023,12 +11170,17 @@ const file_wire_proto_rawDesc = "" +
 	"\x04come\x18\x01 \x03(\v2\x16.pathways.wire.ProcessR\x04come\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\x04R\x04gone\x12'\n" +
 	"\x03why\x18\x04 \x01(\v2\x15.pathways.wire.StatusR\x03why\x12\x18\n" +
-	"\aclients\x18\x05 \x01(\bR\aclientsJ\x04\b\x03\x10\x04\"\x9c\x01\n" +
+	"\aclients\x18\x05 \x01(\bR\aclientsJ\x04\b\x03\x10\x04\"\xa8\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12.\n" +
-	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12-\n" +
-	"\adevices\x18\x03 \x03(\v2\x13.pathways.wire.SpanR\adevices\x12\x18\n" +
-	"\asettles\x18\x04 \x01(\bR\asettles\"\x81\x01\n" +
+	"\x06client\x18\x02 \x01(\v2\x16.pathways.wire.ProcessR\x06client\x12\x18\n" +
+	"\asettles\x18\x04 \x01(\bR\asettles\x123\n" +
+	"\adevices\x18\x05 \x03(\v2\x19.pathways.wire.OwnDevicesR\adevicesJ\x04\b\x03\x10\x04\"N\n" +
+	"\n" +
+	"OwnDevices\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\x81\x01\n" +
 	"\x06Rebind\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x120\n" +
 	"\aworkers\x18\x02 \x03(\v2\x16.pathways.wire.ProcessR\aworkers\x12/\n" +
@@ -11456,7 +11608,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 128)
 var file_wire_proto_goTypes = []any{
 	(Role)(0),                    // 0: pathways.wire.Role
 	(KeyRequest_Act)(0),          // 1: pathways.wire.KeyRequest.Act
@@ -11505,93 +11657,95 @@ var file_wire_proto_goTypes = []any{
 	(*Cost)(nil),                 // 44: pathways.wire.Cost
 	(*Loadable)(nil),             // 45: pathways.wire.Loadable
 	(*Load)(nil),                 // 46: pathways.wire.Load
-	(*Loaded)(nil),               // 47: pathways.wire.Loaded
-	(*Forget)(nil),               // 48: pathways.wire.Forget
-	(*SliceRequest)(nil),         // 49: pathways.wire.SliceRequest
-	(*SliceAnswer)(nil),          // 50: pathways.wire.SliceAnswer
-	(*SliceRelease)(nil),         // 51: pathways.wire.SliceRelease
-	(*Run)(nil),                  // 52: pathways.wire.Run
-	(*Mixed)(nil),                // 53: pathways.wire.Mixed
-	(*Piece)(nil),                // 54: pathways.wire.Piece
-	(*Put)(nil),                  // 55: pathways.wire.Put
-	(*Laid)(nil),                 // 56: pathways.wire.Laid
-	(*Transfer)(nil),             // 57: pathways.wire.Transfer
-	(*Move)(nil),                 // 58: pathways.wire.Move
-	(*Fetch)(nil),                // 59: pathways.wire.Fetch
-	(*Free)(nil),                 // 60: pathways.wire.Free
-	(*Rows)(nil),                 // 61: pathways.wire.Rows
-	(*Assemble)(nil),             // 62: pathways.wire.Assemble
-	(*Graph)(nil),                // 63: pathways.wire.Graph
-	(*Node)(nil),                 // 64: pathways.wire.Node
-	(*Play)(nil),                 // 65: pathways.wire.Play
-	(*Played)(nil),               // 66: pathways.wire.Played
-	(*Dispatch)(nil),             // 67: pathways.wire.Dispatch
-	(*Completed)(nil),            // 68: pathways.wire.Completed
-	(*Failure)(nil),              // 69: pathways.wire.Failure
-	(*HostCall)(nil),             // 70: pathways.wire.HostCall
-	(*HostValue)(nil),            // 71: pathways.wire.HostValue
-	(*Abort)(nil),                // 72: pathways.wire.Abort
-	(*Peers)(nil),                // 73: pathways.wire.Peers
-	(*Session)(nil),              // 74: pathways.wire.Session
-	(*Rebind)(nil),               // 75: pathways.wire.Rebind
-	(*Wait)(nil),                 // 76: pathways.wire.Wait
-	(*Rejoin)(nil),               // 77: pathways.wire.Rejoin
-	(*Holding)(nil),              // 78: pathways.wire.Holding
-	(*HeldArray)(nil),            // 79: pathways.wire.HeldArray
-	(*HeldGang)(nil),             // 80: pathways.wire.HeldGang
-	(*Settled)(nil),              // 81: pathways.wire.Settled
-	(*KeptLink)(nil),             // 82: pathways.wire.KeptLink
-	(*KeptSession)(nil),          // 83: pathways.wire.KeptSession
-	(*KeptSlice)(nil),            // 84: pathways.wire.KeptSlice
-	(*KeptIsland)(nil),           // 85: pathways.wire.KeptIsland
-	(*KeptBoard)(nil),            // 86: pathways.wire.KeptBoard
-	(*KeptLoss)(nil),             // 87: pathways.wire.KeptLoss
-	(*KeptProgram)(nil),          // 88: pathways.wire.KeptProgram
-	(*KeptCompiled)(nil),         // 89: pathways.wire.KeptCompiled
-	(*Span)(nil),                 // 90: pathways.wire.Span
-	(*Drop)(nil),                 // 91: pathways.wire.Drop
-	(*Goodbye)(nil),              // 92: pathways.wire.Goodbye
-	(*Profile)(nil),              // 93: pathways.wire.Profile
-	(*Profiled)(nil),             // 94: pathways.wire.Profiled
-	(*Recorded)(nil),             // 95: pathways.wire.Recorded
-	(*Happened)(nil),             // 96: pathways.wire.Happened
-	(*Executed)(nil),             // 97: pathways.wire.Executed
-	(*Watch)(nil),                // 98: pathways.wire.Watch
-	(*Doing)(nil),                // 99: pathways.wire.Doing
-	(*Look)(nil),                 // 100: pathways.wire.Look
-	(*Timeline)(nil),             // 101: pathways.wire.Timeline
-	(*Ask)(nil),                  // 102: pathways.wire.Ask
-	(*Trace)(nil),                // 103: pathways.wire.Trace
-	(*Report)(nil),               // 104: pathways.wire.Report
-	nil,                          // 105: pathways.wire.Hello.VersionsEntry
-	nil,                          // 106: pathways.wire.Platform.StringsEntry
-	nil,                          // 107: pathways.wire.Platform.IntsEntry
-	nil,                          // 108: pathways.wire.DeviceKind.StringsEntry
-	nil,                          // 109: pathways.wire.DeviceKind.IntsEntry
-	(*Doing_Lane)(nil),           // 110: pathways.wire.Doing.Lane
-	(*Timeline_Row)(nil),         // 111: pathways.wire.Timeline.Row
-	(*Timeline_Owner)(nil),       // 112: pathways.wire.Timeline.Owner
-	(*Report_Trace)(nil),         // 113: pathways.wire.Report.Trace
-	(*Report_Island)(nil),        // 114: pathways.wire.Report.Island
-	(*Report_Worker)(nil),        // 115: pathways.wire.Report.Worker
-	(*Report_Link)(nil),          // 116: pathways.wire.Report.Link
-	(*Report_Program)(nil),       // 117: pathways.wire.Report.Program
-	(*Report_Refusal)(nil),       // 118: pathways.wire.Report.Refusal
-	(*Report_SessionReport)(nil), // 119: pathways.wire.Report.SessionReport
-	(*Report_Unanswered)(nil),    // 120: pathways.wire.Report.Unanswered
-	(*Report_Tenant)(nil),        // 121: pathways.wire.Report.Tenant
-	(*Report_Held)(nil),          // 122: pathways.wire.Report.Held
-	(*Report_Holder)(nil),        // 123: pathways.wire.Report.Holder
-	(*Report_Slice)(nil),         // 124: pathways.wire.Report.Slice
-	(*Report_SliceWait)(nil),     // 125: pathways.wire.Report.SliceWait
-	(*Report_Event)(nil),         // 126: pathways.wire.Report.Event
-	(*Report_Supervisor)(nil),    // 127: pathways.wire.Report.Supervisor
-	(*Report_Supervised)(nil),    // 128: pathways.wire.Report.Supervised
+	(*Devices)(nil),              // 47: pathways.wire.Devices
+	(*Loaded)(nil),               // 48: pathways.wire.Loaded
+	(*Forget)(nil),               // 49: pathways.wire.Forget
+	(*SliceRequest)(nil),         // 50: pathways.wire.SliceRequest
+	(*SliceAnswer)(nil),          // 51: pathways.wire.SliceAnswer
+	(*SliceRelease)(nil),         // 52: pathways.wire.SliceRelease
+	(*Run)(nil),                  // 53: pathways.wire.Run
+	(*Mixed)(nil),                // 54: pathways.wire.Mixed
+	(*Piece)(nil),                // 55: pathways.wire.Piece
+	(*Put)(nil),                  // 56: pathways.wire.Put
+	(*Laid)(nil),                 // 57: pathways.wire.Laid
+	(*Transfer)(nil),             // 58: pathways.wire.Transfer
+	(*Move)(nil),                 // 59: pathways.wire.Move
+	(*Fetch)(nil),                // 60: pathways.wire.Fetch
+	(*Free)(nil),                 // 61: pathways.wire.Free
+	(*Rows)(nil),                 // 62: pathways.wire.Rows
+	(*Assemble)(nil),             // 63: pathways.wire.Assemble
+	(*Graph)(nil),                // 64: pathways.wire.Graph
+	(*Node)(nil),                 // 65: pathways.wire.Node
+	(*Play)(nil),                 // 66: pathways.wire.Play
+	(*Played)(nil),               // 67: pathways.wire.Played
+	(*Dispatch)(nil),             // 68: pathways.wire.Dispatch
+	(*Completed)(nil),            // 69: pathways.wire.Completed
+	(*Failure)(nil),              // 70: pathways.wire.Failure
+	(*HostCall)(nil),             // 71: pathways.wire.HostCall
+	(*HostValue)(nil),            // 72: pathways.wire.HostValue
+	(*Abort)(nil),                // 73: pathways.wire.Abort
+	(*Peers)(nil),                // 74: pathways.wire.Peers
+	(*Session)(nil),              // 75: pathways.wire.Session
+	(*OwnDevices)(nil),           // 76: pathways.wire.OwnDevices
+	(*Rebind)(nil),               // 77: pathways.wire.Rebind
+	(*Wait)(nil),                 // 78: pathways.wire.Wait
+	(*Rejoin)(nil),               // 79: pathways.wire.Rejoin
+	(*Holding)(nil),              // 80: pathways.wire.Holding
+	(*HeldArray)(nil),            // 81: pathways.wire.HeldArray
+	(*HeldGang)(nil),             // 82: pathways.wire.HeldGang
+	(*Settled)(nil),              // 83: pathways.wire.Settled
+	(*KeptLink)(nil),             // 84: pathways.wire.KeptLink
+	(*KeptSession)(nil),          // 85: pathways.wire.KeptSession
+	(*KeptSlice)(nil),            // 86: pathways.wire.KeptSlice
+	(*KeptIsland)(nil),           // 87: pathways.wire.KeptIsland
+	(*KeptBoard)(nil),            // 88: pathways.wire.KeptBoard
+	(*KeptLoss)(nil),             // 89: pathways.wire.KeptLoss
+	(*KeptProgram)(nil),          // 90: pathways.wire.KeptProgram
+	(*KeptCompiled)(nil),         // 91: pathways.wire.KeptCompiled
+	(*Span)(nil),                 // 92: pathways.wire.Span
+	(*Drop)(nil),                 // 93: pathways.wire.Drop
+	(*Goodbye)(nil),              // 94: pathways.wire.Goodbye
+	(*Profile)(nil),              // 95: pathways.wire.Profile
+	(*Profiled)(nil),             // 96: pathways.wire.Profiled
+	(*Recorded)(nil),             // 97: pathways.wire.Recorded
+	(*Happened)(nil),             // 98: pathways.wire.Happened
+	(*Executed)(nil),             // 99: pathways.wire.Executed
+	(*Watch)(nil),                // 100: pathways.wire.Watch
+	(*Doing)(nil),                // 101: pathways.wire.Doing
+	(*Look)(nil),                 // 102: pathways.wire.Look
+	(*Timeline)(nil),             // 103: pathways.wire.Timeline
+	(*Ask)(nil),                  // 104: pathways.wire.Ask
+	(*Trace)(nil),                // 105: pathways.wire.Trace
+	(*Report)(nil),               // 106: pathways.wire.Report
+	nil,                          // 107: pathways.wire.Hello.VersionsEntry
+	nil,                          // 108: pathways.wire.Platform.StringsEntry
+	nil,                          // 109: pathways.wire.Platform.IntsEntry
+	nil,                          // 110: pathways.wire.DeviceKind.StringsEntry
+	nil,                          // 111: pathways.wire.DeviceKind.IntsEntry
+	(*Doing_Lane)(nil),           // 112: pathways.wire.Doing.Lane
+	(*Timeline_Row)(nil),         // 113: pathways.wire.Timeline.Row
+	(*Timeline_Owner)(nil),       // 114: pathways.wire.Timeline.Owner
+	(*Report_Trace)(nil),         // 115: pathways.wire.Report.Trace
+	(*Report_Island)(nil),        // 116: pathways.wire.Report.Island
+	(*Report_Worker)(nil),        // 117: pathways.wire.Report.Worker
+	(*Report_Link)(nil),          // 118: pathways.wire.Report.Link
+	(*Report_Program)(nil),       // 119: pathways.wire.Report.Program
+	(*Report_Refusal)(nil),       // 120: pathways.wire.Report.Refusal
+	(*Report_SessionReport)(nil), // 121: pathways.wire.Report.SessionReport
+	(*Report_Unanswered)(nil),    // 122: pathways.wire.Report.Unanswered
+	(*Report_Tenant)(nil),        // 123: pathways.wire.Report.Tenant
+	(*Report_Held)(nil),          // 124: pathways.wire.Report.Held
+	(*Report_Holder)(nil),        // 125: pathways.wire.Report.Holder
+	(*Report_Slice)(nil),         // 126: pathways.wire.Report.Slice
+	(*Report_SliceWait)(nil),     // 127: pathways.wire.Report.SliceWait
+	(*Report_Event)(nil),         // 128: pathways.wire.Report.Event
+	(*Report_Supervisor)(nil),    // 129: pathways.wire.Report.Supervisor
+	(*Report_Supervised)(nil),    // 130: pathways.wire.Report.Supervised
 }
 var file_wire_proto_depIdxs = []int32{
 	0,   // 0: pathways.wire.Hello.role:type_name -> pathways.wire.Role
 	15,  // 1: pathways.wire.Hello.worker:type_name -> pathways.wire.WorkerOffer
-	105, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
+	107, // 2: pathways.wire.Hello.versions:type_name -> pathways.wire.Hello.VersionsEntry
 	25,  // 3: pathways.wire.Hello.member:type_name -> pathways.wire.MemberOffer
 	5,   // 4: pathways.wire.Hello.resume:type_name -> pathways.wire.Resume
 	9,   // 5: pathways.wire.Welcome.status:type_name -> pathways.wire.Status
@@ -11603,13 +11757,13 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 11: pathways.wire.Welcome.vacancy:type_name -> pathways.wire.Status
 	4,   // 12: pathways.wire.Welcome.link:type_name -> pathways.wire.Link
 	6,   // 13: pathways.wire.Welcome.resumed:type_name -> pathways.wire.Resumed
-	106, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
-	107, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
+	108, // 14: pathways.wire.Platform.strings:type_name -> pathways.wire.Platform.StringsEntry
+	109, // 15: pathways.wire.Platform.ints:type_name -> pathways.wire.Platform.IntsEntry
 	14,  // 16: pathways.wire.Platform.lists:type_name -> pathways.wire.IntList
 	13,  // 17: pathways.wire.Platform.memories:type_name -> pathways.wire.MemoryName
 	12,  // 18: pathways.wire.Platform.kinds:type_name -> pathways.wire.DeviceKind
-	108, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
-	109, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
+	110, // 19: pathways.wire.DeviceKind.strings:type_name -> pathways.wire.DeviceKind.StringsEntry
+	111, // 20: pathways.wire.DeviceKind.ints:type_name -> pathways.wire.DeviceKind.IntsEntry
 	16,  // 21: pathways.wire.WorkerOffer.devices:type_name -> pathways.wire.LocalDevice
 	11,  // 22: pathways.wire.WorkerOffer.platform:type_name -> pathways.wire.Platform
 	23,  // 23: pathways.wire.Heartbeat.apart:type_name -> pathways.wire.Apart
@@ -11633,95 +11787,96 @@ var file_wire_proto_depIdxs = []int32{
 	9,   // 41: pathways.wire.Compiled.status:type_name -> pathways.wire.Status
 	42,  // 42: pathways.wire.Compiled.info:type_name -> pathways.wire.ProgramInfo
 	45,  // 43: pathways.wire.Compiled.loadable:type_name -> pathways.wire.Loadable
-	122, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
+	124, // 44: pathways.wire.Held.held:type_name -> pathways.wire.Report.Held
 	43,  // 45: pathways.wire.ProgramInfo.outputs:type_name -> pathways.wire.Array
 	43,  // 46: pathways.wire.ProgramInfo.parameters:type_name -> pathways.wire.Array
 	44,  // 47: pathways.wire.ProgramInfo.cost:type_name -> pathways.wire.Cost
 	2,   // 48: pathways.wire.Loadable.form:type_name -> pathways.wire.Loadable.Form
 	35,  // 49: pathways.wire.Loadable.handlers:type_name -> pathways.wire.Handler
 	45,  // 50: pathways.wire.Load.loadable:type_name -> pathways.wire.Loadable
-	38,  // 51: pathways.wire.Load.places:type_name -> pathways.wire.Place
-	43,  // 52: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
-	9,   // 53: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
-	53,  // 54: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
-	54,  // 55: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
-	43,  // 56: pathways.wire.Put.array:type_name -> pathways.wire.Array
-	9,   // 57: pathways.wire.Put.lost:type_name -> pathways.wire.Status
-	56,  // 58: pathways.wire.Put.laid:type_name -> pathways.wire.Laid
-	43,  // 59: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
-	58,  // 60: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
-	43,  // 61: pathways.wire.Move.shard:type_name -> pathways.wire.Array
-	61,  // 62: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
-	54,  // 63: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
-	64,  // 64: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
-	52,  // 65: pathways.wire.Node.run:type_name -> pathways.wire.Run
-	57,  // 66: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
-	69,  // 67: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
-	9,   // 68: pathways.wire.Failure.status:type_name -> pathways.wire.Status
-	71,  // 69: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
-	71,  // 70: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
-	9,   // 71: pathways.wire.Abort.status:type_name -> pathways.wire.Status
-	10,  // 72: pathways.wire.Peers.come:type_name -> pathways.wire.Process
-	9,   // 73: pathways.wire.Peers.why:type_name -> pathways.wire.Status
-	10,  // 74: pathways.wire.Session.client:type_name -> pathways.wire.Process
-	90,  // 75: pathways.wire.Session.devices:type_name -> pathways.wire.Span
-	10,  // 76: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
-	17,  // 77: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
-	78,  // 78: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
-	79,  // 79: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
-	80,  // 80: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
-	9,   // 81: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
-	9,   // 82: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
-	3,   // 83: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
-	8,   // 84: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
-	90,  // 85: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
-	90,  // 86: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
-	49,  // 87: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
-	8,   // 88: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
-	3,   // 89: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
-	9,   // 90: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
-	30,  // 91: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
-	35,  // 92: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
-	42,  // 93: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
-	45,  // 94: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
-	38,  // 95: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
-	9,   // 96: pathways.wire.Drop.status:type_name -> pathways.wire.Status
-	9,   // 97: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
-	9,   // 98: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
-	97,  // 99: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
-	96,  // 100: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
-	110, // 101: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
-	111, // 102: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
-	112, // 103: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
-	30,  // 104: pathways.wire.Trace.content:type_name -> pathways.wire.Content
-	114, // 105: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
-	119, // 106: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
-	126, // 107: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
-	117, // 108: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
-	121, // 109: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
-	125, // 110: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
-	127, // 111: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
-	10,  // 112: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
-	99,  // 113: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
-	115, // 114: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
-	10,  // 115: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
-	16,  // 116: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
-	18,  // 117: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
-	118, // 118: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
-	116, // 119: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
-	124, // 120: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
-	122, // 121: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
-	120, // 122: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
-	116, // 123: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
-	123, // 124: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
-	90,  // 125: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
-	123, // 126: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
-	128, // 127: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
-	128, // [128:128] is the sub-list for method output_type
-	128, // [128:128] is the sub-list for method input_type
-	128, // [128:128] is the sub-list for extension type_name
-	128, // [128:128] is the sub-list for extension extendee
-	0,   // [0:128] is the sub-list for field type_name
+	43,  // 51: pathways.wire.Load.outputs:type_name -> pathways.wire.Array
+	92,  // 52: pathways.wire.Load.places:type_name -> pathways.wire.Span
+	47,  // 53: pathways.wire.Load.devices:type_name -> pathways.wire.Devices
+	9,   // 54: pathways.wire.SliceAnswer.status:type_name -> pathways.wire.Status
+	54,  // 55: pathways.wire.Run.mixed:type_name -> pathways.wire.Mixed
+	55,  // 56: pathways.wire.Mixed.pieces:type_name -> pathways.wire.Piece
+	43,  // 57: pathways.wire.Put.array:type_name -> pathways.wire.Array
+	9,   // 58: pathways.wire.Put.lost:type_name -> pathways.wire.Status
+	57,  // 59: pathways.wire.Put.laid:type_name -> pathways.wire.Laid
+	43,  // 60: pathways.wire.Transfer.array:type_name -> pathways.wire.Array
+	59,  // 61: pathways.wire.Transfer.moves:type_name -> pathways.wire.Move
+	43,  // 62: pathways.wire.Move.shard:type_name -> pathways.wire.Array
+	62,  // 63: pathways.wire.Free.rows:type_name -> pathways.wire.Rows
+	55,  // 64: pathways.wire.Assemble.pieces:type_name -> pathways.wire.Piece
+	65,  // 65: pathways.wire.Graph.nodes:type_name -> pathways.wire.Node
+	53,  // 66: pathways.wire.Node.run:type_name -> pathways.wire.Run
+	58,  // 67: pathways.wire.Node.transfer:type_name -> pathways.wire.Transfer
+	70,  // 68: pathways.wire.Completed.failed:type_name -> pathways.wire.Failure
+	9,   // 69: pathways.wire.Failure.status:type_name -> pathways.wire.Status
+	72,  // 70: pathways.wire.HostCall.arguments:type_name -> pathways.wire.HostValue
+	72,  // 71: pathways.wire.HostCall.results:type_name -> pathways.wire.HostValue
+	9,   // 72: pathways.wire.Abort.status:type_name -> pathways.wire.Status
+	10,  // 73: pathways.wire.Peers.come:type_name -> pathways.wire.Process
+	9,   // 74: pathways.wire.Peers.why:type_name -> pathways.wire.Status
+	10,  // 75: pathways.wire.Session.client:type_name -> pathways.wire.Process
+	76,  // 76: pathways.wire.Session.devices:type_name -> pathways.wire.OwnDevices
+	10,  // 77: pathways.wire.Rebind.workers:type_name -> pathways.wire.Process
+	17,  // 78: pathways.wire.Rebind.devices:type_name -> pathways.wire.Device
+	80,  // 79: pathways.wire.Rejoin.holdings:type_name -> pathways.wire.Holding
+	81,  // 80: pathways.wire.Holding.arrays:type_name -> pathways.wire.HeldArray
+	82,  // 81: pathways.wire.Holding.gangs:type_name -> pathways.wire.HeldGang
+	9,   // 82: pathways.wire.HeldArray.failed:type_name -> pathways.wire.Status
+	9,   // 83: pathways.wire.HeldGang.failed:type_name -> pathways.wire.Status
+	3,   // 84: pathways.wire.KeptLink.hello:type_name -> pathways.wire.Hello
+	8,   // 85: pathways.wire.KeptLink.board:type_name -> pathways.wire.Board
+	92,  // 86: pathways.wire.KeptSession.devices:type_name -> pathways.wire.Span
+	92,  // 87: pathways.wire.KeptSession.offered:type_name -> pathways.wire.Span
+	50,  // 88: pathways.wire.KeptSlice.request:type_name -> pathways.wire.SliceRequest
+	8,   // 89: pathways.wire.KeptBoard.board:type_name -> pathways.wire.Board
+	3,   // 90: pathways.wire.KeptLoss.hello:type_name -> pathways.wire.Hello
+	9,   // 91: pathways.wire.KeptLoss.why:type_name -> pathways.wire.Status
+	30,  // 92: pathways.wire.KeptCompiled.text:type_name -> pathways.wire.Content
+	35,  // 93: pathways.wire.KeptCompiled.handlers:type_name -> pathways.wire.Handler
+	42,  // 94: pathways.wire.KeptCompiled.info:type_name -> pathways.wire.ProgramInfo
+	45,  // 95: pathways.wire.KeptCompiled.loadable:type_name -> pathways.wire.Loadable
+	38,  // 96: pathways.wire.KeptCompiled.places:type_name -> pathways.wire.Place
+	9,   // 97: pathways.wire.Drop.status:type_name -> pathways.wire.Status
+	9,   // 98: pathways.wire.Goodbye.status:type_name -> pathways.wire.Status
+	9,   // 99: pathways.wire.Profiled.status:type_name -> pathways.wire.Status
+	99,  // 100: pathways.wire.Recorded.spans:type_name -> pathways.wire.Executed
+	98,  // 101: pathways.wire.Recorded.events:type_name -> pathways.wire.Happened
+	112, // 102: pathways.wire.Doing.lanes:type_name -> pathways.wire.Doing.Lane
+	113, // 103: pathways.wire.Timeline.rows:type_name -> pathways.wire.Timeline.Row
+	114, // 104: pathways.wire.Timeline.owners:type_name -> pathways.wire.Timeline.Owner
+	30,  // 105: pathways.wire.Trace.content:type_name -> pathways.wire.Content
+	116, // 106: pathways.wire.Report.islands:type_name -> pathways.wire.Report.Island
+	121, // 107: pathways.wire.Report.sessions:type_name -> pathways.wire.Report.SessionReport
+	128, // 108: pathways.wire.Report.events:type_name -> pathways.wire.Report.Event
+	119, // 109: pathways.wire.Report.programs:type_name -> pathways.wire.Report.Program
+	123, // 110: pathways.wire.Report.tenants:type_name -> pathways.wire.Report.Tenant
+	127, // 111: pathways.wire.Report.slice_waits:type_name -> pathways.wire.Report.SliceWait
+	129, // 112: pathways.wire.Report.supervisor:type_name -> pathways.wire.Report.Supervisor
+	10,  // 113: pathways.wire.Timeline.Row.process:type_name -> pathways.wire.Process
+	101, // 114: pathways.wire.Timeline.Row.doing:type_name -> pathways.wire.Doing
+	117, // 115: pathways.wire.Report.Island.workers:type_name -> pathways.wire.Report.Worker
+	10,  // 116: pathways.wire.Report.Worker.process:type_name -> pathways.wire.Process
+	16,  // 117: pathways.wire.Report.Worker.devices:type_name -> pathways.wire.LocalDevice
+	18,  // 118: pathways.wire.Report.Worker.last:type_name -> pathways.wire.Heartbeat
+	120, // 119: pathways.wire.Report.Worker.last_refused:type_name -> pathways.wire.Report.Refusal
+	118, // 120: pathways.wire.Report.Worker.link:type_name -> pathways.wire.Report.Link
+	126, // 121: pathways.wire.Report.SessionReport.slices:type_name -> pathways.wire.Report.Slice
+	124, // 122: pathways.wire.Report.SessionReport.held:type_name -> pathways.wire.Report.Held
+	122, // 123: pathways.wire.Report.SessionReport.unanswered:type_name -> pathways.wire.Report.Unanswered
+	118, // 124: pathways.wire.Report.SessionReport.link:type_name -> pathways.wire.Report.Link
+	125, // 125: pathways.wire.Report.Held.holders:type_name -> pathways.wire.Report.Holder
+	92,  // 126: pathways.wire.Report.Slice.devices:type_name -> pathways.wire.Span
+	125, // 127: pathways.wire.Report.SliceWait.holders:type_name -> pathways.wire.Report.Holder
+	130, // 128: pathways.wire.Report.Supervisor.processes:type_name -> pathways.wire.Report.Supervised
+	129, // [129:129] is the sub-list for method output_type
+	129, // [129:129] is the sub-list for method input_type
+	129, // [129:129] is the sub-list for extension type_name
+	129, // [129:129] is the sub-list for extension extendee
+	0,   // [0:129] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -11735,7 +11890,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   126,
+			NumMessages:   128,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

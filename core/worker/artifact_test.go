@@ -61,7 +61,7 @@ func TestWorkerFetchesAndPassesOn(t *testing.T) {
 	}
 	drivers[0] = asXLA{drivers[0]}
 	s := start(t, drivers, func(c *worker.Config) { c.DeviceID = nil })
-	load := &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
+	load := &wire.Load{Session: 1, Program: 1, Devices: []*wire.Devices{{Count: 1}}, Name: p.Name,
 		Outputs:  []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}},
 		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Artifact: 9, Kept: true}}
 	s.tell(wire.KindLoad, load)
@@ -105,7 +105,7 @@ func TestWorkerGivesUpWhatAnEarlierControllerHadProcessesSend(t *testing.T) {
 	compile.Op, compile.Code = 8, nil
 	compile.Text = &wire.Content{Size: 1 << 20, Sha256: make([]byte, 32), Process: clientProcess, Transfer: 101}
 	s.tell(wire.KindCompile, compile)
-	s.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}, Name: p.Name,
+	s.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Devices: []*wire.Devices{{Count: 1}}, Name: p.Name,
 		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Artifact: 9, Kept: true}})
 	s.until("a question", func() bool { return s.wanted == 1 })
 	nowhere := &wire.Source{Artifact: 9, Content: &wire.Content{Process: clientProcess, Transfer: 102}}

@@ -50,7 +50,7 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 		}
 	}
 	if v.whole {
-		q.w.config.Exchange.Expect(v.from.worker, v.key(g), v.bytes(), nil, func(b transport.Block, err error) {
+		q.w.config.Exchange.Expect(v.peer, v.key(g), v.bytes(), nil, func(b transport.Block, err error) {
 			if err == nil {
 				l.landing.take(b)
 			}
@@ -58,7 +58,7 @@ func (q *queue) expectPiece(g *gang, t *transfer, l *leg, v *move, owned bool) {
 		})
 	} else {
 		part := transport.Part{Data: q.landing(g, t, l), At: v.region().place(t.shape.Dims, width(t.shape))}
-		q.w.config.Exchange.ExpectPart(v.from.worker, v.key(g), part, arrived)
+		q.w.config.Exchange.ExpectPart(v.peer, v.key(g), part, arrived)
 	}
 	if owned && met.Swap(true) {
 		q.step(g, t, l, e)
@@ -139,7 +139,7 @@ func (l *landing) take(b transport.Block) {
 func (l *leg) senders() (peers []uint64) {
 	for _, v := range l.gets {
 		if v.arrives {
-			peers = append(peers, v.from.worker)
+			peers = append(peers, v.peer)
 		}
 	}
 	return peers

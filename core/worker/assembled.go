@@ -7,9 +7,7 @@ import "github.com/openpathways/pathways/core/wire"
 // order of messages, so a run reads what the name stood for when the run was submitted.
 
 // assemble keeps what an assembled object stands for on the devices here.
-//
-// Errors: INVALID_ARGUMENT for a device that the session does not have.
-func (w *Worker) assemble(session uint32, m *wire.Assemble) error {
+func (w *Worker) assemble(session uint32, m *wire.Assemble) {
 	members := make([]uint64, len(w.queues))
 	next := 0
 	for _, piece := range m.Pieces {
@@ -17,11 +15,7 @@ func (w *Worker) assemble(session uint32, m *wire.Assemble) error {
 			if next == len(m.Devices) {
 				break
 			}
-			_, q, err := w.where(session, m.Devices[next])
-			if err != nil {
-				return err
-			}
-			if q != nil {
+			if q := w.device(session, m.Devices[next]); q != nil {
 				members[q.local] = piece.Object
 			}
 			next++
@@ -29,13 +23,12 @@ func (w *Worker) assemble(session uint32, m *wire.Assemble) error {
 	}
 	s := w.sessions[session]
 	if s == nil {
-		return nil // it has no devices
+		return // it has no devices
 	}
 	if s.assembled == nil {
 		s.assembled = map[uint64][]uint64{}
 	}
 	s.assembled[m.Object] = members
-	return nil
 }
 
 // disband forgets those of some objects that were assembled. Runs that read them have the members' names by now.

@@ -235,9 +235,9 @@ func newInlineWith(t testing.TB, change func(*worker.Config)) (*script, []*inlin
 		change(c)
 	})
 	s.abort = true
-	places := []*wire.Place{{Worker: firstWorker}, {Worker: firstWorker + 1}}
+	places := []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}
 	outputs := []*wire.Array{{Dtype: uint32(shape.F32), Dims: []int64{4}}}
-	load := func(w int, id uint64, name string, places []*wire.Place) {
+	load := func(w int, id uint64, name string, places []*wire.Span) {
 		s.tellOne(w, wire.KindLoad, &wire.Load{Session: 1, Program: id, Name: name, Places: places, Outputs: outputs,
 			Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte(name), Collective: name == "sum",
 				CallsHost: name == "calls",

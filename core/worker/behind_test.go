@@ -45,8 +45,9 @@ func TestCompilingAndLoadingStandBehind(t *testing.T) {
 	if got := <-d.got; got >= usual {
 		t.Errorf("a thread that compiles has priority %d, others have %d", got, usual)
 	}
-	s.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Places: places, Loadable: &wire.Loadable{
-		Form: wire.Loadable_NATIVE, Format: sim.Format, Code: p.Source().Code, Options: sim.CompileOptions([]int{0})}})
+	s.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Devices: []*wire.Devices{{Count: 1}},
+		Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Format: sim.Format, Code: p.Source().Code,
+			Options: sim.CompileOptions([]int{0})}})
 	if got := <-d.got; got >= usual {
 		t.Errorf("a thread that loads has priority %d, others have %d", got, usual)
 	}

@@ -54,15 +54,16 @@ func (engine) End(uint64)            {}
 // What a run of one device costs the worker: from the controller's message to
 // the end of the gang, with the Free of what it made. Under way at once: 64.
 func BenchmarkRun(b *testing.B) {
-	benchmarkRun(b, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
+	benchmarkRun(b, wire.Loadable_NATIVE, &wire.Span{Worker: firstWorker, Count: 1})
 }
 
 // The same where the gang has a device on another worker.
 func BenchmarkRunWithOthers(b *testing.B) {
-	benchmarkRun(b, wire.Loadable_PORTABLE, &wire.Place{Worker: firstWorker}, &wire.Place{Worker: firstWorker + 1})
+	benchmarkRun(b, wire.Loadable_PORTABLE, &wire.Span{Worker: firstWorker, Count: 1},
+		&wire.Span{Worker: firstWorker + 1, Count: 1})
 }
 
-func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) {
+func benchmarkRun(b *testing.B, form wire.Loadable_Form, places ...*wire.Span) {
 	r := startRuns(b, form, places...)
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -86,7 +87,7 @@ func compareRuns(b *testing.B, unit string, kind wire.Kind, m proto.Message) {
 	const turn = 200
 	var pair [2]*runs
 	for i := range pair {
-		pair[i] = startRuns(b, wire.Loadable_NATIVE, &wire.Place{Worker: firstWorker})
+		pair[i] = startRuns(b, wire.Loadable_NATIVE, &wire.Span{Worker: firstWorker, Count: 1})
 	}
 	pair[1].send(kind, m)
 	var ratios []float64
@@ -114,7 +115,7 @@ type runs struct {
 }
 
 // startRuns starts a worker with a program that has run once.
-func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *runs {
+func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Span) *runs {
 	near, remote := inproc.Pair("controller", "worker")
 	x := statustest.Value(inproc.NewHub(shm.NewPool(shm.Config{})).Join(firstWorker, "")).OK(b)
 	b.Cleanup(func() { x.Close() })
@@ -127,7 +128,7 @@ func startRuns(b *testing.B, form wire.Loadable_Form, places ...*wire.Place) *ru
 		r.send(wire.KindGoodbye, &wire.Goodbye{})
 		statustest.Check(b, <-served)
 	})
-	r.send(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
+	r.send(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.OwnDevices{{Count: 1}}})
 	array := &wire.Array{Dtype: uint32(shape.F32), Dims: []int64{4}}
 	r.send(wire.KindLoad, &wire.Load{Session: 1, Program: 1, Name: "tiny", Places: places, Outputs: []*wire.Array{array},
 		Loadable: &wire.Loadable{Form: form, Serialized: []byte("it")}})

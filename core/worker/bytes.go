@@ -48,11 +48,7 @@ func (w *Worker) beginPut(g *gang, operation []byte) error {
 	}
 	p := &put{shape: s, memory: m.Array.Memory, object: m.Object, laid: m.Laid}
 	for _, d := range m.Devices {
-		_, q, err := w.where(g.Session, d)
-		if err != nil {
-			return err
-		}
-		if q != nil {
+		if q := w.device(g.Session, d); q != nil {
 			g.queues, p.devices = append(g.queues, q), append(p.devices, d)
 		}
 	}
@@ -186,11 +182,10 @@ func (w *Worker) beginFetch(g *gang, operation []byte) error {
 	}
 	g.op, g.bytes, g.work = m.Op, true, &fetch{m.Object, m.Device}
 	g.Recipe, g.Objects = &fetches, []uint64{m.Object}
-	_, q, err := w.where(g.Session, m.Device)
-	if q != nil {
+	if q := w.device(g.Session, m.Device); q != nil {
 		g.queues = []*queue{q}
 	}
-	return err
+	return nil
 }
 
 // fetch begins the part of a fetch.

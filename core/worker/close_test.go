@@ -54,7 +54,7 @@ func TestCloseWhileMessagesCome(t *testing.T) {
 		begun := make(chan struct{})
 		all.Go(func() { // until the worker has closed the connection
 			for session := uint32(1); ; session++ {
-				load := &wire.Load{Session: session, Program: 1, Places: []*wire.Place{{Worker: firstWorker}}}
+				load := &wire.Load{Session: session, Program: 1, Devices: []*wire.Devices{{Count: 1}}}
 				if tell(near, wire.KindLoad, load) != nil || tell(near, wire.KindDrop, &wire.Drop{Session: session}) != nil {
 					return
 				}

@@ -45,14 +45,12 @@ func TestWorkerRestartsWhenAnAbandonedRunDoesNotEnd(t *testing.T) {
 				})
 				for session, name := range []string{1: "notebook", 2: "trainer"} {
 					if session > 0 {
-						s.tell(wire.KindSession,
-							&wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name, User: "ada",
-								Machine: "node1"},
-								Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
+						s.begin(&wire.Session{Session: uint32(session), Client: &wire.Process{Number: uint64(session), Name: name,
+							User: "ada", Machine: "node1"}})
 					}
 				}
 				s.tellOne(0, wire.KindLoad,
-					&wire.Load{Session: 2, Program: slowProgram, Name: "slow", Places: []*wire.Place{{Worker: firstWorker}},
+					&wire.Load{Session: 2, Program: slowProgram, Name: "slow", Devices: []*wire.Devices{{Count: 1}},
 						Outputs: []*wire.Array{{}}, Loadable: &wire.Loadable{Form: wire.Loadable_PORTABLE, Serialized: []byte("slow")}})
 				var gangs []uint64
 				for i, session := range c.runs {

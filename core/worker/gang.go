@@ -187,13 +187,15 @@ func (w *Worker) begin(d *wire.Dispatch) error {
 				w.posts.add(q, p, true) // they leave with what follows
 			}
 		}
-		return w.freeRows(d.Session, m.Rows)
+		w.freeRows(d.Session, m.Rows)
+		return nil
 	case wire.KindAssemble:
 		var m wire.Assemble
 		if err := wire.Decode(wire.KindAssemble, d.Operation, &m); err != nil {
 			return err
 		}
-		return w.assemble(d.Session, &m)
+		w.assemble(d.Session, &m)
+		return nil
 	}
 	g := newGang(w, d.Gang, 0, d.Session, d.Client)
 	g.seen = w.sees(d.Session, d.Waited)
@@ -265,19 +267,14 @@ func (w *Worker) enlist(g *gang, err error) bool {
 }
 
 // freeRows releases single shards.
-func (w *Worker) freeRows(session uint32, all []*wire.Rows) error {
+func (w *Worker) freeRows(session uint32, all []*wire.Rows) {
 	for _, rows := range all {
 		for _, d := range rows.GetDevices() {
-			_, q, err := w.where(session, d)
-			if err != nil {
-				return err
-			}
-			if q != nil {
+			if q := w.device(session, d); q != nil {
 				w.posts.add(q, freePart(session, []uint64{rows.Object}), true)
 			}
 		}
 	}
-	return nil
 }
 
 // freePart releases objects behind the parts that were posted before. Nothing is told of

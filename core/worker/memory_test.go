@@ -50,9 +50,8 @@ func (w *world) full(gang uint64, parts ...string) {
 
 func TestHoldersOfMemoryAreNamedByUserAndHost(t *testing.T) {
 	w := limited(t, 1, 1, 2, addOne(), sum())
-	w.tell(wire.KindSession, &wire.Session{
-		Session: 2, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
-		Devices: []*wire.Span{{Worker: firstWorker, Count: 1}}})
+	w.begin(&wire.Session{
+		Session: 2, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"}})
 	w.must(w.put(2, 1, 1, w.devices, ramp), w.put(2, 2, 2, w.devices, ramp))
 	w.full(w.put(1, 3, 3, w.devices, ramp), "2 of device_put, session 2, notebook of ada on node1;")
 	w.dispatch(2, wire.KindFree, &wire.Free{Objects: []uint64{1, 2}}, w.all...)

@@ -3,26 +3,10 @@ package worker_test
 import (
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/openpathways/pathways/core/shape"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
-
-// ownMoves returns a transfer as a controller sends it to a worker: with the moves that begin or end at its devices,
-// each with its index among all.
-func (s *script) ownMoves(t *wire.Transfer, worker int) *wire.Transfer {
-	part := &wire.Transfer{Op: t.Op, Object: t.Object, Array: t.Array}
-	for i, m := range t.Moves {
-		if int(m.From)/s.each == worker || int(m.To)/s.each == worker {
-			m = proto.CloneOf(m)
-			m.Index = uint32(i + 1)
-			part.Moves = append(part.Moves, m)
-		}
-	}
-	return part
-}
 
 // Workers that are sent their own moves of a transfer alone agree on the names of what goes from one to the other,
 // also where the transfer is a node of a graph.
@@ -55,11 +39,7 @@ func TestTransferOfOwnMoves(t *testing.T) {
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	all := moves(1)
 	all.Op, all.Object = 2, 2
-	w.gang++
-	for i := range w.workers {
-		w.dispatchAs(w.gang, 1, wire.KindTransfer, w.ownMoves(all, i), i)
-	}
-	w.must(w.gang)
+	w.must(w.dispatch(1, wire.KindTransfer, all, w.all...))
 	check(2, 10)
 
 	for i := range w.workers {

@@ -128,11 +128,11 @@ func (w *Worker) resolveNode(session uint32, n *node, pn *graphs.Node, m *wire.N
 	n.shape, n.memory = pn.Transfer.Shape, pn.Transfer.Memory
 	g := new(gang)
 	legs := map[*queue]*leg{}
-	indices := m.Transfer.Indices()
+	told := m.Transfer.Told()
 	for i := range pn.Transfer.Moves {
 		pm := &pn.Transfer.Moves[i]
 		one := &wire.Move{Source: pm.Source, From: pm.From, To: pm.To, Start: pm.Start, Size: pm.Size, At: pm.At,
-			Shard: &wire.Array{Dtype: uint32(pm.Shard.DType), Dims: pm.Shard.Dims}, Index: indices[i]}
+			Shard: &wire.Array{Dtype: uint32(pm.Shard.DType), Dims: pm.Shard.Dims}, Index: told[i].Index, Peer: told[i].Peer}
 		v, err := t.move(i, one)
 		if err == nil {
 			err = w.route(session, v, one)

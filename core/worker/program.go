@@ -24,8 +24,7 @@ type programKey struct {
 type program struct {
 	devicequeue.Recipe // of its runs
 	form               wire.Loadable_Form
-	places             []*wire.Place
-	ranks              []collective.Place // by row
+	ranks              []collective.Place // by row; of others' only where bytes are exchanged with them
 	rows               []int              // those of this worker
 	queues             []*queue           // of rows
 	set                schedule.DeviceSet // of rows
@@ -87,7 +86,7 @@ func (w *Worker) load(m *wire.Load) {
 	if w.programs[key] != nil {
 		return // sent again
 	}
-	p := &program{places: m.Places, Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}}
+	p := &program{Recipe: devicequeue.Recipe{Name: m.Name, Makes: len(m.Outputs)}}
 	if m.Loadable != nil {
 		p.form, p.collective, p.Calls, p.unbounded = m.Loadable.Form, m.Loadable.Collective, m.Loadable.CallsHost,
 			m.Loadable.Unbounded
@@ -102,7 +101,8 @@ func (w *Worker) load(m *wire.Load) {
 		p.Donates = append(p.Donates, int(d))
 	}
 	var local []int
-	for row, at := range m.Places {
+	places := w.places(m)
+	for row, at := range places {
 		p.ranks = append(p.ranks, collective.Place{Process: at.Worker, Local: int(at.Local)})
 		if at.Worker == w.self && int(at.Local) < len(w.queues) {
 			p.rows, p.queues = append(p.rows, row), append(p.queues, w.queues[at.Local])
@@ -119,7 +119,7 @@ func (w *Worker) load(m *wire.Load) {
 	w.programs[key] = p
 	w.beside.Go(func() {
 		host.Behind()
-		e := w.share(m.Loadable, m.Places, local)
+		e := w.share(m.Loadable, places, local)
 		p.exe, p.err, p.unload = e.exe, e.err, func() { w.unload(e) }
 		p.settled.Store(true)
 		for _, q := range w.queues {
@@ -129,6 +129,25 @@ func (w *Worker) load(m *wire.Load) {
 		w.offer(e, p.form)
 		p.release()
 	})
+}
+
+// places returns the devices of a program by row, as far as the worker is told of them: those of others are process 0's
+// where none exchange bytes.
+func (w *Worker) places(m *wire.Load) (all []*wire.Place) {
+	for _, span := range m.Places {
+		for k := range min(span.GetCount(), wire.MaxDevices) {
+			all = append(all, &wire.Place{Worker: span.Worker, Local: span.Local + k})
+		}
+	}
+	elsewhere := new(wire.Place)
+	for _, number := range wire.NumbersOf(m.Devices) {
+		at := elsewhere
+		if q := w.device(m.Session, number); q != nil {
+			at = &wire.Place{Worker: w.self, Local: uint32(q.local)}
+		}
+		all = append(all, at)
+	}
+	return all
 }
 
 func (w *Worker) sendLoaded(key programKey) {

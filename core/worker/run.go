@@ -67,7 +67,7 @@ func arguments(numbers []uint32) []int {
 // arrange finds what a run needs. It is called by the goroutine that reads the connection,
 // which owns programs and sessions.
 //
-// Errors: NOT_FOUND for a program that is not known, INVALID_ARGUMENT for a device.
+// Errors: NOT_FOUND for a program that is not known, INVALID_ARGUMENT for one of several devices that is to run on one.
 func (w *Worker) arrange(g *gang, r *run) error {
 	p := w.programs[programKey{g.Session, r.name}]
 	if p == nil {
@@ -80,13 +80,13 @@ func (w *Worker) arrange(g *gang, r *run) error {
 		g.But = &devicequeue.Exceptions{Kept: r.kept}
 	}
 	if r.only > 0 {
-		_, q, err := w.where(g.Session, r.only-1)
-		if err != nil || q == nil {
-			return err
+		q := w.device(g.Session, r.only-1)
+		if q == nil {
+			return nil
 		}
-		if len(p.places) != 1 {
+		if len(p.ranks) != 1 {
 			return status.New(status.InvalidArgument, "%s is for %d devices and cannot run on device %d alone", p.Name,
-				len(p.places), r.only-1)
+				len(p.ranks), r.only-1)
 		}
 		g.queues, r.rows = []*queue{q}, rowZero
 		r.split(g, w.sessions[g.Session])
@@ -96,7 +96,7 @@ func (w *Worker) arrange(g *gang, r *run) error {
 	g.queues, r.rows = p.queues, p.rows
 	r.split(g, w.sessions[g.Session])
 	// Also where no shard waits for another: a device may ask the engine who it is.
-	g.collective = p.form == wire.Loadable_PORTABLE && len(p.places) > 1 && w.config.Engine != nil
+	g.collective = p.form == wire.Loadable_PORTABLE && len(p.ranks) > 1 && w.config.Engine != nil
 	if p.Together {
 		n := len(p.rows)
 		r.meet = &meeting{missing: n, rows: make([][]device.Buffer, n), flights: make([]*devicequeue.Flight, n)}

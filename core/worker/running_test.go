@@ -21,9 +21,8 @@ import (
 func TestHeartbeatTellsWhatDevicesCompute(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
-		s.tell(wire.KindSession, &wire.Session{
-			Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"},
-			Devices: []*wire.Span{{Worker: firstWorker, Count: 1}, {Worker: firstWorker + 1, Count: 1}}})
+		s.begin(&wire.Session{
+			Session: 1, Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"}})
 		says := func(w int, want *wire.Running) {
 			t.Helper()
 			s.until("the computation in a heartbeat", func() bool {

@@ -81,7 +81,6 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 	}
 	s.client = join(clientProcess)
 	s.changed = sync.NewCond(&s.mu)
-	var spans []*wire.Span
 	for i, d := range drivers {
 		near, remote := inproc.Pair("controller", "worker")
 		c := worker.Config{Name: "w" + string(rune('0'+i)), Conn: remote, Driver: d, Exchange: join(uint64(firstWorker + i)),
@@ -94,7 +93,6 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 		s.conns, s.workers, s.ended, s.waits = append(s.conns, near), append(s.workers, w),
 			append(s.ended, map[uint64]error{}), append(s.waits, nil)
 		s.running, s.goodbye = append(s.running, nil), append(s.goodbye, nil)
-		spans = append(spans, &wire.Span{Worker: uint64(firstWorker + i), Count: uint32(s.each)})
 	}
 	for i, w := range s.workers {
 		s.served.Go(func() {
@@ -103,7 +101,7 @@ func startIn(t testing.TB, pool *shm.Pool, drivers []device.Driver, change func(
 		s.served.Go(func() { s.listen(i) })
 	}
 	for _, session := range []uint32{1, 2} {
-		s.tell(wire.KindSession, &wire.Session{Session: session, Devices: spans, Settles: true})
+		s.begin(&wire.Session{Session: session, Settles: true})
 	}
 	t.Cleanup(s.close)
 	return s
@@ -241,9 +239,13 @@ func (s *script) until(what string, cond func() bool) {
 func (s *script) compile(session uint32, id uint64, p device.Program, options []byte, devices ...int) *wire.Compiled {
 	s.t.Helper()
 	var places []*wire.Place
+	load := &wire.Load{Session: session, Program: id}
+	var numbers []uint32
 	loads := map[int]bool{}
 	for _, d := range devices {
-		places = append(places, &wire.Place{Worker: uint64(firstWorker + d/s.each), Local: uint32(d % s.each)})
+		at := &wire.Place{Worker: uint64(firstWorker + d/s.each), Local: uint32(d % s.each)}
+		places, numbers = append(places, at), append(numbers, uint32(d))
+		load.Places = append(load.Places, &wire.Span{Worker: at.Worker, Local: at.Local, Count: 1})
 		loads[d/s.each] = true
 	}
 	by := devices[0] / s.each
@@ -259,9 +261,12 @@ func (s *script) compile(session uint32, id uint64, p device.Program, options []
 	if m.Status.Err() != nil {
 		return m
 	}
+	load.Loadable, load.Outputs, load.Name, load.Donated = m.Loadable, m.Info.Outputs, m.Info.Name, m.Info.Donated
+	if !m.Loadable.Collective && m.Loadable.Form != wire.Loadable_JOINED {
+		load.Places, load.Devices = nil, wire.DevicesOf(numbers)
+	}
 	for w := range loads {
-		s.tellOne(w, wire.KindLoad, &wire.Load{Session: session, Program: id, Loadable: m.Loadable, Places: places,
-			Outputs: m.Info.Outputs, Name: m.Info.Name, Donated: m.Info.Donated})
+		s.tellOne(w, wire.KindLoad, load)
 	}
 	return m
 }
@@ -273,13 +278,42 @@ func (s *script) dispatch(session uint32, kind wire.Kind, op proto.Message, work
 	return s.gang
 }
 
-// dispatchAs sends an operation to workers, which others have got already.
+// dispatchAs sends an operation to workers, which others have got already. Of a transfer each is sent its own moves.
 func (s *script) dispatchAs(gang uint64, session uint32, kind wire.Kind, op proto.Message, workers ...int) {
-	payload := statustest.Value(proto.Marshal(op)).OK(s.t)
 	for _, w := range workers {
-		s.tellOne(w, wire.KindDispatch,
-			&wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind), Operation: payload, Client: clientProcess})
+		own := op
+		if t, is := op.(*wire.Transfer); is {
+			own = s.ownMoves(t, w)
+		}
+		s.tellOne(w, wire.KindDispatch, &wire.Dispatch{Gang: gang, Session: session, Kind: uint32(kind),
+			Operation: statustest.Value(proto.Marshal(own)).OK(s.t), Client: clientProcess})
 	}
+}
+
+// begin tells all workers of a session on all of their devices.
+func (s *script) begin(m *wire.Session) {
+	for i := range s.workers {
+		m.Devices = []*wire.OwnDevices{{First: uint32(i * s.each), Count: uint32(s.each)}}
+		s.tellOne(i, wire.KindSession, m)
+	}
+}
+
+// ownMoves returns a transfer as a controller sends it to a worker: with the moves that begin or end at its devices.
+func (s *script) ownMoves(t *wire.Transfer, worker int) *wire.Transfer {
+	part := proto.CloneOf(t)
+	part.Moves = nil
+	for i, m := range t.Moves {
+		from, to := int(m.From)/s.each, int(m.To)/s.each
+		if from != worker && to != worker {
+			continue
+		}
+		m = proto.CloneOf(m)
+		if m.Index = uint32(i + 1); from != to {
+			m.Peer = uint64(firstWorker + from + to - worker)
+		}
+		part.Moves = append(part.Moves, m)
+	}
+	return part
 }
 
 // wait returns the first error of a gang's workers, once all have reported it.

@@ -32,7 +32,7 @@ func (q *queue) send(g *gang, t *transfer, l *leg, sources []devicequeue.Input) 
 			}
 			regions[s] = append(regions[s], v)
 		case v.local == nil:
-			q.push(g, v.source, s, v.to.worker, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
+			q.push(g, v.source, s, v.peer, v.key(g), q.begins, func(err error) { q.moved(g, t, l, err) })
 		case rowMajor(bufferOf(s)):
 			q.copyTo(g, t, s, v)
 			q.moved(g, t, l, nil)
@@ -206,7 +206,7 @@ func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, 
 	for _, v := range moves {
 		if v.local == nil {
 			part := transport.Part{Data: host.Data, At: v.region().source(wide)}
-			q.w.config.Exchange.PushPart(v.to.worker, v.key(g), part, end)
+			q.w.config.Exchange.PushPart(v.peer, v.key(g), part, end)
 		}
 	}
 	if err := g.failure(); err != nil {

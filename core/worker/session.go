@@ -13,29 +13,17 @@ import (
 
 // session is what this worker knows of a session.
 type session struct {
-	settles bool    // as in wire.Session
-	devices []place // by number of a virtual device
+	settles bool               // as in wire.Session
+	devices []*wire.OwnDevices // those of its virtual devices that are here, mostly in one row
 	// Of each assembled object, the objects whose shards the devices here have of it, by local device; 0 is none.
 	assembled map[uint64][]uint64
 }
 
-// place is where a virtual device is.
-type place struct {
-	worker uint64
-	local  int
-}
-
-// session records what is behind a session's devices, also where that has changed.
+// session records which of a session's devices are here, also where there are more of them.
 func (w *Worker) session(m *wire.Session) {
-	s := &session{settles: m.Settles}
+	s := &session{settles: m.Settles, devices: m.Devices}
 	if was := w.sessions[m.Session]; was != nil {
 		s.assembled = was.assembled // of devices here, which stay what they are
-	}
-	for _, span := range m.Devices {
-		const most = 1 << 20 // devices, so that bad numbers take no memory
-		for k := range min(span.Count, most) {
-			s.devices = append(s.devices, place{span.Worker, int(span.Local + k)})
-		}
 	}
 	w.sessions[m.Session] = s
 	w.mu.Lock()
@@ -49,20 +37,21 @@ func (w *Worker) session(m *wire.Session) {
 	}
 }
 
-// where returns the place of a virtual device, and its queue where it is here.
-//
-// Errors: INVALID_ARGUMENT where the session has no such device.
-func (w *Worker) where(session uint32, number uint32) (place, *queue, error) {
+// device returns the queue of a virtual device, nil if it is not here.
+func (w *Worker) device(session uint32, number uint32) *queue {
 	s := w.sessions[session]
-	if s == nil || uint64(number) >= uint64(len(s.devices)) {
-		return place{}, nil, status.New(status.InvalidArgument, "session %d has no device %d that worker %s knows of",
-			session, number, w.config.Name)
+	if s == nil {
+		return nil
 	}
-	p := s.devices[number]
-	if p.worker != w.self || p.local >= len(w.queues) {
-		return p, nil, nil
+	for _, own := range s.devices {
+		if number < own.First || number-own.First >= own.Count {
+			continue
+		}
+		if local := uint64(own.Local) + uint64(number-own.First); local < uint64(len(w.queues)) {
+			return w.queues[local]
+		}
 	}
-	return p, w.queues[p.local], nil
+	return nil
 }
 
 // drop ends a session: its operations fail, and its shards and programs go.

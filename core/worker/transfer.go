@@ -65,7 +65,7 @@ type move struct {
 	shape     shape.Shape // of the source shard
 	start, at []int64
 	size      []int64
-	from, to  place
+	peer      uint64 // process of the worker at its other end; 0 where both are here
 	local     *leg   // of the destination, where it is here
 	queue     *queue // of the destination, where it is here
 	out       *queue // of the source, where it is here
@@ -97,13 +97,15 @@ func (w *Worker) beginTransfer(g *gang, operation []byte) error {
 	return t.lay(w, g)
 }
 
-// route finds the devices of a move.
-func (w *Worker) route(session uint32, v *move, m *wire.Move) (err error) {
-	if v.from, v.out, err = w.where(session, m.From); err == nil {
-		v.to, v.queue, err = w.where(session, m.To)
-	}
+// route finds the devices of a move. Of one that is not here, the move says whose it is.
+func (w *Worker) route(session uint32, v *move, m *wire.Move) error {
+	v.out, v.queue, v.peer = w.device(session, m.From), w.device(session, m.To), m.Peer
 	v.arrives = v.queue != nil && v.out == nil
-	return err
+	if (v.out == nil) != (v.queue == nil) && m.Peer == 0 {
+		return status.New(status.InvalidArgument, "worker %s has one of the devices %d and %d of session %d, and was not "+
+			"told who has the other", w.config.Name, m.From, m.To, session)
+	}
+	return nil
 }
 
 // add tells the devices here that take part in a move of it.
@@ -245,7 +247,7 @@ func (q *queue) absent(l *leg) int {
 	}
 	for _, v := range l.sends {
 		if v.whole && v.local != nil && v.queue != q && !v.local.admitted.Load() {
-			return v.to.local + 1
+			return v.queue.local + 1
 		}
 	}
 	return 0

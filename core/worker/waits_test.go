@@ -51,7 +51,7 @@ func TestTellsOfWaits(t *testing.T) {
 func TestTellsOfCalls(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, _ := newInline(t)
-		s.tell(wire.KindSession, &wire.Session{Session: 1, Devices: []*wire.Span{{Worker: firstWorker, Count: 1}},
+		s.begin(&wire.Session{Session: 1,
 			Client: &wire.Process{Number: clientProcess, Name: "notebook", User: "ada", Machine: "node1"}})
 		one := s.dispatch(1, wire.KindRun,
 			&wire.Run{Op: 1, Program: callsProgram, FirstOutput: 1, Trace: []byte("train.py:3")}, 0)

@@ -268,7 +268,7 @@ func TestDropFreesOneSession(t *testing.T) {
 // A program that does not load fails its runs and no others.
 func TestProgramThatDoesNotLoadFailsOnlyItsRuns(t *testing.T) {
 	w := newWorld(t, 1, 1, addOne())
-	w.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 9, Name: "broken", Places: []*wire.Place{{Worker: firstWorker}},
+	w.tell(wire.KindLoad, &wire.Load{Session: 1, Program: 9, Name: "broken", Devices: []*wire.Devices{{Count: 1}},
 		Outputs: []*wire.Array{{}}, Loadable: &wire.Loadable{Form: wire.Loadable_NATIVE, Serialized: []byte("rubbish")}})
 	w.must(w.put(1, 1, 1, w.devices, ramp))
 	broken := w.run(1, 2, 9, 2, 1)
