@@ -226,7 +226,7 @@ func skew(theirs, ours map[string]string) error {
 	for _, what := range slices.Sorted(maps.Keys(ours)) {
 		if their, ok := theirs[what]; ok && their != ours[what] {
 			return status.New(status.FailedPrecondition,
-				"%s differs: %q on the side that connects, %q on this one; install the same version on both", what, their,
+				"%s differs: %q on the side that connects, %q on the other; install the same version on both", what, their,
 				ours[what])
 		}
 	}

@@ -3,7 +3,6 @@ package controller
 import (
 	"testing"
 
-	"github.com/openpathways/pathways/core/status"
 	"github.com/openpathways/pathways/core/status/statustest"
 	"github.com/openpathways/pathways/core/wire"
 )
@@ -23,17 +22,4 @@ func TestWorkersLostBeforeAllHaveComeBackHaveNothing(t *testing.T) {
 		Programs: []uint64{1}, Gangs: []*wire.HeldGang{{Gang: 70, Op: 2}},
 		Arrays: []*wire.HeldArray{{Object: 1, Devices: []uint32{0}, Bytes: 4}}}}}))
 	statustest.Equal(t, len(b.st.sessions[1].objects), 3, "arrays of the session")
-}
-
-// Behind a start, to use an array that no worker has says with which worker it may have been lost, and what to do.
-func TestArraysThatNoWorkerHasMayHaveBeenOnALostOne(t *testing.T) {
-	b := newBedThatKeeps(t)
-	kept := b.facts()
-	b.st = New(Config{Keeps: true, Starts: 2})
-	b.st.Restore(kept)
-	b.say(b.client, wire.KindRejoin, &wire.Rejoin{Last: 2})
-	b.step(Event{Kind: Lost, Conn: b.workers[1], Err: status.New(status.Unavailable, "it was killed")})
-	b.say(b.workers[0], wire.KindRejoin, &wire.Rejoin{Last: 70})
-	statustest.Fails(t, "an array that no worker has", b.st.sessions[1].forgottenArray(4), status.DataLoss,
-		"array 4 is not there: it was on worker w1, which was lost (it was killed), or it was freed", onceReplaced)
 }
