@@ -120,6 +120,8 @@ def run(quick, chosen, had, keep):
 
 def write(rows, folder):
     """Writes the tables as a page has them, a column for each size, and the picture."""
+    kinds = (ALONE, *OPERATIONS)
+    rows = sorted(rows, key=lambda row: (row["workers"], kinds.index(row["operation"]), row["size"]))  # after --resume
     sizes = [size for size in SIZES if any(row["size"] == size for row in rows)]
     found = {(row["operation"], row["workers"], row["size"]): row for row in rows}
     lines = list(dict.fromkeys((row["operation"], row["workers"]) for row in rows))
