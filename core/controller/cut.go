@@ -40,7 +40,7 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 				len(b.slots)-1)
 			return c
 		}
-		if move.Index != 0 || move.Peer != 0 {
+		if isTold(move) {
 			c.err = invalid("move %d has an index or a peer, which are not a client's to say", i)
 			return c
 		}
@@ -64,6 +64,9 @@ func cutMoves(b *binding, m *wire.Transfer) *cut {
 	}
 	return c
 }
+
+// isTold reports whether a move says what a controller tells workers.
+func isTold(m *wire.Move) bool { return m.GetIndex() != 0 || m.GetPeer() != 0 }
 
 // divide deals moves to the workers at their ends. They stay as their client sent them, since they may be cut again.
 func (c *cut) divide(moves []*wire.Move) {

@@ -218,9 +218,7 @@ func (d *sketch) draw() {
 func (d *sketch) resolve() error {
 	m, g := d.m, &d.g
 	for i, n := range m.Nodes {
-		if slices.ContainsFunc(n.GetTransfer().GetMoves(), func(v *wire.Move) bool {
-			return v.GetIndex() != 0 || v.GetPeer() != 0
-		}) {
+		if slices.ContainsFunc(n.GetTransfer().GetMoves(), isTold) {
 			return invalid("node %d: a move has an index or a peer, which are not a client's to say", i)
 		}
 	}
