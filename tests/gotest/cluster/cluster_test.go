@@ -117,16 +117,21 @@ func everyone(n int) string {
 	return fmt.Sprintf("dense<[%s]> : tensor<1x%dxi64>", strings.ReplaceAll(fmt.Sprint(clustertest.UpTo(n)), " ", ", "), n)
 }
 
-// summing has each of n devices get the sum of what all have.
-func summing(n int) program {
-	return program{name: "summing", replicas: n, text: `module @summing {
-  func.func public @main(%x: tensor<96xf32>) -> tensor<96xf32> {
-    %z = "stablehlo.all_reduce"(%x) ({
+// sumOf is a line of text: %z is the sum of what n devices have.
+func sumOf(value string, n int) string {
+	return `    %z = "stablehlo.all_reduce"(` + value + `) ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
     }) {replica_groups = ` + everyone(n) + `} : (tensor<96xf32>) -> tensor<96xf32>
-    return %z : tensor<96xf32>
+`
+}
+
+// summing has each of n devices get the sum of what all have.
+func summing(n int) program {
+	return program{name: "summing", replicas: n, text: `module @summing {
+  func.func public @main(%x: tensor<96xf32>) -> tensor<96xf32> {
+` + sumOf("%x", n) + `    return %z : tensor<96xf32>
   }
 }`}
 }
