@@ -336,17 +336,23 @@ func TestFoldBeginsBeforeAllHasCome(t *testing.T) {
 	}
 	g := Gang{ID: 1, Launch: 1, Ranks: blocked(2, 2)}
 	s := allReduce(2, shape.Shape{DType: shape.F32, Dims: []int64{16 << 10}})
+	w.plays(t, g, s)
+	if late.Load() == 0 {
+		t.Error("no block came late")
+	}
+}
+
+// plays has a gang of two ranks begin, enter one collective and end, and compares its results with the twin's.
+func (w *world) plays(t *testing.T, g Gang, s *spmd.Spec) {
+	t.Helper()
 	w.begin(g)
 	rng := rand.New(rand.NewPCG(1, 2))
 	in := bring(s, 2, rng)
 	got, errs := w.enter(g, s, in, 1, rng)
 	statustest.OK(t, errors.Join(errs...))
 	same(t, s, got, twin(s, 2, in))
-	w.end(1)
+	w.end(g.ID)
 	w.hub.clean()
-	if late.Load() == 0 {
-		t.Error("no block came late")
-	}
 }
 
 // What is only copied comes into the results, and takes no memory of the exchange.
@@ -364,14 +370,7 @@ func TestBlocksComeIntoResults(t *testing.T) {
 			g := Gang{ID: 1, Launch: 1, Ranks: blocked(2, 2)}
 			s := allReduce(2, long)
 			s.Op, s.Results = op, []shape.Shape{c.result}
-			w.begin(g)
-			rng := rand.New(rand.NewPCG(1, 2))
-			in := bring(s, 2, rng)
-			got, errs := w.enter(g, s, in, 1, rng)
-			statustest.OK(t, errors.Join(errs...))
-			same(t, s, got, twin(s, 2, in))
-			w.end(1)
-			w.hub.clean()
+			w.plays(t, g, s)
 			statustest.Equal(t, w.hub.kept.Load(), c.kept, "blocks in memory of the exchange")
 		})
 	}
