@@ -7,9 +7,10 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Timeline is what devices did, as the page draws it.
+// Timeline is what devices did, as the page draws it. Times are whole tenths of a microsecond: a second of 64 busy
+// devices has tens of thousands of them, and to write fractions took a third of what it costs to be watched.
 type Timeline struct {
-	Now      float64  `json:"now"`      // milliseconds, by a clock that bars go by
+	Now      int64    `json:"now"`      // by a clock that bars go by
 	Newest   uint64   `json:"newest"`   // what is to be asked for next comes after it
 	Devices  uint64   `json:"devices"`  // that there are to choose from
 	Programs []string `json:"programs"` // names, which bars refer to by index
@@ -24,8 +25,8 @@ type Lane struct {
 	Device  uint32 `json:"device"`  // of the worker
 	// Bars are a computation each, or several short ones, oldest first: session, program (-1 where it is not shown),
 	// computations, and the times of begin and end.
-	Bars    [][5]float64 `json:"bars"`
-	Dropped uint64       `json:"dropped"` // computations among them that did not fit
+	Bars    [][5]int64 `json:"bars"`
+	Dropped uint64     `json:"dropped"` // computations among them that did not fit
 }
 
 // timeline writes what some devices did: those of an island and worker, from a number on, after what the page has.
@@ -61,13 +62,13 @@ func draw(t *wire.Timeline, who viewer) *Timeline {
 		own[o.Session] = o.Tenant == who.tenant && who.tenant != ""
 	}
 	shows := func(session uint32) bool { return !t.Shared || who.role == operators || own[session] }
-	out := &Timeline{Now: ms(t.NowNs), Newest: t.Newest, Devices: t.Devices, Programs: []string{}, Lanes: []Lane{}}
+	out := &Timeline{Now: tenths(t.NowNs), Newest: t.Newest, Devices: t.Devices, Programs: []string{}, Lanes: []Lane{}}
 	numbers := map[string]int{}
 	for _, row := range t.Rows {
 		lanes := make([]Lane, row.Count)
 		for i := range lanes {
 			lanes[i] = Lane{Island: row.Island, Worker: row.Process.GetName(), Process: row.Process.GetNumber(),
-				Device: row.First + uint32(i), Bars: [][5]float64{}}
+				Device: row.First + uint32(i), Bars: [][5]int64{}}
 		}
 		for _, told := range row.Doing {
 			for _, l := range told.Lanes {
@@ -91,8 +92,8 @@ func draw(t *wire.Timeline, who viewer) *Timeline {
 							numbers[name], out.Programs = program, append(out.Programs, name)
 						}
 					}
-					lane.Bars = append(lane.Bars, [5]float64{float64(l.Sessions[i]), float64(program), float64(l.Runs[i]),
-						ms(begin), ms(at)})
+					lane.Bars = append(lane.Bars, [5]int64{int64(l.Sessions[i]), int64(program), int64(l.Runs[i]),
+						tenths(begin), tenths(at)})
 				}
 			}
 		}
@@ -101,5 +102,5 @@ func draw(t *wire.Timeline, who viewer) *Timeline {
 	return out
 }
 
-// ms returns milliseconds, to a tenth of a microsecond.
-func ms(ns int64) float64 { return float64(ns/100) / 1e4 }
+// tenths returns tenths of a microsecond.
+func tenths(ns int64) int64 { return ns / 100 }

@@ -26,17 +26,17 @@ func TestTimelineShowsTenantsTheirOwnPrograms(t *testing.T) {
 		shared bool
 		who    viewer
 		want   string
-		bars   [3]float64
+		bars   [3]int64
 	}{
-		{"a tenant", true, viewer{tenants, "ada"}, "f", [3]float64{0, -1, -1}},
-		{"a tenant without a name", true, viewer{role: tenants}, "", [3]float64{-1, -1, -1}},
-		{"an operator", true, viewer{role: operators}, "f g h", [3]float64{0, 1, 2}},
-		{"anybody, without a file of tenants", false, viewer{role: tenants}, "f g h", [3]float64{0, 1, 2}},
+		{"a tenant", true, viewer{tenants, "ada"}, "f", [3]int64{0, -1, -1}},
+		{"a tenant without a name", true, viewer{role: tenants}, "", [3]int64{-1, -1, -1}},
+		{"an operator", true, viewer{role: operators}, "f g h", [3]int64{0, 1, 2}},
+		{"anybody, without a file of tenants", false, viewer{role: tenants}, "f g h", [3]int64{0, 1, 2}},
 	} {
 		got := draw(of(c.shared), c.who)
-		want := [][5]float64{{3, c.bars[0], 1, 12000, 13000}, {4, c.bars[1], 5, 13005, 13006},
-			{9, c.bars[2], 1, 13006, 13008}}
-		if strings.Join(got.Programs, " ") != c.want || got.Now != 15000 || len(got.Lanes) != 1 ||
+		want := [][5]int64{{3, c.bars[0], 1, 120e6, 130e6}, {4, c.bars[1], 5, 130.05e6, 130.06e6},
+			{9, c.bars[2], 1, 130.06e6, 130.08e6}}
+		if strings.Join(got.Programs, " ") != c.want || got.Now != 150e6 || len(got.Lanes) != 1 ||
 			got.Lanes[0].Dropped != 7 || !reflect.DeepEqual(got.Lanes[0].Bars, want) {
 			t.Errorf("%s sees %+v, want %v and %v", c.name, got, c.want, want)
 		}

@@ -5,6 +5,7 @@ const lanes = new Map();  // by worker's number and device: the lane as the cont
 const timeline = { newest: 0, now: 0, selection: 0, first: 0, devices: 0, drawn: [] };
 const lagMs = 1200;  // from now to the right edge: workers tell once a second what has ended
 const keptMs = 12e3;  // how long bars stay, as in the controller: for the longest span, 10 s, and lagMs
+const perMs = 1e4;  // the controller tells tenths of a microsecond
 const labelWidth = 110, axisHeight = 18;  // pixels
 const element = byId("timeline");
 
@@ -42,14 +43,15 @@ function offer(report) {
 
 // take adds what the controller tells.
 function take(answer) {
-  timeline.now = answer.now, timeline.newest = answer.newest, timeline.devices = answer.devices;
+  timeline.now = answer.now / perMs, timeline.newest = answer.newest, timeline.devices = answer.devices;
   const there = new Set();
   for (const lane of answer.lanes) {
     const key = lane.process + "/" + lane.device, bars = lanes.get(key)?.bars ?? [];
     there.add(key);
     for (const [session, program, runs, begin, end] of lane.bars)
-      bars.push({ session, program: program < 0 ? null : answer.programs[program], runs, begin, end });
-    const old = bars.findIndex(b => b.end > answer.now - keptMs);
+      bars.push({ session, program: program < 0 ? null : answer.programs[program], runs,
+        begin: begin / perMs, end: end / perMs });
+    const old = bars.findIndex(b => b.end > timeline.now - keptMs);
     bars.splice(0, old < 0 ? bars.length : old);
     lanes.delete(key);  // and behind those that were told before it
     lanes.set(key, { ...lane, bars });
@@ -62,7 +64,7 @@ async function followTimeline() {
   try {
     const answer = await ask(query());
     if (selection !== timeline.selection) return;  // something else has been chosen since
-    if (answer.newest < timeline.newest || answer.now < timeline.now)
+    if (answer.newest < timeline.newest || answer.now / perMs < timeline.now)
       return choose(timeline.first);  // another controller
     take(answer);
   } catch { return; }  // which the rest of the page tells
