@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
@@ -60,15 +61,24 @@ def first(program):
     return zeros
 
 
-def answer(program, calls=0, sync=False, lasts=0, depth=0, traced=False):
-    """Runs so many calls; or goes on for some seconds, with at most `depth` calls under way."""
+def answer(program, calls=0, sync=False, lasts=0, depth=0, traced=False, count=()):
+    """Runs so many calls; or goes on for some seconds, with at most `depth` calls under way. Says the processor time
+    that some processes, by their numbers, took meanwhile."""
+    busy = 0
     if lasts:
         x, calls, seconds = computation.go_on(programs[program], first(program), lasts, depth)
     else:
         with recorded(traced):
+            busy -= processor_seconds(count)
             x, seconds = computation.chain(programs[program], first(program), calls, sync)
+            busy += processor_seconds(count)
     computation.check(program, calls, computation.values(x))
-    return {"seconds": seconds, "calls": calls}
+    return {"seconds": seconds, "calls": calls, "busy": busy}
+
+
+def processor_seconds(processes):
+    """Returns the processor time of all threads of some processes, which Linux has as a clock of each of them."""
+    return sum(time.clock_gettime(~number << 3 | 2) for number in processes)
 
 
 @contextlib.contextmanager
