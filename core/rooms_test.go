@@ -220,8 +220,8 @@ func arrows(tree fs.FS) (map[[2]string]string, error) {
 	return found, err
 }
 
-// misplaced tells of each arrow that the table does not have, or has the wrong way
-// round, and of each entry of the table that stands for nothing.
+// misplaced reports each arrow that the table does not have, or has the wrong way
+// round, and each entry of the table that nothing uses.
 func misplaced(found map[[2]string]string, table []room) (broken []string) {
 	place := map[string]int{}
 	for i, r := range table {

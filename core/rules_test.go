@@ -69,7 +69,7 @@ func selects(n *ast.SelectorExpr, pkg string, names ...string) bool {
 	return ok && x.Name == pkg && slices.Contains(names, n.Sel.Name)
 }
 
-// rules reads all Go files of a module and tells of each rule that is broken. It
+// rules reads all Go files of a module and reports each rule that is broken. It
 // returns the packages it has seen.
 func rules(tree fs.FS) (broken []string, packages map[string]bool, err error) {
 	packages = map[string]bool{} // by directory: a comment was found

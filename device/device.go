@@ -81,8 +81,8 @@ type Device struct {
 	Kind     string // such as "cpu" or "NVIDIA H200"
 	Memories []Memory
 	Default  int // index into Memories
-	// Attributes are what the platform says of the device, such as
-	// "compute_capability" (string) and "core_count" (int64); nil where it says nothing.
+	// Attributes are the platform's attributes of the device, such as "compute_capability" (string) and "core_count"
+	// (int64); nil if there are none.
 	Attributes map[string]any
 }
 
@@ -163,7 +163,7 @@ type Keeper interface {
 	Kept() int64 // bytes, of all drivers in this process
 }
 
-// Pinner is a Driver whose devices read and write host memory themselves once they have been told of it. From and to
+// Pinner is a Driver whose devices read and write host memory themselves once it has been shown to them. From and to
 // other memory, the driver has to copy.
 type Pinner interface {
 	// Pin tells the devices of memory, which stays where it is until unpin is called.

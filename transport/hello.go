@@ -18,7 +18,7 @@ import (
 // side may ask for more time, again and again: see Incoming.Wait.
 const HelloTime = 10 * time.Second
 
-// Credentials are what a process shows of itself, and asks of others.
+// Credentials are what a process shows to others, and demands of them.
 type Credentials struct {
 	// Token is the cluster's own, or of a dialler that of its Pass; where it is empty, the accepting side asks for none.
 	Token string
@@ -192,8 +192,8 @@ func (in *Incoming) check(cred Credentials) (err error) {
 	return skew(h.Versions, cred.Versions)
 }
 
-// Begins checks the beginning of an encoded Hello, which the token is part of where it is shown. Who asks for none is
-// content with any.
+// Begins checks the beginning of an encoded Hello, which includes the token if one is shown. Credentials without a
+// token accept any.
 func (c Credentials) Begins(hello []byte) error {
 	if c.Token == "" {
 		return nil

@@ -38,8 +38,8 @@ const Ended = "closed the connection without a goodbye: it has died, was cut off
 // first one up.
 const Anew = "connected anew: it had heard nothing for too long, or was cut off"
 
-// Gone is the error of what is under way with a process that has gone: UNAVAILABLE, or NOT_FOUND if it was never there.
-// why names it, if it is known.
+// Gone returns the error of work under way with a process that has gone: UNAVAILABLE, or NOT_FOUND if it was never
+// there. why is the reason, nil if it is not known.
 func Gone(name string, why error) error {
 	switch {
 	case status.CodeOf(why) == status.NotFound:

@@ -14,8 +14,8 @@ import (
 )
 
 // Pass is what a token or a certificate opens. A cluster has one token of its own, from which those of the
-// other passes are made; they cannot be made without it, nor from each other. Who shows both a token and a certificate
-// may do what both open.
+// other passes are made; they cannot be made without it, nor from each other. A process that shows both a token
+// and a certificate may do what both open.
 type Pass int
 
 const (

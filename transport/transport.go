@@ -64,7 +64,7 @@ type Batcher interface {
 	Flush(here bool)
 }
 
-// Peeker is a Conn that says what is at hand.
+// Peeker is a Conn that can show its next message.
 type Peeker interface {
 	// Peek returns the kind of the message that Recv has at hand and returns without waiting; 0 where there is none.
 	Peek() wire.Kind
@@ -152,13 +152,13 @@ type Exchange interface {
 	// are made when first needed, and again where they break. What is under way waits for
 	// that for a bounded time, or fails with UNAVAILABLE that names both processes.
 	Peers(come []*wire.Process, gone []uint64, why error)
-	// Self is the process number of this side.
+	// Self returns the process number of this side.
 	Self() uint64
 	// Close ends all links; what is under way fails. Callbacks that say so may come after Close has returned.
 	Close() error
 }
 
-// Mover is an Exchange that moves regions of arrays from where they lie to where they are to lie.
+// Mover is an Exchange that moves regions of arrays from one place in memory to another.
 type Mover interface {
 	Exchange
 	// PushPart is PushBytes of a region of an array, which stays as it is until done is called. Regions of an array under
@@ -173,8 +173,8 @@ type Mover interface {
 	// host they write into it. It may take as long as the system takes to find memory. Without it, the array has to lie
 	// elsewhere: what is at hand here is for bytes that go soon.
 	Room(space uint64, size int64, peers []uint64) (Block, bool)
-	// Keeps reports whether blocks that have come, and size bytes more, may stay for long: there is enough memory beside
-	// them for bytes on their way, which wait where there is not.
+	// Keeps reports whether blocks that have come, and size bytes more, may stay for long: enough memory is left for bytes
+	// on their way, which would wait otherwise.
 	Keeps(size int64) bool
 	// Read returns bytes that a peer has laid on its Shelf.
 	//
@@ -221,8 +221,8 @@ type Lender interface {
 	Lend(peer uint64, key Key, data []byte, done func(error))
 }
 
-// Shelf is an Exchange with memory that peers read where it lies, without a message of this process: what tells a peer
-// to read it says where, see Mover.Read.
+// Shelf is an Exchange with memory that peers read in place, without a message of this process: the request to read it
+// says where, see Mover.Read.
 type Shelf interface {
 	// Lay returns memory of size bytes that all these peers can read, and where it is. It returns false if one of them
 	// cannot, or has yet to be shown the memory, or if there is no room. Release is called when none of them reads it any
@@ -268,7 +268,7 @@ type Listener interface {
 	// Accept waits for the next. One goroutine calls it; an error means that the
 	// listener is closed.
 	Accept() (*Incoming, error)
-	// Address is what a Dialer reaches it by.
+	// Address is the address at which a Dialer reaches it.
 	Address() string
 	Close() error
 }

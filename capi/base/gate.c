@@ -8,9 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-// No wake-up is lost. Who waits says so in waiters and then looks at the state; who opens sets the state and then looks
-// at waiters. Both are in one order with all such steps (the default of atomics), so one of the two sees the other: the
-// waiter the open gate, or the opener the waiter. In between, the futex does not sleep on a state that is no longer 0.
+// No wake-up is lost. A thread that waits first counts itself in waiters and then reads the state; one that opens the
+// gate first sets the state and then reads waiters. Both are in one order with all such steps (the default of atomics),
+// so one of the two sees the other: the waiter the open gate, or the opener the waiter. In between, the futex does not
+// sleep on a state that is no longer 0.
 
 void pw_gate_open(pw_gate* g, uint32_t state) {
   atomic_store(&g->state, state);

@@ -7,8 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// program is what is compiled, and what an executable is serialized as: its source, since the cluster compiles by
-// content, and either still has the result or compiles it again.
+// program is a program to be compiled, and the serialized form of an executable: its source, since the cluster compiles
+// by content, and either still has the result or compiles it again.
 type program struct {
 	version string // PlatformVersion of the client that serialized it
 	format  string

@@ -131,7 +131,7 @@ PJRT_Error* pr_PJRT_Event_Await(PJRT_Event_Await_Args* args) {
 PJRT_Error* pr_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   pr_future* f = of(args->event);
   callback* c = pw_alloc(sizeof *c);
-  if (c == NULL) return pw_short("what is told of an event", sizeof *c);
+  if (c == NULL) return pw_short("the callback of an event", sizeof *c);
   *c = (callback){.call = args->callback, .arg = args->user_arg};
   callback* head = atomic_load_explicit(&f->callbacks, memory_order_acquire);
   do {

@@ -61,7 +61,7 @@ func (l *lines) sayAll() {
 	}
 }
 
-// heldLine is what users are told.
+// heldLine returns the line that users see.
 func heldLine(m *wire.Held) string {
 	h := m.Held
 	seconds := float64(h.SinceMs) / 1e3

@@ -25,7 +25,7 @@ type Numbered struct {
 	client.Moment
 }
 
-// moments is what has happened to the sessions of this process.
+// moments are the events of this process's sessions.
 var moments happenings
 
 // happenings keeps the newest moments. Its methods may be called from any goroutine.
@@ -36,7 +36,7 @@ type happenings struct {
 	changed chan struct{} // closed with the next moment; nil if it is not awaited
 }
 
-// happened is told of a moment. Programs look for what they have lost before anybody hears of it.
+// happened handles a moment. Programs look for what they have lost before the script is told.
 func happened(m client.Moment) {
 	if m.Kind == client.MomentLost || m.Kind == client.MomentRebound {
 		C.pr_lose()

@@ -21,7 +21,7 @@ import (
 // maxAsked bounds the devices of a session.
 const maxAsked = 1 << 20
 
-// asked is what create options ask for.
+// asked are the create options, decoded.
 type asked struct {
 	address string // "" if they do not name one
 	want    Want

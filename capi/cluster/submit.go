@@ -156,7 +156,7 @@ type put struct {
 	done C.pr_end   // that the data has gone, during the call
 }
 
-// fill is what the cluster calls.
+// fill is called by the cluster.
 func (p *put) fill(_ uint32, dst []byte, written func(error)) {
 	p.mu.Lock()
 	c := p.c

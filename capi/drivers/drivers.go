@@ -61,7 +61,7 @@ type Want struct {
 // simulated matches the names of drivers of simulated devices.
 var simulated = regexp.MustCompile(`^sim(:[a-z0-9_]+)?$`)
 
-// GPUs counts the GPUs of this machine that the devices of this name are, 0 if they are none.
+// GPUs counts the GPUs of this machine that this name stands for, 0 if none.
 func GPUs(name string) int {
 	if name != "" && name != "auto" && name != "cuda" {
 		return 0

@@ -59,7 +59,7 @@ static PJRT_Error* attributes_init(PJRT_Device* d) {
   }
   d->attributes = pw_zeros(has.num_attributes + kMore, sizeof *d->attributes);
   if (d->attributes == NULL)
-    return no_memory("what a device is like", has.num_attributes + kMore, sizeof *d->attributes);
+    return no_memory("a device's attributes", has.num_attributes + kMore, sizeof *d->attributes);
   for (size_t i = 0; i < has.num_attributes; i++) d->attributes[d->num_attributes++] = has.attributes[i];
   for (size_t k = 0; k < kMore; k++) {
     const size_t size = strlen(kOfClusters[k]);

@@ -235,7 +235,7 @@ static PJRT_Error* tell_core(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
     else if (e->donates) e->promises = false;  // it is unknown which arrays would be dead
     free(params);
   } else {
-    err = pw_short("what the core is told of a program", (e->num_outputs + e->num_devices) * sizeof *bytes);
+    err = pw_short("the description of a program", (e->num_outputs + e->num_devices) * sizeof *bytes);
   }
   free(bytes);
   free(local);

@@ -367,7 +367,7 @@ PJRT_Error* pw_PJRT_Event_OnReady(PJRT_Event_OnReady_Args* args) {
   listener* l = pw_alloc(sizeof *l);
   if (l == NULL) {
     pw_provenance_drop(o);
-    return pw_short("what is told of an event", sizeof *l);
+    return pw_short("the callback of an event", sizeof *l);
   }
   *l = (listener){args->callback, args->user_arg, o};
   PW_ARGS(PJRT_Event_OnReady_Args, a);

@@ -25,7 +25,7 @@ const (
 	// atOnce is how many bytes at most the calling thread copies itself, if they are ready; the plugin, too, runs cheap
 	// computations there. Copying more would delay the call noticeably.
 	atOnce = 64 << 10
-	// each is how many bytes justify another goroutine.
+	// each is the number of bytes that justify another goroutine.
 	each = 1 << 20
 )
 

@@ -46,7 +46,7 @@ import (
 	"github.com/openpathways/pathways/core/xla/spmd"
 )
 
-// Program is what a client compiles.
+// Program is a program that a client compiles.
 type Program struct {
 	Format        string
 	Code, Options []byte

@@ -31,7 +31,7 @@ const Patience = 5 * time.Second
 // Source begins to record some devices, and returns the function that ends it.
 type Source func() (stop func() Profile, err error)
 
-// Profile is what a source has recorded.
+// Profile is a recording of a source.
 type Profile struct {
 	Devices  []observe.Device
 	Spans    []observe.Span

@@ -200,7 +200,7 @@ void pc_future_on(pc_future* f, PJRT_Event* event, void (*ended)(void* arg, bool
     if (w == NULL) {  // the work is under way: all that can be reported is that its end is unknown
       pc_event_wait(f->api, event);
       ended(arg, true);
-      pc_future_one(f, pw_short("what is told of an event", sizeof *w));
+      pc_future_one(f, pw_short("the callback of an event", sizeof *w));
       pc_event_drop(f->api, event);
       return;
     }

@@ -61,7 +61,7 @@ func (c *Chain) More(k *wire.Report_Worker, depth int) {
 	}
 }
 
-// part says what a worker does with its part of a gang, and follows what it waits for.
+// part says what a worker does with its part of a gang, and follows its waits.
 func (c *Chain) part(s *wire.Report_SessionReport, k *wire.Report_Worker, gang uint64, depth int) {
 	at := partOf{k.Process.GetNumber(), gang}
 	if c.seen[at] || depth > deepest {
@@ -160,7 +160,7 @@ func (c *Chain) device(k *wire.Report_Worker, gang uint64, device uint32, depth 
 	}
 }
 
-// busy says what a worker does otherwise, and reports whether it does anything.
+// busy says what else a worker does, and reports whether it does anything.
 func (c *Chain) busy(k *wire.Report_Worker, only func(devices []uint32, gang uint64) bool, depth int) (is bool) {
 	for _, r := range k.Last.GetRunning() {
 		if only == nil || only(r.Devices, r.Gang) {

@@ -14,7 +14,7 @@ import (
 // on the same devices, the client has them assembled: one message tells controller and workers once what they are, and
 // this run and those behind it name one object. An array that one run alone reads stays as it is, since to assemble it
 // would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
-// each would be told of all pieces, while of an assembled object each is told of its own.
+// each would be sent all pieces, while of an assembled object each is sent its own.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
 // A controller that starts again knows of none: those that runs under way read are assembled again, see rejoin.go.
@@ -25,7 +25,7 @@ const maxAssemblies = 1 << 14
 // maxPieces is how many pieces a run may name itself. They take some 8 bytes each.
 const maxPieces = 64
 
-// assemblies is what a session remembers. The caller of its methods holds remote.order.
+// assemblies is what a session remembers about assembled arrays. The caller of its methods holds remote.order.
 type assemblies struct {
 	by map[string]*assembly   // by what it is made of
 	of map[uint64][]*assembly // by member

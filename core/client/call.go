@@ -41,7 +41,7 @@ func (r *remote) hostCall(m *wire.HostCall) {
 	arguments, results := wire.HostBytes(m.Arguments), wire.HostBytes(m.Results)
 	switch {
 	case p.calls == nil:
-		// The run has ended or has no functions: fail the call, and drop what the worker pushes.
+		// The run has ended or has no functions: fail the call, and drop the blocks that the worker pushes.
 		err := status.New(status.FailedPrecondition, "host callback %d has no Python function in this execution. Callbacks "+
 			"belong to the process that traced them: trace and compile the function again here", m.Index)
 		r.exchange.Push(m.Worker, reply, max(results, 0), func(_ []byte, written func(error)) { written(err) },

@@ -121,7 +121,7 @@ func (r *remote) give(m *wire.Give) {
 	r.mu.Lock()
 	r.giving[m.Transfer] = true
 	r.mu.Unlock()
-	// The controller hears from the worker what became of it.
+	// The worker tells the controller how it ended.
 	content.Send(r.exchange, m.To, m.Transfer, [][]byte{text}, func(error) {
 		r.mu.Lock()
 		delete(r.giving, m.Transfer)

@@ -235,7 +235,7 @@ func (r *remote) Close() error {
 // sendMessage sends a message after everything that was submitted before.
 func (r *remote) sendMessage(kind wire.Kind, m proto.Message) error { return r.sendNoted(kind, m, nil) }
 
-// sendNoted is sendMessage of what rejoin sends again. Note takes note of it, just before it is sent, or returns why it
+// sendNoted is sendMessage of what rejoin sends again. Note records it, just before it is sent, or returns why it
 // is not; so rejoin, which holds order, sends it again exactly if it was sent before.
 func (r *remote) sendNoted(kind wire.Kind, m proto.Message, note func() error) error {
 	payload, err := proto.Marshal(m)

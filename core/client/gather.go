@@ -50,8 +50,8 @@ const maxHeld = 256
 // maxRows bounds the rows of an open put, so that its message is far shorter than a frame.
 const maxRows = 64 << 10
 
-// Gathering is what the caller of Put keeps of an object that further rows may join. Its methods are called with the
-// session's lock held: they must not block, nor call the session.
+// Gathering is the caller's handle of a Put that further rows may join. Its methods are called with the session's lock
+// held: they must not block, nor call the session.
 type Gathering interface {
 	// Join adds the row of another put, and returns false if the object has been released. If it returns true, the row
 	// ends with the object's Token, and nothing is called of the row's own Gathering.

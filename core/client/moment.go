@@ -45,7 +45,7 @@ func (r *remote) moment(kind, worker string, devices []uint32, why error) {
 	r.moments(m)
 }
 
-// momentsOf tells of the devices of a view, for each of its workers once.
+// momentsOf returns a moment for each worker of a view, with its devices.
 func (r *remote) momentsOf(kind string, v *view, why error) {
 	for _, w := range v.workers {
 		var devices []uint32
@@ -60,7 +60,7 @@ func (r *remote) momentsOf(kind string, v *view, why error) {
 	}
 }
 
-// tellLost tells of workers that are lost.
+// tellLost reports workers that are lost.
 func (r *remote) tellLost(processes []uint64, why error) {
 	v := r.view.Load()
 	lost := &view{devices: v.devices}
@@ -72,7 +72,7 @@ func (r *remote) tellLost(processes []uint64, why error) {
 	r.momentsOf(MomentLost, lost, why)
 }
 
-// watch tells of the connection to the controller where the session outlives it.
+// watch reports breaks of the connection to the controller if the session outlives them.
 func (r *remote) watch() {
 	if w, ok := r.conn.(transport.Watched); ok {
 		w.Watch(func(why error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// defined is what a session needs to know of a graph to play it.
+// defined is what a session needs to know about a graph to play it.
 type defined struct {
 	inputs, made, nodes int
 	sections            []section

@@ -27,7 +27,7 @@ type Profiler interface {
 // operations have ended and the workers have sent what they recorded, or until ctx ends.
 type StopProfile func(ctx context.Context) Profile
 
-// Profile is what the workers have recorded.
+// Profile is the workers' recording.
 type Profile struct {
 	Devices []observe.Device // all of the session's
 	// Spans have virtual devices, and times of this process's clock.
@@ -55,8 +55,7 @@ type round struct {
 	missing  []string
 }
 
-// clock is how far a worker's clock is ahead of this process's, and the error bound of
-// that, in nanoseconds.
+// clock says how far a worker's clock is ahead of this process's, and the bound of the error, in nanoseconds.
 type clock struct{ ahead, uncertain int64 }
 
 // measure compares clocks by a question and its answer: sent and came are times of this

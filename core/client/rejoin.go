@@ -93,7 +93,7 @@ func (r *remote) settles(ended int) {
 // maxFrames is how many bytes of frames one Rejoin has, but for one that is longer.
 const maxFrames = 8 << 20
 
-// retold is what a controller that has started again is told of this session.
+// retold is what this session tells a controller that has started again.
 type retold struct {
 	frames [][]byte
 	last   *wire.Rejoin // the end of them
@@ -109,7 +109,7 @@ func (a *retold) say(kind wire.Kind, m proto.Message) {
 	}
 }
 
-// rejoin tells a controller that has started again what this session has. The reader calls it: nothing is received
+// rejoin tells a controller that has started again what this session has. The reader calls it, and receives nothing
 // meanwhile, so a submission that holds order does not wait for this.
 func (r *remote) rejoin() error {
 	r.order.Lock()
@@ -189,9 +189,9 @@ func (r *remote) retellOperations(a *retold) {
 	}
 }
 
-// retellAssemblies adds what is assembled of the arguments of a run, but for what was told: behind the operations that
-// make its members, also where they are freed since. The program for which it was assembled at first may be forgotten,
-// so it is assembled for the one that runs, which has the same devices.
+// retellAssemblies adds the assembled arrays that a run reads, except those already told: after the operations that
+// make their members, even if these were freed since. The program for which an array was first assembled may be
+// forgotten, so it is assembled for the one that runs, which has the same devices.
 func (r *remote) retellAssemblies(a *retold, p pending, told map[*assembly]bool) {
 	for _, as := range p.reads {
 		if told[as] {
@@ -237,9 +237,9 @@ func (r *remote) retellSlices(a *retold) {
 
 var errRowLost = status.New(status.Unavailable, "the worker that it was sent to is gone")
 
-// delivered returns the frame of a put without the rows whose bytes went to a worker in whose place another one is now:
-// that one would wait for them, since all that is sent again comes behind its coming. If no row is left, it returns the
-// frame as it is, and why the put cannot go on. The caller holds order and mu.
+// delivered returns the frame of a put without the rows whose bytes went to a worker that another one has replaced:
+// that one would wait for them, since all that is sent again comes after it has joined. If no row is left, it returns
+// the frame as it is, and why the put cannot go on. The caller holds order and mu.
 func (r *remote) delivered(op uint64, frame []byte) ([]byte, error) {
 	m := new(wire.Put)
 	if _, payload, _, err := wire.NextFrame(frame); err != nil || proto.Unmarshal(payload, m) != nil {

@@ -173,7 +173,7 @@ func TestRejoinWithALongMessage(t *testing.T) {
 	})
 }
 
-// Who hears that there is no connection hears how long the session is kept.
+// A break is reported together with how long the session is kept.
 func TestBreakIsToldWithTheLease(t *testing.T) {
 	var got Moment
 	r := &remote{welcome: &wire.Welcome{Link: &wire.Link{LeaseMs: 10_000}}, moments: func(m Moment) { got = m }}

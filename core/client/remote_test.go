@@ -371,8 +371,8 @@ func TestFreesDoNotWaitForTheConnection(t *testing.T) {
 	})
 }
 
-// Who waits for a slow compile hears of it, and may give up at any time: the
-// controller is told, and an answer that comes nevertheless is dropped.
+// A client that waits for a slow compile is told so, and may give up at any time: the
+// controller is told, and an answer that still comes is dropped.
 func TestSlowCompileIsReportedAndMayBeGivenUp(t *testing.T) {
 	n := connect(t)
 	ctx, cancel := context.WithCancel(context.Background())

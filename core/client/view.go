@@ -16,7 +16,7 @@ import (
 // What is submitted after that exchanges its bytes with the new worker. That both change at the same point is why
 // rebind holds order.
 
-// view is what is behind the session's devices. It does not change.
+// view says which workers' devices a session's devices are. It does not change.
 type view struct {
 	devices []*wire.Device
 	workers []*wire.Process // of the devices, also those that are lost

@@ -129,7 +129,7 @@ func ServeController(ctx context.Context, c ControllerConfig) (err error) {
 	}
 }
 
-// server returns what the controller's server is made from. Tenants is nil if there is no file of them.
+// server returns the configuration of the controller's server. Tenants is nil if there is no file of them.
 func (c ControllerConfig) server(tenants *tenantFile, stopped func()) server.Config {
 	config := server.Config{
 		Heartbeat: c.Heartbeat, Silence: c.Silence, Lease: c.Lease, Sequential: c.Sequential,

@@ -156,8 +156,8 @@ func (c *InProcess) controller() (*server.Server, error) {
 		FirstCome: c.FirstCome, Tenants: c.Tenants, MemoryWait: c.MemoryWait, Log: c.Log})
 }
 
-// Join adds a worker with these devices, whose index is the number of those that joined before. It is not called beside
-// other methods that name workers by their indices.
+// Join adds a worker with these devices, whose index is the number of those that joined before. It must not be called
+// in parallel with methods that name workers by their indices.
 func (l *Local) Join(ctx context.Context, name string, d device.Driver, island string) error {
 	c, index := &l.config, len(l.workers)
 	offer := worker.Offer(d)

@@ -167,7 +167,7 @@ func TestMemberCannotJoin(t *testing.T) {
 	well, bad := member("well", kind, 2), member("bad", unable{kind}, 2)
 	statustest.Fails(t, "who cannot", bad.wait(), status.NotFound)
 	statustest.Fails(t, "who can", well.wait(), status.Aborted, "bad is gone")
-	// Who waits for members can be told to stop, and is not in the way afterwards.
+	// A process that waits for members can be told to stop, and is not in the way afterwards.
 	statustest.Checkf(t, member("waits", kind, 2).end(), "who waits")
 	one := member("one", kind, 1)
 	workers(t, address, 1)

@@ -28,7 +28,7 @@ func readTenants(path string) (*tenantFile, error) {
 	return f, err
 }
 
-// read reads the file again. Where it cannot be used, what it said before holds.
+// read reads the file again. If it cannot be used, its previous contents hold.
 //
 // Errors: those of tenant.Parse; NOT_FOUND; PERMISSION_DENIED if others can change the file, or read a token.
 func (f *tenantFile) read() (*tenant.Table, error) {
@@ -61,7 +61,7 @@ func readTenantToken(path string) (string, error) {
 	return tokenIn(text, path, "write into it what `pathways token new` prints")
 }
 
-// What others than its owner may do with a file.
+// What other users than its owner may do with a file.
 const (
 	othersRead  os.FileMode = 0o044
 	othersWrite os.FileMode = 0o022

@@ -34,7 +34,7 @@ const (
 	ExitStopped = 130 // stopped by a signal before it was done
 )
 
-// Env is what the program that contains the command line provides to it.
+// Env is what the program around the command line provides to it.
 type Env struct {
 	// Self is the command that starts another process like this one, such as the
 	// path of this program.

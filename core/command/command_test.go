@@ -230,7 +230,7 @@ func TestSizesAreReadWithUnits(t *testing.T) {
 	}
 }
 
-// Sessions survive breaks without an option, of a cluster that up starts. Who starts a controller chooses.
+// Clusters from `pathways up` have a lease without an option; `pathways controller` has one only if asked.
 func TestUpHasALeaseByDefault(t *testing.T) {
 	for _, c := range []struct {
 		command *cobra.Command

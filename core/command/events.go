@@ -54,8 +54,8 @@ const followEvery = time.Second
 // mostly are.
 const followPatience = 30 * time.Second
 
-// follow prints the newest events, and with --follow those that come, until the context ends or the controller does for
-// good. A controller that starts again numbers its events anew.
+// follow prints the newest events, and with --follow those that come, until the context ends or the controller stops
+// for good. A controller that starts again numbers its events anew.
 func (p *program) follow(ctx context.Context, s settings, address string, secret cluster.Secret, last int) error {
 	ask := &wire.Ask{Events: uint32(last), OnlyEvents: true}
 	term, gone := uint64(0), time.Time{} // the controller's, and since when there is none

@@ -26,7 +26,7 @@ const (
 	// lifeline is the child's flag for the descriptor of a pipe, on which a read returns
 	// the end of file when the parent has ended.
 	lifeline = "lifeline"
-	// childGrace is how long a child has to end by itself.
+	// childGrace is how long a child may take to end by itself.
 	childGrace = 3 * time.Second
 	// The pause between the death of a child and the start of the next one, which doubles
 	// each time.

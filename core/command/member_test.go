@@ -152,7 +152,7 @@ func TestMembersOfAnEpochStartAgainTogether(t *testing.T) {
 		t.Error("a process is in two epochs")
 	}
 
-	// Who is told to stop does so well, with its child, and the other waits for a new
+	// A member that is told to stop exits with success, and so does its child; the other one waits for a new
 	// member.
 	old := children(a.Process.Pid)
 	_ = a.Process.Signal(syscall.SIGTERM)

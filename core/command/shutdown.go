@@ -19,8 +19,8 @@ import (
 // This file bounds the time that a process takes to end, and restarts one, even if its
 // driver hangs: a computation that never ends would keep an orderly shutdown from ending.
 
-// endGrace is how long a worker may take to shut down after it was stopped or its
-// controller ended. The results of what it still computes are lost in any case.
+// endGrace is how long a worker may take to shut down after it was stopped or its controller ended. The results of its
+// running computations are lost in any case.
 const endGrace = 3 * time.Second
 
 // arguments returns a command line that starts a worker with the same settings as this

@@ -411,7 +411,7 @@ func showPeerLinks(w io.Writer, r *wire.Report) {
 	}
 }
 
-// showMore prints how many more of what a worker tells of there are than it does, if any.
+// showMore prints how many entries a worker left out of its report, if any.
 func showMore(w io.Writer, k *wire.Report_Worker, more uint32) {
 	if more > 0 {
 		fmt.Fprintf(w, "%s\tand %d more\n", k.Process.GetName(), more)

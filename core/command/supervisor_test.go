@@ -128,7 +128,8 @@ func TestUpTakesOverFromADeadSupervisor(t *testing.T) {
 	s.kept(now, supervisorName)
 }
 
-// A controller that dies under up is started again, and workers are in its cluster. Who follows its events goes on.
+// A controller that dies under up is started again, and its workers come back. A process that follows its events goes
+// on.
 func TestControllerIsStartedAgain(t *testing.T) {
 	s := newSupervised(t)
 	before := s.list()

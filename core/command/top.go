@@ -185,7 +185,7 @@ func (r row) busy() float64 {
 	return r.use[len(r.use)-1]
 }
 
-// number names what is in the row.
+// number is the row's worker or session.
 func (r row) number() uint64 {
 	if r.session != nil {
 		return uint64(r.session.Session)
@@ -247,7 +247,7 @@ func (m *top) columns() []column {
 // tenantColumn is the last column of sessions, where the cluster has tenants.
 var tenantColumn = column{"TENANT", nil, func(r row) string { return r.session.Tenant }}
 
-// maxTenants is how many tenants are shown above the list, so that it has room.
+// maxTenants bounds the tenants that are shown above the list, so that the list has room.
 const maxTenants = 8
 
 // tenants is the table of tenants that have sessions, those first that got most.
@@ -315,7 +315,7 @@ func (m *top) View() tea.View {
 	return v
 }
 
-// text is what the screen shows, as many lines and columns as fit.
+// text returns the screen's contents, as many lines and columns as fit.
 func (m *top) text() string {
 	lines := m.head()
 	rows := m.rows()
@@ -404,7 +404,7 @@ func (m *top) list(rows []row, at int) []string {
 	return lines
 }
 
-// waits is what waits for memory, and for slices, and for whom.
+// waits shows which operations wait for memory or slices, and for whom.
 func (m *top) waits() []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -455,7 +455,7 @@ func (m *top) details(of row) []string {
 	return cleanLines(b.String())
 }
 
-// ofSession returns what a report says of one session.
+// ofSession returns a report's part about one session.
 func ofSession(r *wire.Report, s *wire.Report_SessionReport) *wire.Report {
 	about := &wire.Report{Sessions: []*wire.Report_SessionReport{s}, Tenants: r.GetTenants()}
 	for _, is := range r.Islands {

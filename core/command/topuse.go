@@ -5,7 +5,7 @@ import "github.com/openpathways/pathways/core/wire"
 // uses is how busy devices were lately, as successive reports tell. Computations count when they have ended.
 type uses map[uint64][]useLook // by worker's number, oldest first
 
-// useLook is what a worker's devices had computed until a moment.
+// useLook is the device time of a worker's devices up to a moment.
 type useLook struct {
 	at int64   // milliseconds since the controller began
 	ns []int64 // by device

@@ -29,9 +29,9 @@ type childExit int
 func (c childExit) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // upLease is the lease of a cluster that up starts, unless --lease says another: several times the two seconds or so
-// that the supervisor takes to start a controller again. Nobody waits that long for what a dead process held: all
-// processes are of this machine, where the controller sees them die. A controller that is started by hand may have
-// clients on other machines, whose death it cannot see, so it has no lease unless it is given one.
+// that the supervisor takes to start a controller again. A lease does not delay what a dead process held: all processes
+// are on this machine, where the controller sees them die. A controller that is started by hand may have clients on
+// other machines, whose death it cannot see, so it has no lease unless it is given one.
 const upLease = 10 * time.Second
 
 func (p *program) up() *cobra.Command {
@@ -411,7 +411,7 @@ func newProgress(w io.Writer, all int) *progress {
 	return &progress{to: w, all: all, last: -1}
 }
 
-// width is how many columns the bar takes.
+// width is the width of the bar in columns.
 const width = 30
 
 func (p *progress) at(n int) {

@@ -51,11 +51,12 @@ import (
 // Held gangs are looked at in the order in which they came, and only when something has happened that may let one go
 // on.
 
-// freesCome is how long a gang that nothing could let go on waits for frees that its client has yet to tell: clients
-// tell of them with the next operation, or after half a millisecond, unless their machine has no processor for them.
+// freesCome is how long a gang that nothing else could let go on waits for frees that its client has not sent yet:
+// clients send them with the next operation, or after half a millisecond, unless their machine has no processor for
+// them.
 const freesCome = 1e9
 
-// hold is what a gang that is held waits for.
+// hold says what a held gang waits for.
 type hold struct {
 	puts     []uint64 // gangs whose bytes have yet to come from the client
 	loading  bool     // its program is not loaded, see isLoading
@@ -181,8 +182,8 @@ func (st *State) isFirst(h *gang) bool {
 // turn is how long a held gang waits before it is first, and how long it is.
 func (st *State) turn() int64 { return st.config.MemoryWait / 2 }
 
-// isVain reports whether it is in vain that others wait behind a gang which is first: of those that have what it wants
-// nothing is under way, and for a moment they have freed nothing.
+// isVain reports whether others wait in vain behind a gang which is first: the holders of the memory that it needs have
+// nothing under way, and have freed nothing for a while.
 func (st *State) isVain(g *gang, holders []*session) bool {
 	last := g.held.first
 	for _, s := range holders {
@@ -212,7 +213,7 @@ func (p *place) overlaps(o *place) bool {
 	})
 }
 
-// needOf returns what a gang needs. With donated, what it will take over is deducted.
+// needOf returns the memory that a gang needs. With donated, the bytes that it will take over are deducted.
 func (st *State) needOf(g *gang, donated bool) []ledger.Spec {
 	st.need = append(st.need[:0], ledger.Spec{ShardBytes: g.bytes + g.lacksCode(), Placement: g.place.memory})
 	if donated {
@@ -251,7 +252,7 @@ func (st *State) computed(g *gang) {
 	}
 }
 
-// name is what users know a gang by.
+// name is the name by which users know a gang.
 func (g *gang) name() string {
 	switch {
 	case g.program != nil:
@@ -274,8 +275,8 @@ func calledAt(name string, line []byte, first bool) string {
 	return name
 }
 
-// located says behind the text of an error which computation it ended, and where that was called. An operation that is
-// no computation, and has no line, leaves the error as it is.
+// located adds to an error which computation it ended, and where that was called. For an operation that is no
+// computation, and has no line, it returns the error as it is.
 func (g *gang) located(err error) error {
 	if g.program == nil && g.ran == nil && len(g.line) == 0 {
 		return err
@@ -290,7 +291,7 @@ func locate(err error, name string, line []byte, first bool) error {
 	return status.New(status.CodeOf(err), "%w [%s]", err, calledAt(name, line, first))
 }
 
-// proceedWith is what follows admission.
+// proceedWith carries a gang on after its admission.
 func (st *State) proceedWith(g *gang) {
 	if !st.waitsForTurn(g) {
 		st.goOn(g)
@@ -337,7 +338,7 @@ func (st *State) hold(g *gang) {
 	st.stir()
 }
 
-// unhold takes a gang out of those that are held.
+// unhold removes a gang from those that are held.
 func (st *State) unhold(g *gang) {
 	g.held = nil
 	if g.s.waiting == g {
@@ -438,7 +439,7 @@ func (st *State) number(w *worker) error {
 	return nil
 }
 
-// workerOf returns the worker of a device by its number in the ledger, nil where it has gone.
+// workerOf returns the worker of a device by its number in the ledger, nil if it has gone.
 func (st *State) workerOf(number int) *worker {
 	for _, w := range st.workers {
 		if w != nil && w.gone == nil && number >= w.base && number < w.base+len(w.offer.Devices) {

@@ -16,8 +16,8 @@ import (
 // Everything else waits while it is decided which of them may, so nothing here looks at a whole queue. A queued
 // operation is counted once, and taken out of the counts once.
 
-// names says what a session's queue does with each of its arrays. A session has it from when a gang of it is held, and
-// something waits behind that, until the queue is empty.
+// names says how the operations in a session's queue use each of its arrays. A session has it from when one of its
+// gangs is held and another operation waits behind that, until the queue is empty.
 type names struct {
 	of        map[uint64]usage
 	rows      map[uint64][]*wire.Rows // shards that are freed
@@ -31,7 +31,7 @@ type names struct {
 	stale     int                     // arrays named by frees of the queue that were freed ahead
 }
 
-// usage is what the operations counted do with an array. The zero usage is that of one that none of them names.
+// usage says how the operations counted use an array. The zero usage is that of an array which none of them names.
 type usage struct {
 	uses   int32  // how many read it
 	shards bool   // one frees shards of it
@@ -46,8 +46,8 @@ type passer struct {
 	put                   bool
 }
 
-// share is what a queued operation was counted to take on a device. It is kept, since the programs that are known may
-// be others by the time that the operation is taken out of the counts.
+// share is the memory that a queued operation was counted to take on a device. It is kept, since other programs may be
+// known when the operation is removed from the counts.
 type share struct {
 	bytes   int64
 	unknown bool // its memory is not known: a play, or a run of a program that is still being compiled
@@ -57,7 +57,7 @@ type share struct {
 // operation is counted in the Step that brings it; many are left only when the first of a long queue is held.
 const countsAtOnce = 1 << 12
 
-// keepCount counts what has been queued behind gangs that are held, and frees what can be freed.
+// keepCount counts the operations queued behind held gangs, and frees the arrays that can be freed.
 func (st *State) keepCount() {
 	left := countsAtOnce
 	for _, g := range st.held {
@@ -190,7 +190,7 @@ func (st *State) next(s *session) {
 	s.popped = s.queue[s.head].number
 }
 
-// uncount takes an operation out of what is known of the session's arrays.
+// uncount removes an operation from the usage of the session's arrays.
 func (st *State) uncount(s *session, message any, takes share) {
 	n := s.names
 	n.countShare(takes, -1)
@@ -327,7 +327,7 @@ func (s *session) sweepFrees() {
 	}
 }
 
-// mayPass reports whether a fetch may go past a gang that is held, and what is queued in front of it.
+// mayPass reports whether a fetch may go past a held gang and the operations that are queued before it.
 func (st *State) mayPass(s *session, f passer) bool {
 	o := s.objects[f.object]
 	if o == nil || o.err != nil || o.donated || o.put != 0 && st.gangs[o.put] != nil || s.makes(f.object) {
@@ -343,7 +343,7 @@ func (st *State) mayPass(s *session, f passer) bool {
 		!slices.ContainsFunc(o.in, func(m membership) bool { return waits(s.names.of[m.of].taken) })
 }
 
-// mayPutAhead reports whether a put may go past a gang that is held, and what is queued in front of it.
+// mayPutAhead reports whether a put may go past a held gang and the operations that are queued before it.
 func (st *State) mayPutAhead(s *session, m *wire.Put) bool {
 	g, n := s.waiting, s.names
 	if g == nil || g.held.forMemory() || n.unknown > 0 || n.uncounted > 0 {

@@ -24,7 +24,7 @@ import (
 // again.go, and the next Compile of the program makes a new one. Members of an epoch do not offer what they have
 // loaded, since others may need the code instead; the worker that compiled has both.
 
-// artifact is what the controller knows of a compiled program whose bytes are with workers.
+// artifact is what the controller knows about a compiled program whose bytes workers have.
 type artifact struct {
 	senders senders
 	wants   []*worker // that wait for one of the holders to have time
@@ -103,7 +103,7 @@ func (st *State) want(w *worker, number uint64) {
 	st.give(c)
 }
 
-// errForgotten is what those get that ask for an artifact of which nothing is known any more.
+// errForgotten is the answer to requests for an artifact that is no longer known.
 var errForgotten = status.New(status.Unavailable,
 	"no session has the compiled program any more; compile it again, for example with jax.clear_caches()")
 
@@ -162,7 +162,7 @@ func (st *State) have(w *worker, m *wire.Have) {
 	st.give(c)
 }
 
-// lacks takes a worker out of those that have an artifact.
+// lacks removes a worker from those that have an artifact.
 func (st *State) lacks(c *compiled, w *worker) {
 	a := c.artifact
 	a.senders.remove(w)
@@ -171,7 +171,7 @@ func (st *State) lacks(c *compiled, w *worker) {
 	}
 }
 
-// discard takes a program out of those that others may come to use. Who uses it goes on.
+// discard keeps further sessions from using a program. Sessions that have it keep it.
 func (st *State) discard(c *compiled) {
 	if st.compiled[c.key] != c {
 		return

@@ -12,7 +12,7 @@ import (
 // Members may go, fail or be donated before it. That is noted in the assembled object at that moment, by damage: so a
 // run looks at the one object, and not at its members.
 
-// assembly is what an object is that was assembled.
+// assembly is an object that was assembled of others.
 type assembly struct {
 	members []uint64
 	rows    []int // of each member
@@ -20,14 +20,14 @@ type assembly struct {
 	unput   bool  // bytes of a member may have yet to come from the client
 }
 
-// membership is what a member knows of an array that is assembled of it.
+// membership is what an object knows of an array that it is assembled into.
 type membership struct {
 	of    uint64
 	index int // among the members of that
 }
 
-// assembleLater assembles an object behind the operations that came before. A run may have many before it, so they are
-// bounded by what they take, and not with the queue.
+// assembleLater assembles an object after the operations that came before. A run may have many assemblies before it, so
+// they are bounded by their memory, and do not count in the queue.
 func (st *State) assembleLater(s *session, ev *Event, m *wire.Assemble) error {
 	if s.pieces += 1 + len(m.Pieces); s.pieces > 2*st.limits.Objects {
 		return status.New(status.ResourceExhausted, "arrays of more than %d pieces wait to be assembled",
@@ -159,7 +159,7 @@ func ownPieces(at *place, m *wire.Assemble) map[int]*wire.Assemble {
 	return own
 }
 
-// errMemberFreed is the error of what reads an assembled array of which something was freed.
+// errMemberFreed is the error of operations that read an assembled array of which a member was freed.
 var errMemberFreed = status.New(status.InvalidArgument,
 	"an array was assembled of others, one of which was freed since")
 
@@ -180,7 +180,8 @@ func (s *session) damage(o *object, err error) {
 	}
 }
 
-// apart takes an object that goes out of what it is assembled of, and has what is assembled of it fail.
+// apart removes an object that is going away from the assemblies around it: from those that it consists of, and, with
+// an error, from those that it is part of.
 func (s *session) apart(id uint64, o *object) {
 	s.damage(o, errMemberFreed)
 	if o.of == nil {

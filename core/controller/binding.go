@@ -11,8 +11,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// binding is what is behind a session's devices in one epoch. It does not change, so what was placed by it means the
-// same until it has ended. See rebind.go.
+// binding says which workers' devices a session's devices are in one epoch. It does not change, so operations that were
+// placed by it keep their meaning until they have ended. See rebind.go.
 type binding struct {
 	view    *placement.View
 	spans   []*wire.Span // of the view

@@ -62,7 +62,7 @@ func (s set) meets(o set) bool {
 	return false
 }
 
-// without takes out what is in o.
+// without removes the members of o.
 func (s set) without(o set) {
 	for i := range min(len(s), len(o)) {
 		s[i] &^= o[i]

@@ -10,9 +10,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Check looks for what does not fit together: parties that have gone and are still
-// named, counts that are not those of what they count. It is for tests, and looks
-// at everything.
+// Check looks for contradictions: parties that have gone and are still named, counts that differ from what they count.
+// It is for tests, and looks at everything.
 func (st *State) Check() error {
 	a := audit{
 		st: st, views: map[int]int{}, users: map[*compiled]int{},
@@ -71,7 +70,7 @@ type audit struct {
 	untold   map[*session]int  // of them, those that the client may still wait for
 	views    map[int]int       // sessions that have devices of a slot
 	users    map[*compiled]int // programs of sessions
-	// unkept is how many are gone and stay on disk, and forgotten their bytes.
+	// unkept counts those that are gone and stay on disk, and forgotten is their bytes.
 	unkept    int
 	forgotten int64
 }

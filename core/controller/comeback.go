@@ -47,7 +47,7 @@ import (
 // How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
 // gang that was under way takes no place in its island's schedule any more.
 
-// comeback is what a State waits for that has started again.
+// comeback is what a State waits for after the controller has started again.
 type comeback struct {
 	away map[uint64]bool           // connections that have yet to come back
 	of   map[uint64][]*wire.Rejoin // what those said that have
@@ -103,7 +103,7 @@ func (st *State) rejoins(c *conn, ev *Event) error {
 	return nil
 }
 
-// comesBack takes note that a connection has come back, or is lost.
+// comesBack records that a connection has come back, or is lost.
 func (st *State) comesBack(conn uint64) {
 	b := st.comeback
 	if b == nil || !b.away[conn] {
@@ -194,7 +194,7 @@ type reminder struct {
 	node int
 }
 
-// worker takes what a worker has.
+// worker takes a worker's report of what it has.
 func (r *rebuilding) worker(w *worker) {
 	st := r.st
 	for _, m := range r.of[w.to[0]] {
@@ -225,7 +225,7 @@ func (r *rebuilding) takesOffer(s *session) {
 	}
 }
 
-// holding takes what a worker has of a session.
+// holding takes a worker's report of a session's arrays.
 func (r *rebuilding) holding(w *worker, h *wire.Holding) {
 	st := r.st
 	for _, g := range h.Gangs {
@@ -446,7 +446,7 @@ func (r *rebuilding) assembleFor(s *session, run *wire.Run) {
 	}
 }
 
-// goOn has a session go on with what no worker has.
+// goOn has a session go on with the arrays that no worker has.
 func (r *rebuilding) goOn(s *session) {
 	last := s.last
 	for _, one := range r.sent {
@@ -559,7 +559,7 @@ func (st *State) readmit(g *gang, k *known) {
 	st.endParts(g, k, late)
 }
 
-// endParts ends the parts of a gang of which nothing is to come any more: those that have ended, those whose workers
+// endParts ends the parts of a gang that no worker will report any more: those that have ended, those whose workers
 // have gone, and those that their workers were never sent.
 func (st *State) endParts(g *gang, k *known, late set) {
 	number := g.number

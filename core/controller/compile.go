@@ -17,7 +17,7 @@ import (
 
 func (st *State) compileFor(s *session, m *wire.Compile, r *request) {
 	if s.offered != nil && s.answered && len(s.postponed) < st.limits.Compiles {
-		// It was sent behind the answer, which has its turn to come: it is for what is behind the devices then.
+		// It was sent after the answer to an offer whose turn has not come: it is for the workers that have the devices then.
 		s.postponed = append(s.postponed, postponed{m, r})
 		return
 	}
@@ -32,7 +32,7 @@ type postponed struct {
 	r *request
 }
 
-// request is what a client's Compile says: all that takes time in proportion to its bytes.
+// request is the decoded part of a client's Compile: all that takes time in proportion to its bytes.
 type request struct {
 	text     *wire.Content
 	textErr  error

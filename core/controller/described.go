@@ -6,7 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What a session's client is told of its devices.
+// The description of a session's devices that its client gets.
 
 // showDevices tells a session's client of its devices and of their workers.
 func (st *State) showDevices(s *session, m *wire.Welcome) (complete func()) {

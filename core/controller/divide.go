@@ -154,7 +154,7 @@ func (c *cutter) add(slot int, m *wire.Move, k, index uint32, peer uint64) {
 		Start: m.Start, Size: m.Size, At: m.At, Shard: m.Shard, Index: index + k, Peer: peer}})
 }
 
-// maxSession is how many bytes AppendGraph appends at most.
+// maxSession bounds the bytes that AppendGraph appends for the session.
 const maxSession = 8
 
 // sendGraph sends a graph to its workers.

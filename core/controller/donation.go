@@ -33,8 +33,8 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 	if g.run == nil {
 		return
 	}
-	// piece is a part of an argument that is made of several objects. As much is taken over of each of them, since they
-	// are on different devices. One of which the run takes some rows alone keeps the others.
+	// piece is a part of an argument that consists of several objects. The same part of each is taken over, since they are
+	// on different devices. An object of which the run takes only some rows keeps the others.
 	piece := func(taken *int64, id uint64, rows int) {
 		if o := g.s.objects[id]; o != nil && !o.donated && len(o.place.rows) == rows {
 			if *taken < 0 {
@@ -70,8 +70,8 @@ func (st *State) donations(g *gang, each func(o *object, taken int64)) {
 	}
 }
 
-// takesOver returns how many bytes of what a run donates its results take over on each device, as the compiler says;
-// all where it does not.
+// takesOver returns how many bytes of a run's donated arrays its results take over on each device, as the compiler
+// says; all of them if it does not say.
 func (c *compiled) takesOver() int64 {
 	if cost := c.info.GetCost(); cost.GetArgumentBytes() > 0 && cost.GetAliasBytes() >= 0 {
 		return cost.GetAliasBytes()
@@ -79,8 +79,8 @@ func (c *compiled) takesOver() int64 {
 	return math.MaxInt64
 }
 
-// takeOver ends the account of what a run that starts donates: at once of what its results take over, which are
-// counted already, and of the rest when it has ended.
+// takeOver ends the account of the arrays that a starting run donates: at once for the bytes that its results take
+// over, which are counted already, and for the rest when the run has ended.
 func (st *State) takeOver(g *gang) {
 	if g.donates() {
 		st.donations(g, func(o *object, taken int64) {

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// When what the ledger counts goes: arrays that were freed, and what a session leaves behind, as its gangs end.
+// This file decides when bytes leave the ledger: those of freed arrays, and of sessions that have ended, as gangs end.
 
 // retire takes an object that was freed out of the ledger, as soon as the session's gangs so far have ended that may
 // read it: not puts, which wait for their clients and may never end. One whose put has not ended stays until then.

@@ -279,8 +279,8 @@ func (st *State) keepWhole(boards []*wire.KeptBoard) {
 	}
 }
 
-// beginComeback returns the actions of a restore that are still to be done: facts are kept, and one line says who is
-// away. Others get no message yet, and that they joined is no news.
+// beginComeback returns the actions of a restore that are still to be done: facts are kept, and one line says which
+// processes are away. Others get no message yet, and their joining is no event.
 func (st *State) beginComeback() []Action {
 	out := slices.DeleteFunc(st.out, func(a Action) bool { return a.Kind != Keep })
 	st.out, st.events, st.happened = nil, nil, 0
@@ -327,7 +327,7 @@ func (st *State) restoreWorker(l KeptLink) error {
 }
 
 // restoreBoards replaces the boards that restoreWorker has made by those of the earlier start, so that workers that
-// join get places that no one had. A board whose maker has gone can no longer be opened, and is dropped.
+// join get places that no worker had before. A board whose maker has gone can no longer be opened, and is dropped.
 func (st *State) restoreBoards(kept []*wire.KeptBoard) {
 	hosts := maps.Clone(st.boards)
 	clear(st.boards)

@@ -145,7 +145,7 @@ func (st *State) announce(s *session, d *sketch, payload []byte, kept bool) {
 	st.sendGraph(s, d, payload, kept)
 }
 
-// adopt makes what was drawn of a graph the session's.
+// adopt gives a session the graph that draw has made.
 func (st *State) adopt(s *session, d *sketch) error {
 	for id, p := range d.programs {
 		if s.programs[id] != p {
@@ -206,7 +206,7 @@ func unknownProgram(node int, program uint64) error {
 	return invalid("node %d: program %d is not known to this session; was its executable deleted?", node, program)
 }
 
-// draw does all that can be done beside Step.
+// draw does all work that can run in parallel with Step.
 func (d *sketch) draw() {
 	d.g.id, d.g.message = d.m.Graph, d.m
 	if d.g.err = d.resolve(); d.g.err == nil {

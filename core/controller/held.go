@@ -20,11 +20,11 @@ const (
 	waitsForHost    = "host-quota"
 )
 
-// A client is told when an operation waits for other sessions for longer.
+// slowHeld is how long an operation may wait for other sessions before its client is told.
 const slowHeld = 2e9 // nanoseconds
 
-// tellHeld tells clients what their operations wait for. Work under way and bytes of their own are not told of: these
-// take the time that they take.
+// tellHeld tells clients what their operations wait for. Waits for a session's own work and bytes are not reported: no
+// other session can end them.
 func (st *State) tellHeld() {
 	for _, g := range st.held {
 		if g.s.waiting != g || g.held.told || st.now < g.held.since+slowHeld || g.s.conn == 0 {
@@ -44,13 +44,14 @@ func (st *State) tellHeld() {
 	}
 }
 
-// tellGoesOn tells a client that what it was told of goes on.
+// tellGoesOn tells a client that an operation which was reported by tellHeld waits no longer.
 func (st *State) tellGoesOn(g *gang) {
 	st.send(g.s.to(), wire.KindHeld, &wire.Held{GoesOn: true,
 		Held: &wire.Report_Held{What: g.name(), SinceMs: (st.now - g.held.since) / 1e6}})
 }
 
-// heldOf tells what of a session is held, what for, and how long; nil where nothing is. It changes nothing.
+// heldOf describes the operation of a session that is held: what it waits for, and since when. It returns nil if none
+// is held, and changes nothing.
 func (st *State) heldOf(s *session) *wire.Report_Held {
 	g := s.waiting
 	if g == nil {
@@ -97,8 +98,8 @@ func (st *State) heldOf(s *session) *wire.Report_Held {
 	return r
 }
 
-// waitOf returns what a held gang waits for, as waits_for of Report.Held names it, and the sessions that have to do
-// with that. judge looks at the same in the same order.
+// waitOf returns what a held gang waits for, by its name in waits_for of Report.Held, and the sessions that it waits
+// for. judge checks the same conditions in the same order.
 func (st *State) waitOf(g *gang) (what string, holders []*session) {
 	i := slices.Index(st.held, g)
 	need := st.needOf(g, true)

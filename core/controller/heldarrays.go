@@ -12,7 +12,7 @@ import (
 // The arrays that a controller which has started again knows of (comeback.go): those that its workers have, and those
 // that operations under way make. The memory of what was freed and has not gone is in remains.go.
 
-// heldArray is what workers have of an array.
+// heldArray says which shards of an array workers have.
 type heldArray struct {
 	rows    []uint32
 	bytes   int64
@@ -21,7 +21,7 @@ type heldArray struct {
 	err     error
 }
 
-// shards takes what a worker has of a session's arrays.
+// shards takes a worker's report of its shards of a session's arrays.
 func (r *rebuilding) shards(s *session, w *worker, arrays []*wire.HeldArray) {
 	if len(arrays) == 0 {
 		return

@@ -33,8 +33,8 @@ type hostUse struct {
 	bytes int64
 }
 
-// hostUses returns what a gang takes of workers' machines, nil if its tenant has no quota of that. Message is its
-// operation, or the node of its play.
+// hostUses returns the memory that a gang takes on workers' machines, nil if its tenant has no quota of that. Message
+// is its operation, or the node of its play.
 func (g *gang) hostUses(message any) []hostUse {
 	if g.s.tenant.terms.HostMemory == 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 // that know each other are told when one of them is lost. In the same way a worker learns of a session, and with it of
 // the client, see tell.
 //
-// Who exchanges bytes: the workers of a collective program, when it is loaded; those of a program of an epoch, whose
+// These exchange bytes: the workers of a collective program, when it is loaded; those of a program of an epoch, whose
 // devices have names there, when it is compiled or loaded; the two ends of a move, when it is dispatched, or its graph
 // is defined; and the two ends of an artifact's way.
 //

@@ -17,7 +17,7 @@ import (
 // the client's own connection, between its other messages. What the parts make together is compared with the hash that
 // the client has told, beside Step, and with the last part the whole is kept.
 
-// Bounds of what is kept. As much again may be on its way.
+// Bounds of the traces that are kept. As many bytes again may be on their way.
 const (
 	maxTrace       = 64 << 20  // bytes of one, which is compressed: some eighty million computations
 	maxTraces      = 128 << 20 // bytes of all
@@ -39,7 +39,7 @@ type keptTraces struct {
 	coming int         // bytes of those that have yet to come as a whole
 }
 
-// comingTrace is what has come of a trace.
+// comingTrace is a trace that is being received.
 type comingTrace struct {
 	parts   [][]byte
 	came    uint64
@@ -51,7 +51,7 @@ func (t *comingTrace) isNext(m *wire.Trace) bool {
 	return t.came == m.At && proto.Equal(t.content, m.Content)
 }
 
-// wholeTrace is a trace of which all has come.
+// wholeTrace is a trace that has come completely.
 type wholeTrace struct {
 	data    []byte
 	isRight bool // it has the client's hash
@@ -104,7 +104,7 @@ func (st *State) traceComes(s *session, m *wire.Trace, whole *wholeTrace) {
 	}
 }
 
-// dropTrace forgets what has come of a session's trace.
+// dropTrace drops the received part of a session's trace.
 func (st *State) dropTrace(s *session) {
 	if s.trace != nil {
 		st.traces.coming -= int(s.trace.came)

@@ -63,7 +63,7 @@ func (e *entry) isPassive() bool {
 	return e.g == nil && (e.free != nil || e.forget != nil || e.play != nil)
 }
 
-// line is what of a session waits for its turn, in order.
+// line is the operations of a session that wait for their turn, in order.
 type line struct {
 	first, last *entry
 	length      int
@@ -321,7 +321,7 @@ func (st *State) usable(g *gang) error {
 	return nil // it reads nothing
 }
 
-// dropLine ends what of a session waits for its turn: it is no more.
+// dropLine drops the operations that wait for their turn, of a session that has ended.
 func (st *State) dropLine(s *session, why error) {
 	for e := s.line.first; e != nil; {
 		g, next := e.g, e.behind

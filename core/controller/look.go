@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// look is how far State is in looking at the gangs that are held: in parts, each of which takes about as long as State
-// performs operations in a Step, since a look at many, on many devices, takes milliseconds. What happens between the
-// parts and may let one go on has all of them looked at once more.
+// look is State's progress through the held gangs. It looks at them in parts, each of which takes about as long as the
+// operations of a Step, since a look at many, on many devices, takes milliseconds. An event between the parts that may
+// let one go on has all of them looked at once more.
 type look struct {
 	stage   stage
 	next    int   // of held gangs, for the stage
@@ -31,7 +31,7 @@ const (
 	weightOfSession = 40 // that may have what it wants
 )
 
-// stir has held gangs looked at at the end of this Step.
+// stir has the held gangs checked at the end of this Step.
 func (st *State) stir() { st.stirred = len(st.held) > 0 }
 
 // looks reports whether held gangs have to be looked at.
@@ -150,7 +150,7 @@ func (st *State) giveUp(g *gang, err error) {
 	st.refused(g, err)
 }
 
-// prospect is what is known of a held gang's wait for memory.
+// prospect is what is known about a held gang's wait for memory.
 type prospect uint8
 
 const (
@@ -230,8 +230,8 @@ func (st *State) conclude() {
 	}
 }
 
-// prospectOf looks at what could let the held gang of index i go on. For one that is hopeless if they are, it returns
-// the other sessions that it waits for, all of which are held themselves.
+// prospectOf looks for what could let the held gang of index i go on. For a gang that is hopeless if others are, it
+// returns the sessions that it waits for, all of which are held themselves.
 func (st *State) prospectOf(g *gang, i int) (holders []*session, _ prospect) {
 	if !g.s.isCounted() || g.s.line.length > 0 { // frees behind it may be found, or come to their turn
 		return nil, hopeful

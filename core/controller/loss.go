@@ -10,8 +10,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// What a session loses with a worker: the shards of its arrays there, and what it had loaded there. From then on an
-// array is on the devices that are left to it alone, and what would read the others fails with DATA_LOSS.
+// A session loses with a worker the shards of its arrays there, and the programs that were loaded there. From then on
+// an array is only on the devices that are left, and operations that would read the others fail with DATA_LOSS.
 
 // onceReplaced tells a user what to do about arrays that were lost with a worker.
 const onceReplaced = "pathways.events() tells when another worker takes its place, and the array can then be made again"
@@ -30,7 +30,7 @@ func (st *State) errShards(w *worker) error {
 		w.why, onceReplaced)
 }
 
-// clock returns the time of day behind a word, "" where it is not known.
+// clock returns a word followed by the time of day, "" if that is not known.
 func (st *State) clock(word string) string {
 	if st.config.Unix == 0 {
 		return ""
@@ -79,9 +79,9 @@ func (st *State) shrink(g *gang, w *worker) {
 	st.stir()
 }
 
-// putLeft returns what of a put that is performed goes on without workers that were lost before, its place, and why the
-// other shards are lost; nil, nil, nil if all of it goes on, or nothing: none of it does if a device has yet to get a
-// worker.
+// putLeft returns the part of a put that goes on without workers that were lost before, its place, and why the other
+// shards are lost. It returns nil, nil, nil if all of the put goes on, or none: none does if a device has no worker
+// yet.
 func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place, error) {
 	left := st.leftOf(s, at)
 	if left == nil || len(left.rows) == len(at.rows) {
@@ -101,8 +101,8 @@ func (st *State) putLeft(s *session, m *wire.Put, at *place) (*wire.Put, *place,
 	return &wire.Put{Op: m.Op, Object: m.Object, Array: m.Array, Devices: left.rows, Laid: m.Laid}, left, why
 }
 
-// lossFirst returns the error of what reads arrays on devices: dead, which is why the devices cannot be used, unless
-// the arrays are lost, too; and that of read if they can.
+// lossFirst returns the error of an operation that reads arrays on devices that cannot be used because of dead: dead
+// itself, unless the arrays are lost, too. If the devices can be used, it returns the error of read.
 func lossFirst(dead error, read func() error) error {
 	if dead == nil {
 		return read()

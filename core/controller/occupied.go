@@ -18,7 +18,7 @@ import (
 // at again only where one of its placements has come into use, or out of it. Sets of devices are by their numbers in
 // the ledger, 64 a word.
 
-// occupancy is what sessions occupy, as it was found last.
+// occupancy is the memory that sessions occupy, as it was found last.
 type occupancy struct {
 	once   placement.Numbers // the devices of any session
 	twice  placement.Numbers // those of several, and of sessions that have ended
@@ -28,7 +28,7 @@ type occupancy struct {
 	found  uint64            // how often it has changed
 }
 
-// use is what one session occupies, as it was found last.
+// use is the memory that one session occupies, as it was found last.
 type use struct {
 	devices placement.Numbers
 	objects uint64 // ledger.Uses of then

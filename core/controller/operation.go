@@ -55,7 +55,7 @@ type gang struct {
 	left   int    // their number
 	spent  uint64 // device time on those that have, in nanoseconds
 	place  *place
-	// What it makes: objects first to first+makes-1.
+	// Its outputs: objects first to first+makes-1.
 	first uint64
 	makes int
 
@@ -297,7 +297,7 @@ func (st *State) start(g *gang) {
 	st.launched(g)
 }
 
-// donated takes note of what a run donates.
+// donated records which arrays a run donates.
 func (st *State) donated(g *gang, m *wire.Run) {
 	s, p := g.s, g.program
 	for _, i := range p.of.info.Donated {
@@ -310,7 +310,7 @@ func (st *State) donated(g *gang, m *wire.Run) {
 	}
 }
 
-// launched is behind a run's dispatch: workers get what comes now behind it, so the session may go on.
+// launched is called after a run's dispatch: workers get later operations after it, so the session may go on.
 func (st *State) launched(g *gang) {
 	st.feed(g.island, schedule.Event{Kind: schedule.Launched, ID: g.ticket})
 	g.ran, g.program, g.run, g.payload = g.program.of, nil, nil, nil
@@ -429,8 +429,8 @@ func (st *State) fail(g *gang, err error) {
 	st.send(st.connsOf(g.waits), wire.KindAbort, &wire.Abort{Gang: g.number, Status: wire.Of(err)})
 }
 
-// maxSpent bounds what a worker can say of a gang's device time, in nanoseconds: thirteen days, so that sums
-// of it stay numbers.
+// maxSpent bounds the device time that a worker can report of a gang, in nanoseconds: thirteen days, so that sums of it
+// do not overflow.
 const maxSpent = 1 << 50
 
 // heldEnds bounds the ends that wait for another to be told with.

@@ -31,7 +31,7 @@ func (st *State) played(g *gang) {
 	}
 }
 
-// settled takes one off what a play has yet to do after its nodes were performed.
+// settled counts down what a play has still to do after its nodes were performed.
 func (st *State) settled(p *play) {
 	p.out--
 	st.tidy(p)
@@ -123,7 +123,7 @@ func (st *State) proceed(s *session) {
 	}
 }
 
-// freeBehind releases what no node behind this one uses. Workers do so by themselves.
+// freeBehind releases the arrays that no later node uses. Workers do the same by themselves.
 func (st *State) freeBehind(p *play, node int) {
 	s := p.s
 	for _, object := range p.g.nodes[node].frees {
@@ -189,7 +189,7 @@ func (st *State) nodeReadable(p *play, i int) error {
 	return lossFirst(locate(st.alive(n.over), n.name, n.line, false), func() error { return st.nodeReads(p, i) })
 }
 
-// nodeReads returns why what a node reads is not there.
+// nodeReads returns why an array that a node reads is missing.
 func (st *State) nodeReads(p *play, i int) error {
 	s, n := p.s, &p.g.nodes[i]
 	for k := range n.reads {
@@ -212,7 +212,7 @@ func (st *State) nodeReads(p *play, i int) error {
 	return nil
 }
 
-// donate records what a node that starts consumes.
+// donate records the arrays that a starting node consumes.
 func (p *play) donate(node int) {
 	for _, object := range p.g.nodes[node].donates {
 		if o := p.s.objects[p.object(object)]; o != nil && p.g.nodes[node].at.has.covers(o.place.has) {

@@ -5,9 +5,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// profile passes a client's request on to the workers of its devices. It answers in
-// the place of those that are gone, so that each worker of the session's is answered
-// for once: one that is lost meanwhile is in Peers.
+// profile passes a client's request on to the workers of its devices, and answers for those that are gone, so that the
+// client has one answer for each worker: one that is lost meanwhile is in Peers.
 func (st *State) profile(s *session, m *wire.Profile) {
 	var here, all set
 	for _, slot := range s.slots {

@@ -53,7 +53,7 @@ type waiter struct {
 	program  uint64
 	place    *place
 	portable bool
-	told     bool // that it takes its time
+	told     bool // that the compilation is slow
 }
 
 // program is a compiled program of a session on its devices.
@@ -75,10 +75,10 @@ type program struct {
 	forgotten bool
 }
 
-// How far back the average of a program's device time reaches, about: twice as far as a device is given ahead, and
-// eight runs at least. When a short run ended is known to some tenths of a millisecond: where several end at about the
-// same time, one of them seems to have taken what all did. An average of few runs would follow that, and with it how
-// many of a program's runs get their places before others'.
+// How far back the average of a program's device time reaches, roughly: twice the time for which a device is given work
+// ahead, and at least eight runs. The end of a short run is known only to some tenths of a millisecond: of several that
+// end at about the same time, one seems to have taken the time of all. An average of few runs would follow such errors,
+// and so would the number of the program's runs that get their places before others'.
 const (
 	recentTime = 2 * schedule.DefaultWindow
 	recentRuns = 8
@@ -134,10 +134,10 @@ func (st *State) startCompile(c *compiled, op uint64, w waiter, by *worker, at [
 	st.send(by.to[:], wire.KindCompile, m)
 }
 
-// A compile that takes longer is told of.
+// slowCompile is how long a compilation may take before the clients that wait for it are told.
 const slowCompile = 2e9 // nanoseconds
 
-// tellSlow tells the sessions that wait long for a program which worker compiles it.
+// tellSlow tells sessions that have waited long for a program which worker compiles it.
 func (st *State) tellSlow() {
 	for _, op := range slices.Sorted(maps.Keys(st.compiles)) {
 		c := st.compiles[op]
@@ -154,8 +154,8 @@ func (st *State) tellSlow() {
 	}
 }
 
-// leave takes waiters off a program. If none are left, its worker need not
-// begin it; one that has begun cannot stop, and what it makes is kept.
+// leave removes waiters of a program. If none are left, its worker need not
+// begin to compile; a compilation that has begun cannot stop, and its result is kept.
 func (st *State) leave(c *compiled, who func(waiter) bool) {
 	c.waiting = slices.DeleteFunc(c.waiting, who)
 	if len(c.waiting) == 0 && c.by != nil && !c.unwanted {
@@ -197,7 +197,7 @@ func (p *place) spans() (all []*wire.Span) {
 
 func samePlace(a, b *wire.Place) bool { return a.Worker == b.Worker && a.Local == b.Local }
 
-// compiledBy takes what a worker made of a program.
+// compiledBy takes the result of a worker's compilation.
 func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	by, name := c.by, c.by.name
 	c.by = nil
@@ -235,7 +235,7 @@ func (st *State) compiledBy(c *compiled, m *wire.Compiled) {
 	st.share(c)
 }
 
-// noteCompiled takes down how a worker came by a program.
+// noteCompiled records how a worker obtained a program.
 func (st *State) noteCompiled(c *compiled, by *worker, m *wire.Compiled) {
 	text := fmt.Sprintf("%s compiled %s in %d ms", by.name, c.info.Name, (st.now-c.begun)/1e6)
 	if m.Cached {
@@ -297,7 +297,7 @@ func (st *State) enlist(c *compiled) {
 	}
 }
 
-// unmake takes out a program that was compiled. Who uses it goes on.
+// unmake removes a program from those that were compiled. Sessions that use it keep it.
 func (st *State) unmake(c *compiled) {
 	delete(st.compiled, c.key)
 	last := len(st.made) - 1
@@ -329,7 +329,7 @@ func (st *State) install(c *compiled, w waiter) {
 	st.sendKept(w.s.to(), wire.KindCompiled, answer) // as tellOffer does
 }
 
-// describe returns what a client is told of a program.
+// describe returns a program's description for its client.
 func (p *program) describe() *wire.ProgramInfo {
 	i := p.of.info
 	return &wire.ProgramInfo{Name: i.Name, Fingerprint: i.Fingerprint, Devices: p.place.rows, Replicas: i.Replicas,
@@ -400,8 +400,8 @@ func (st *State) loadedBy(w *worker, m *wire.Loaded) {
 	}
 }
 
-// isLoading reports whether a gang's program is not loaded yet on a worker that another session uses: it would stand in
-// front of what that sends.
+// isLoading reports whether a gang's program is not loaded yet on a worker that another session uses: dispatched now,
+// it would hold up that session's gangs.
 func (st *State) isLoading(g *gang) (is bool) {
 	if g.program == nil {
 		return false

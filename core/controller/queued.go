@@ -10,7 +10,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// queued is an operation that has yet to be performed.
+// queued is an operation that has not been performed yet.
 type queued struct {
 	kind    wire.Kind
 	op      uint64 // 0 of those that have no end
@@ -98,8 +98,8 @@ func (st *State) forgetLater(s *session, ev *Event, m *wire.Forget) error {
 	return nil
 }
 
-// queuedLast returns where in the session's queue the last Free or Forget is, if nothing but these is behind it, and -1
-// otherwise. So a queue has at most one of each between two operations, in whatever turns they come.
+// queuedLast returns the index in the session's queue of the last Free or Forget, if only these follow it, and -1
+// otherwise. So a queue has at most one of each between two operations, in whatever order they come.
 func (s *session) queuedLast(kind wire.Kind) int {
 	for i := len(s.queue) - 1; i >= s.head; i-- {
 		switch s.queue[i].kind {
@@ -168,7 +168,7 @@ func (st *State) wake(s *session) {
 	}
 }
 
-// pump performs what is queued, as far as may be.
+// pump performs the operations that are queued, as far as they may go on.
 func (st *State) pump(s *session) {
 	if st.sessions[s.id] != s {
 		return
@@ -192,8 +192,8 @@ func (st *State) pump(s *session) {
 	}
 }
 
-// closeUp takes what was performed from the front of the queue: all of it once the queue is empty, and otherwise when
-// it is most of a long queue.
+// closeUp removes performed operations from the front of the queue: all of them once the queue is empty, and otherwise
+// when they are most of a long queue.
 func (s *session) closeUp() {
 	switch n := len(s.queue) - s.head; {
 	case n == 0:

@@ -13,7 +13,7 @@ import (
 // Addresses of other kinds are dialled by the controller before a worker joins: see
 // core/cluster.
 
-// spot is where a process runs, as it says itself.
+// spot is the place where a process runs, by its own account.
 type spot struct{ host, network string }
 
 func spotOf(h *wire.Hello) spot { return spot{h.Host, h.Network} }

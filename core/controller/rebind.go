@@ -117,7 +117,7 @@ func (st *State) tellOffer(s *session) {
 	if t := &st.offers; t.from != s.binding || t.to != s.offered || !slices.Equal(t.platforms, s.platforms) {
 		*t = offers{s.binding, s.offered, s.platforms, st.describeOffer(s)}
 	}
-	// Who has taken what the next start does not know could not come back.
+	// A client that accepts an offer which the next start of the controller does not know could not come back.
 	st.sendKept(s.to(), wire.KindRebind, st.offers.m)
 }
 
@@ -278,7 +278,7 @@ func (st *State) pastPlaces(s *session, changed set) {
 	})
 }
 
-// passes puts an end to a place, of which a worker has gone: what was sent before that fails because of it.
+// passes ends a place that has lost a worker: operations that were sent before the loss fail because of it.
 func (st *State) passes(p *place) {
 	for _, d := range p.rows {
 		if w := st.workers[p.in.slots[d]]; p.past == nil && w != nil && w.gone != nil {
@@ -300,8 +300,8 @@ func (st *State) replace(s *session, p *place, changed set) *place {
 	return next
 }
 
-// replacePrograms has programs run on what is behind their devices now. Those of several workers are loaded again on
-// all of them, since each may know where the others are.
+// replacePrograms has programs run on the workers that now have their devices. Programs of several workers are loaded
+// again on all of them, since each may know where the others are.
 func (st *State) replacePrograms(s *session, changed set) {
 	for _, c := range s.compiling {
 		for i := range c.waiting {

@@ -17,7 +17,7 @@ import (
 // It has an owner of its own in the ledger, one for each session of each worker, so that it leaves with these gangs,
 // whatever becomes of the session. That owner is in no tenant's quota.
 
-// remains is what a worker still has of a session.
+// remains are the arrays of a session that a worker still has.
 type remains struct {
 	owner ledger.Owner
 	gangs map[uint64]bool // that are under way
@@ -79,7 +79,7 @@ func (st *State) remains(w *worker, session uint32, gangs map[uint64]bool, bytes
 	w.remains = append(w.remains, r)
 }
 
-// endsThere takes note that a gang has ended on a worker.
+// endsThere records that a gang has ended on a worker.
 func (st *State) endsThere(w *worker, gang uint64) {
 	w.remains = slices.DeleteFunc(w.remains, func(r *remains) bool {
 		if delete(r.gangs, gang); len(r.gangs) > 0 {

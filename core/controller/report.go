@@ -109,7 +109,7 @@ const (
 	heldGlance    = 1 << 10 // looks at memory of all devices that it is on, and at what others have there
 )
 
-// workerFacts is what a report tells of a worker.
+// workerFacts is what a report says about a worker.
 type workerFacts struct {
 	w       *worker // whose process, offer, name and island do not change
 	island  string
@@ -126,7 +126,7 @@ type workerFacts struct {
 	arrays, programs, temps []int64
 }
 
-// sessionFacts is what a report tells of a session.
+// sessionFacts is what a report says about a session.
 type sessionFacts struct {
 	s      *session // of which only what does not change is read
 	at     *binding // then; it does not change, and the session may get another
@@ -147,7 +147,7 @@ type memoryFacts struct {
 	bytes int64
 }
 
-// programFacts is what a report tells of a compiled program.
+// programFacts is what a report says about a compiled program.
 type programFacts struct {
 	c           *compiled // of which its description and key do not change
 	runs, spent uint64
@@ -175,7 +175,7 @@ func (st *State) Begin(ask *wire.Ask) *Answer {
 	return a
 }
 
-// Look looks at some of what the answer tells, and reports whether there is more.
+// Look collects some of what the answer says, and reports whether there is more.
 func (a *Answer) Look() (more bool) {
 	a.past, a.facts = append(a.past, a.facts), facts{}
 	left := glance
@@ -262,7 +262,7 @@ func (a *Answer) session(s *session) (cost int) {
 	return cost
 }
 
-// Report makes the report of what was looked at.
+// Report makes the report from what Look has collected.
 func (a *Answer) Report() *wire.Report {
 	r := a.report
 	for _, f := range a.past {
@@ -357,9 +357,9 @@ func (f *sessionFacts) bytes(gone map[int]bool, virtual []int32) (bytes []int64,
 	return bytes, virtual
 }
 
-// said is what a worker said last, with what the controller knows of it: how long such a computation usually
-// takes; and that a session whose client is not connected has gone as far as people are concerned, which the worker
-// learns only when its lease ends.
+// said returns a worker's last heartbeat, completed by the controller: with how long each computation usually takes,
+// and without sessions whose client is not connected, since people count them as gone, though the worker learns it only
+// when the lease ends.
 func (f *workerFacts) said() *wire.Heartbeat {
 	if len(f.usual) == 0 {
 		return f.last
@@ -408,7 +408,7 @@ func For(to wire.Viewer, r *wire.Report) *wire.Report {
 	return r
 }
 
-// hideLines takes those of other sessions from what is told of a worker.
+// hideLines removes the lines of other sessions from a worker's report.
 func hideLines(w *wire.Report_Worker, own map[uint32]bool) {
 	if w.LastRefused.GetWhy() != "" && !own[w.LastRefused.Session] {
 		w.LastRefused = shallow(w.LastRefused)

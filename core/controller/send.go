@@ -9,7 +9,7 @@ import (
 // Dirty reports whether Flush has something to tell.
 func (st *State) Dirty() bool { return len(st.dirty) > 0 }
 
-// flush tells clients what has ended.
+// flush tells clients which operations have ended.
 func (st *State) flush() {
 	for _, s := range st.dirty {
 		s.dirty = false
@@ -59,8 +59,8 @@ func (st *State) sendKept(to []uint64, kind wire.Kind, m proto.Message) {
 	}
 }
 
-// room makes room for a payload of so many bytes behind those of this Step, which stay where they are: to move them
-// would take as long as to write them.
+// room makes room for a payload of so many bytes after those of this Step, which stay in place: moving them would take
+// as long as writing them.
 func (st *State) room(size int) {
 	if cap(st.buffer)-len(st.buffer) < size {
 		st.buffer = make([]byte, 0, max(size, maxScratch))

@@ -31,7 +31,7 @@ type session struct {
 	tenant    *tenancy
 	platforms []string // of its devices
 
-	// Its devices, and the workers behind them.
+	// Its devices, and their workers.
 	*binding
 	offered   *binding          // that its client was told of, until it answers
 	answered  bool              // and the answer is in the queue
@@ -73,7 +73,7 @@ type session struct {
 	play     *play  // of which nodes are yet to be performed; the queue stays behind it
 	ready    bool   // in State.ready
 
-	// What was performed and has not ended.
+	// Operations that were performed and have not ended.
 	line    line     // waits for its turn
 	busy    []*place // of gangs
 	uses    uint64   // counts what came into busy, and went
@@ -84,7 +84,7 @@ type session struct {
 	putting int    // of them, puts
 	entered uint64 // gangs that were ever under way
 
-	// What has ended.
+	// Operations that have ended.
 	gave   int64    // when it freed an array last, or an operation other than a put ended
 	spent  uint64   // device time of those that have ended, in nanoseconds
 	ok     []uint64 // operations whose end its client is told of with the next Flush
@@ -305,7 +305,7 @@ func (st *State) drop(s *session, why error) {
 	s.objects, s.programs, s.graphs, s.unkept = nil, nil, nil, nil
 }
 
-// gone tells workers that a session and its process are no more.
+// gone tells workers that a session has ended, and its process with it.
 func (st *State) gone(s *session, why error) {
 	to := st.connsOf(s.told)
 	if st.comeback != nil { // it is not known who was told of it
@@ -316,7 +316,7 @@ func (st *State) gone(s *session, why error) {
 		Why: wire.Of(status.New(status.Unavailable, "client %s is gone: %w", s.name, why))})
 }
 
-// connsOf returns the connections of those of these workers that are there.
+// connsOf returns the connections of these workers, without those that are gone.
 func (st *State) connsOf(workers set) []uint64 {
 	var to []uint64
 	workers.each(func(slot int) {

@@ -10,7 +10,7 @@ import (
 
 // Operations on single shards of objects. No bytes move.
 
-// freeRows releases shards of objects that stay. Each worker is told of its own. The client cannot name such a shard
+// freeRows releases shards of objects that stay. Each worker is sent its own. The client cannot name such a shard
 // any more; if it does so all the same, the worker says that it is not there.
 func (st *State) freeRows(s *session, all []*wire.Rows) {
 	by := map[int][]*wire.Rows{} // by slot

@@ -37,7 +37,7 @@ func (st *State) slice(s *session, m *wire.SliceRequest) {
 	st.serve = true
 }
 
-// requestFor returns what a session asks for, now.
+// requestFor returns a session's request as of now.
 func (st *State) requestFor(s *session, m *wire.SliceRequest) *placement.Request {
 	owner, class := s.owns()
 	r := &placement.Request{Session: s.id, Number: m.Slice, View: s.newest().view, Owner: owner, Class: class,
@@ -96,7 +96,7 @@ const (
 
 // serves reports whether requests for slices may go on, or their clients have to be told of their places.
 func (st *State) serves() bool {
-	// While processes come back, it is not known what is in use.
+	// While processes come back, it is not known which devices are in use.
 	return st.comeback == nil && (st.serve || st.looking || st.untold > 0)
 }
 

@@ -79,7 +79,7 @@ func (l Limits) filled() Limits {
 	return l
 }
 
-// Config is what a State is made from.
+// Config configures a State.
 type Config struct {
 	Cluster    string // names this start of the controller
 	Term       uint64 // higher than those of all starts before
@@ -232,7 +232,7 @@ type State struct {
 	discarded map[string]int       // by key, those that sessions have and no others may come to use, see discard
 
 	looked   int64  // until when what devices do is looked at; 0: it is not
-	told     uint64 // of what workers have told of it, see keepDoing
+	told     uint64 // of what workers have reported of it, see keepDoing
 	spent    uint64 // device time of all sessions so far
 	table    *tenant.Table
 	tenants  map[string]*tenancy // those of the table, and others that still have sessions
@@ -393,7 +393,7 @@ func (st *State) More() bool {
 	return len(st.ready) > 0 || len(st.offering) > 0 || st.looks() || st.serves()
 }
 
-// StepWeight is for Weigh, in nanoseconds: a third of what others may have to wait.
+// StepWeight is for Weigh, in nanoseconds: a third of the time that others may have to wait.
 const StepWeight = 300e3
 
 // Weigh bounds how long a Step performs what sessions have queued, and the nodes of their plays, and how long it looks

@@ -38,7 +38,7 @@ import (
 // there and elsewhere are kept, so that a Tick looks at no others but those that are held; runs pay nothing for it as
 // long as none is.
 
-// muted is what waits for workers that were silent for Config.StuckAfter.
+// muted are the gangs that wait for workers that were silent for Config.StuckAfter.
 type muted struct {
 	slots set
 	any   bool     // there are such workers
@@ -76,13 +76,13 @@ func (m *muted) update(st *State) {
 	m.slots = now
 }
 
-// stillness looks at which gangs stand still at a Tick.
+// stillness finds the gangs that stand still at a Tick.
 type stillness struct {
 	st    *State
 	since map[uint64]standstill // what was found
 }
 
-// standstill is how long a gang has stood still.
+// standstill says how long a gang has stood still.
 type standstill struct {
 	is     bool
 	since  int64
@@ -171,7 +171,7 @@ func (l *stillness) cut(g *gang) bool {
 	return gone > 0 && there > 0
 }
 
-// at returns whether a gang stands still.
+// at reports whether a gang stands still.
 func (l *stillness) at(number uint64) standstill {
 	if s, ok := l.since[number]; ok {
 		return s
@@ -257,7 +257,7 @@ func (l *stillness) part(g *gang, w *worker, s *standstill) (waits bool) {
 	return waits || behind
 }
 
-// under yields what a worker's devices compute or stand at, by gang.
+// under yields the gangs that a worker's devices compute or wait in.
 func (w *worker) under() func(yield func(uint64, []uint32) bool) {
 	return func(yield func(uint64, []uint32) bool) {
 		for _, m := range w.last.GetStanding() {

@@ -29,7 +29,7 @@ type tenancy struct {
 // owner is whose slices those of its sessions are, for core/placement.
 func (t *tenancy) owner() string { return "tenant " + t.terms.Name }
 
-// errNoTable is the answer to an operator who has a file of tenants read where there is none.
+// errNoTable is the answer to an operator who asks to read a file of tenants when there is none.
 var errNoTable = status.New(status.FailedPrecondition,
 	"the controller has no file of tenants; start it with --tenants FILE (pathways controller, pathways up)")
 
@@ -135,7 +135,7 @@ func (st *State) spend(s *session, time uint64) {
 // decide it, and short enough that a person sees a change.
 const recentSeconds = 10
 
-// lately is what was counted in the last seconds.
+// lately sums the device time of the last seconds.
 type lately struct {
 	by   [recentSeconds]uint64 // by second, modulo their number
 	last int64                 // the second of the newest

@@ -29,10 +29,10 @@ const (
 	mostBars  = 4 << 10
 )
 
-// mostLanes is how many devices a look asks for at most.
+// mostLanes bounds the devices of one look.
 const mostLanes = 64
 
-// doing is what a worker told of what its devices do.
+// doing is what a worker reported of its devices' work.
 type doing struct {
 	all   []*wire.Doing // that came lately, oldest first
 	asked []int64       // until when it tells, by local device; nil: of none
@@ -57,7 +57,7 @@ func (st *State) workersHere() []*worker {
 }
 
 // Choose returns work that finds the rows of the devices which a look is for, and how many there are to choose from. It
-// may be done beside Step: what it reads of a worker does not change.
+// may run in parallel with Step: what it reads of a worker does not change.
 func (st *State) Choose(look *wire.Look) (work func() (rows []Row, devices int)) {
 	all := st.workersHere()
 	return func() (rows []Row, devices int) { return choose(look, all) }
@@ -129,7 +129,7 @@ func (st *State) lookAway() {
 }
 
 // clockSlack is how much later each message of a worker may seem to have come than the fastest so far, in nanoseconds:
-// what the two clocks drift apart in a second at most.
+// the most that the two clocks drift apart in a second.
 const clockSlack = 100e3
 
 // keepDoing keeps what a worker tells, and forgets what is old. A worker that tells without being asked, or more often
@@ -156,7 +156,7 @@ func (st *State) keepDoing(w *worker, m *wire.Doing) {
 // mostDoing bounds what is kept of a worker, in messages: as many as come while they are kept, at ten a second.
 const mostDoing = 120
 
-// Timeline returns what devices did that is known, of what came after a number.
+// Timeline returns what is known of the devices' work after a number.
 func (st *State) Timeline(rows []Row, after uint64) *wire.Timeline {
 	t := &wire.Timeline{NowNs: st.now, Newest: st.told, Shared: st.table != nil}
 	for _, r := range rows {

@@ -114,7 +114,7 @@ func (st *State) transfer(s *session, m *wire.Transfer, q *queued) {
 		st.connsOf(c.workers), q)
 }
 
-// areThere returns why one of some workers has gone, nil where none has.
+// areThere returns the reason why one of these workers has gone, nil if none has.
 func (st *State) areThere(workers set) (err error) {
 	workers.each(func(slot int) {
 		if w := st.workers[slot]; err == nil && w.gone != nil {

@@ -7,7 +7,7 @@ import (
 
 // What waits for a worker that says nothing waits until it is heard of, or lost: the latter comes in bounded time, by
 // Config.Silence and the lease of its link, and ends all that the worker has a part in. What stands still on other
-// workers meanwhile may end earlier, see stuck.go. People are told of both.
+// workers meanwhile may end earlier, see stuck.go. `pathways why` shows both.
 
 // isSilent reports whether a worker was not heard of for some heartbeats.
 func (st *State) isSilent(w *worker) bool {
@@ -26,8 +26,8 @@ func (st *State) lostIn(w *worker) int64 {
 	return max(1e6, st.config.Silence-(st.now-w.heard)+c.cuts.lease)
 }
 
-// unanswered tells what of a session waits for workers that say nothing. It takes time in proportion to its devices,
-// and where there is such a worker, to its operations under way.
+// unanswered lists the operations of a session that wait for workers that say nothing. It takes time in proportion to
+// the session's devices and, if there is such a worker, to its operations under way.
 func (st *State) unanswered(s *session) (all []*wire.Report_Unanswered) {
 	var seen set
 	for _, slot := range s.slots {

@@ -32,8 +32,8 @@ type unkeptPrograms struct {
 	bytes int64     // of what they were compiled to, for each of them
 }
 
-// maxUnkept bounds the programs of a session that are gone and stay on disk. It is more than the operations of which a
-// client says nothing for a while: 2,048 that have ended, and those under way.
+// maxUnkept bounds the programs of a session that are gone and stay on disk. It is more than the operations whose end a
+// client may not have confirmed: 2,048 that have ended, and those under way.
 const maxUnkept = 4096
 
 // letKeptProgram removes the fact of a program, and lets what it was compiled to: at once if it never ran or its

@@ -110,7 +110,7 @@ func (st *State) workerJoins(number uint64, h *wire.Hello) error {
 	return nil
 }
 
-// checkOffer refuses what no worker offers.
+// checkOffer refuses impossible offers.
 func checkOffer(h *wire.Hello) error {
 	o := h.Worker
 	if o == nil || len(o.Devices) > maxLocal || len(o.Addresses) > 16 || len(o.Board) > maxPath {
@@ -164,7 +164,7 @@ func (st *State) newWorker(h *wire.Hello, name string, process uint64) (*worker,
 	return w, st.number(w)
 }
 
-// placed returns what a worker offers to placement.
+// placed returns a worker's offer to placement.
 func (w *worker) placed() placement.Offer {
 	o := w.offer
 	kinds, memories := make([]string, len(o.Devices)), make([]string, len(o.Devices))
@@ -209,7 +209,7 @@ const BoardSlots = 64
 
 // board assigns a worker that joins as st.process its place on a board of its host,
 // which is its own where the host has none with a place left. Places are not used
-// again. Who made a board has to be there when others open it.
+// again. The worker that made a board has to be there when others open it.
 func (st *State) board(host, own string) *wire.Board {
 	if own == "" || host == "" {
 		return nil
@@ -227,7 +227,7 @@ func (st *State) board(host, own string) *wire.Board {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// afterLoss is what a user can do who meets a worker's loss.
+// afterLoss says what a user can do after a worker is lost.
 const afterLoss = "arrays on its devices are lost, others are not; pathways.events() tells when another worker takes " +
 	"its place, and this script can then make them again and go on"
 
@@ -252,7 +252,7 @@ func (w *worker) goes(err error) {
 	}
 }
 
-// saysAll reports whether why a worker has gone says by itself what is lost, or was never there, and what to do.
+// saysAll reports whether the reason for a worker's loss itself says what is lost, or was never there, and what to do.
 func (w *worker) saysAll() bool {
 	code := status.CodeOf(w.why)
 	return code == status.DataLoss || code == status.NotFound
@@ -322,8 +322,8 @@ func (st *State) workerLost(w *worker, err error) {
 	st.offerAll()
 }
 
-// failOn fails what a worker that has gone had a part in, and has others go on with its compiles. What waits for its
-// place and would run there fails before the places of what ran there become free.
+// failOn fails the operations of a worker that has gone, and gives its compilations to others. Gangs that wait for
+// their place and would run there fail before the places of those that ran there become free.
 func (st *State) failOn(w *worker) {
 	for _, t := range slices.Sorted(maps.Keys(w.island.held)) {
 		if g := w.island.held[t]; g != nil && g.place.workers.has(w.slot) {

@@ -24,7 +24,7 @@ type account struct {
 	codeOn []int64            // bytes of programs' code, by device
 }
 
-// temp is what a computation takes until it has ended.
+// temp is the memory that a computation takes until it has ended.
 type temp struct {
 	place ledger.Placement
 	bytes int64
@@ -56,7 +56,7 @@ func (c *code) isOn(p ledger.Placement) bool {
 // ofTemp marks the number of a computation: no object's ID has this bit.
 const ofTemp = 1 << 63
 
-// fullError is the error of what does not fit now.
+// fullError is the error of a request that does not fit now.
 type fullError struct{ error }
 
 func (e *fullError) Unwrap() error { return e.error }

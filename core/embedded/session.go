@@ -20,7 +20,7 @@ type Program struct {
 	Collective bool
 	Outputs    []int64 // bytes of a shard, by output
 	Temp       int64   // bytes that it takes on each device while it runs, beside arguments and outputs
-	// CodeBytes is what the program itself takes of each device, see code.
+	// CodeBytes is the memory that the program itself takes on each device, see code.
 	CodeBytes int64
 }
 
@@ -121,7 +121,7 @@ type Run struct {
 	Taken   int64    // bytes on each device of the arguments whose memory the outputs take over
 }
 
-// Admitted is what a run is counted as, where memory has a limit.
+// Admitted is a run's entry in the ledger, if memory has a limit.
 type Admitted struct {
 	Objects []uint64 // one for each output; the caller makes the list
 	// Computation is what Free takes when the run has ended; 0 if there is nothing to free.

@@ -102,7 +102,7 @@ func (d impatient) Dial(ctx context.Context, address string, hello *wire.Hello) 
 	return d.Dialer.Dial(ctx, address, hello)
 }
 
-// Who is told to stop while it asks to be a member is none when it has returned, and not
+// A process that is told to stop while it asks to be a member is no member when the call has returned, and not
 // in the way of one that asks for an epoch of another size.
 func TestMemberIsToldToStopWhileItAsks(t *testing.T) {
 	each(t, Limits{}, func(t *testing.T, w where) {

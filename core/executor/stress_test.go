@@ -25,7 +25,7 @@ type arena struct {
 	closed  atomic.Bool // Close has returned
 	bound   int64
 	inside  atomic.Int64   // gangs under way that the bound is about
-	later   sync.WaitGroup // goroutines that are through with gangs
+	later   sync.WaitGroup // goroutines that end gangs
 
 	mu      sync.Mutex     // guards the rest
 	holder  []uint64       // by device: the gang of several devices that is being launched

@@ -9,9 +9,8 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// String formats the graph for people, one line per node: what it is, where it runs,
-// what it reads, makes and frees, the bytes of all shards that it makes or moves, and
-// the user's line.
+// String formats the graph for people, one line per node: its kind and devices, what it reads, makes and frees, the
+// bytes of all shards that it makes or moves, and the user's line.
 func (g *Graph) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "graph of %d nodes, %s", len(g.Nodes), status.Count(g.Inputs, "input"))

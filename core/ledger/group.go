@@ -20,7 +20,7 @@ func (g *Group) addUsed(devices Devices, bytes int64) {
 	}
 }
 
-// addLeaves is addUsed for what leaves by itself.
+// addLeaves is addUsed for bytes that leave by themselves.
 func (g *Group) addLeaves(devices Devices, bytes int64) {
 	if g != nil {
 		g.leaves = grown(g.leaves, devices)

@@ -37,7 +37,7 @@ const (
 // Owner is who answers for objects and takes them along when it goes: a session.
 type Owner uint32
 
-// Spec is what an object is made from.
+// Spec describes an object to be made.
 type Spec struct {
 	ShardBytes int64 // on each device of the placement
 	Placement  Placement
@@ -144,8 +144,8 @@ func (l *Ledger) DropOwner(o Owner) {
 	l.verify()
 }
 
-// Charge makes an object, whatever the limits say. More bytes than can be counted, which no device has, are not
-// counted. Where there is no Room the object is not made, and its ID names none.
+// Charge makes an object regardless of the limits. More bytes than can be counted, which no device has, are not
+// counted. Without Room the object is not made, and its ID names none.
 func (l *Ledger) Charge(sp Spec) ID {
 	if sp.ShardBytes < 0 || sp.ShardBytes > MaxShardBytes ||
 		sp.ShardBytes*int64(len(sp.Placement.devices)) > maxCharge-l.space.total {

@@ -53,7 +53,7 @@ type extent struct {
 	prev, next *extent
 }
 
-// temp is computations under way that take so many bytes beside what they read and make.
+// temp counts computations under way that take so many bytes besides what they read and make.
 type temp struct {
 	bytes int64
 	users int

@@ -19,7 +19,7 @@ var (
 	freeEvents = &sync.Pool{New: func() any { c := make([]keptEvent, 0, inChunk); return &c }}
 )
 
-// append appends an element. Where it lies does not change until all is taken.
+// append appends an element. Its address does not change until all are taken.
 func (l *chunks[T]) append(v T) *T {
 	if len(l.last) == cap(l.last) {
 		if l.last != nil {

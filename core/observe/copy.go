@@ -24,7 +24,7 @@ func NewCopy(most int) *Copy {
 	return c
 }
 
-// Write implements io.Writer. Of what is too long it drops the rest.
+// Write implements io.Writer. It drops what is beyond the limit.
 func (c *Copy) Write(b []byte) (int, error) {
 	if c.wrote += int64(len(b)); c.buffer.Len() <= c.most {
 		_, _ = c.zip.Write(b) // a buffer takes everything

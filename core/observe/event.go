@@ -1,7 +1,6 @@
 package observe
 
-// Event is what became of an operation of a cluster beside its computations. Times are nanoseconds since the Unix
-// epoch.
+// Event is a step of an operation of a cluster that is no computation. Times are nanoseconds since the Unix epoch.
 type Event struct {
 	Kind   Kind
 	Name   string // "run", "put", "fetch", "transfer", "play", "compile"; of a collective its kind, such as "all-reduce"

@@ -72,7 +72,7 @@ type lane struct {
 	worker string
 }
 
-// origin is where arrows to what an operation does begin.
+// origin is the point where arrows to an operation's slices begin.
 type origin struct {
 	at   [2]int
 	time int64
@@ -105,8 +105,7 @@ func (p *perfetto) slice(name, category string, begin, end int64, args string) {
 		p.text(name), category, p.at[0], p.at[1], float64(begin-p.began)/µs, float64(end-begin)/µs, args)
 }
 
-// arrow writes an arrow to the slice that begins at a time. It leads from the latest origin of those that does not lie
-// behind that.
+// arrow writes an arrow to the slice that begins at a time, from the latest origin that is not after it.
 func (p *perfetto) arrow(from []origin, to int64) {
 	for _, o := range slices.Backward(from) {
 		if o.time > to {

@@ -72,7 +72,7 @@ type Worker struct {
 	mark    uint64 // Map.mark, where compare has found it in a view
 }
 
-// load is what a device is granted to.
+// load counts what a device is granted to.
 type load struct {
 	granted   int32  // number of slices that have it
 	viewed    int32  // number of sessions of a fixed size (see ViewOf) that see it
@@ -104,14 +104,14 @@ type Map struct {
 	same same
 }
 
-// version is what all workers have that have some version of one thing, and how many these are.
+// version is the version of one thing that workers have, the same for all, and how many workers have one.
 type version struct {
 	version string
 	workers int
 }
 
-// same is what sessions have in common while workers stay the same; its fields are nil where that is not known. So what
-// takes time in proportion to the workers is done once for many sessions.
+// same is what sessions have in common while workers stay the same; its fields are nil where that is not known. So work
+// in proportion to the number of workers is done once for many sessions.
 type same struct {
 	whole *View    // of all devices of some platforms: what View returned last
 	of    []string // these

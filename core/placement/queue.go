@@ -94,8 +94,8 @@ const behindAll = 1 << 40
 type queue struct {
 	waiting []*Request // in the order of their turns as the last look found them; new ones at the end
 	arrived uint64     // number given last
-	// What the requests keep, and what others have of what they want, by the last look; next is that of the look under
-	// way, which goes on with the request at index at.
+	// What the requests keep, and what others have of the devices that they want, as the last look found; next is the same
+	// of the look under way, which continues with the request at index at.
 	reserved, next Numbers
 	at             int
 	search         search // that for the devices of this request
@@ -303,7 +303,7 @@ func (m *Map) IsDue(now int64) bool {
 		})
 }
 
-// Kept counts the changes of what Keeper returns.
+// Kept counts the changes of Keeper's results.
 func (m *Map) Kept() uint64 { return m.queue.kept }
 
 // Keeper returns a request of another session that keeps one of some devices, which are free, for an exclusive slice,

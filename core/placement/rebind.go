@@ -141,8 +141,8 @@ func (w *Worker) isLike(o *Worker) bool {
 		slices.Equal(w.Kinds, o.Kinds) && slices.Equal(w.Memories, o.Memories)
 }
 
-// Lacks says for people which devices of a session's view have no worker, what would take the place of the first of
-// these, and why no worker that is there does; "" where none lacks one.
+// Lacks says for people which devices of a session's view have no worker, what kind of worker would take the place of
+// the first, and why no worker that is there does; "" if all have one.
 func (m *Map) Lacks(session uint32, v *View, occupied Occupied) string {
 	devices, workers := 0, map[*Worker]bool{}
 	var first *Worker
@@ -199,7 +199,7 @@ func (m *Map) isKept(w *Worker) bool {
 	return false
 }
 
-// move makes another view that of a session.
+// move gives a session another view.
 func (m *Map) move(session uint32, from, to *View) {
 	m.queue.search.cancel()
 	if mine := m.holders[session]; mine != nil {

@@ -118,7 +118,7 @@ func (m *Map) disown(o *owner) {
 	}
 }
 
-// allowed checks what a session asks for against its limits.
+// allowed checks a session's request against its limits.
 func (m *Map) allowed(session uint32, number uint64, w Want) error {
 	if err := w.Check(); err != nil {
 		return err

@@ -216,7 +216,7 @@ func TestRemapReplacesLostDevices(t *testing.T) {
 	m.Leave(2)
 	statustest.Fails(t, "3 devices of 2", statustest.Of(m.Remap(1, 1, nil)), status.ResourceExhausted)
 	statustest.Equal(t, fmt.Sprint(m.Slices(1)[0].Devices), "[3 4 2]", "a remap that failed left")
-	// Who came later is not in the session's view.
+	// A worker that joined later is not in the session's view.
 	join(t, &m, offer(9, "", 8))
 	statustest.Fails(t, "devices that the session does not know were granted", statustest.Of(m.Remap(1, 1, nil)),
 		status.ResourceExhausted)

@@ -65,7 +65,7 @@ type Plan struct {
 // Of returns the pieces of a destination shard.
 func (p *Plan) Of(to int) []Piece { return p.Pieces[p.first[to]:p.first[to+1]] }
 
-// cell is a region of the array; each source shard that has a part of it has all of it.
+// cell is a region of the array that each source shard has either whole or not at all.
 type cell struct {
 	shards []int // indices of sources
 	turn   int   // which of several equally near sources is next
@@ -171,8 +171,8 @@ func Steps(dims []int64, from, to []Shard, site func(device int) Site) ([]*Plan,
 // stepFrom is from how many elements of a destination shard on a second step takes less time than it saves.
 const stepFrom = 1 << 18
 
-// spread cuts the destination shards so that all copies of a region on a host together have it once. It returns nil
-// where nothing would come to a host less often, or the shards cannot be cut so that all are alike.
+// spread cuts the destination shards so that all copies of a region on a host together have it once. It returns nil if
+// no region would come to a host less often, or the shards cannot be cut into equal parts.
 func (p *Plan) spread(site func(int) Site) []Shard {
 	size := p.To[0].Size
 	elements := int64(1)
@@ -333,7 +333,7 @@ func (c *cell) choose(from []Shard, device int, site func(int) Site) int {
 	return c.shards[c.turn%len(c.shards)]
 }
 
-// rank is how near another device is: more is nearer.
+// rank says how near another device is: more is nearer.
 func (s Site) rank(other Site) int {
 	switch {
 	case s.Worker == other.Worker:

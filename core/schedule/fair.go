@@ -121,8 +121,8 @@ type Fair struct {
 // the controller hears that something has ended, and short enough that a person does not notice the wait.
 const DefaultWindow = 50e6
 
-// When what is placed is about to end: early is the part of the window that it has yet to take. That is long enough for
-// a worker to hear of a large computation, and to launch it on a GPU.
+// early is the rest of the window at which the placed gangs count as about to end. It is long enough for a worker to
+// receive a large computation, and to launch it on a GPU.
 const early = 1. / 10
 
 // SetTime tells the time.
@@ -231,10 +231,10 @@ func (f *Fair) isFull() bool {
 	return full
 }
 
-// countRoomy finds the heads that have room on each of their devices, but for what others keep, and returns how many
-// there are. One that is kept back has none. Where there are several it does not look at all, and says that all have:
-// one of them will have a place soon, before many others are asked. To ask a single head costs no more, unless there
-// are many groups.
+// countRoomy finds the heads that have room on each of their devices, apart from reservations of others, and returns
+// how many there are. One that is kept back has none. If there are several heads it does not look, and says that all
+// have room: one of them will have a place soon, before many others are asked. Asking a single head costs no more,
+// unless there are many groups.
 func (f *Fair) countRoomy() (n int) {
 	const several = 4
 	if len(f.heads) == 1 && len(f.groups) == 1 {
@@ -469,8 +469,8 @@ func (f *Fair) unqueued(g *Gang) {
 	}
 }
 
-// Left implements leaver. What a gang was charged there is given back, so that a device which has done with a gang, or
-// dropped it, is not kept from others by the devices that have not.
+// Left implements leaver. The gang's charge there is returned, so that a device that is done with a gang, or has
+// dropped it, is not kept from others by the devices that are not.
 func (f *Fair) Left(g *Gang, on DeviceSet, time int64) {
 	var now mask // of these devices, those that it had until now
 	if !now.intersect(&g.Devices.mask, &on.mask) || !now.remove(&g.left) {

@@ -108,7 +108,7 @@ func (f *Fair) weights(group int) float64 {
 }
 
 // behind returns by how much a head's party is behind on the device where that is least, of those that count, and its
-// session among the party's: as far as that may come from gangs that have passed it.
+// session within the party, as far as gangs that have passed it may be the cause.
 func (f *Fair) behind(h *head) (party, session float64) {
 	if len(f.groups) == 1 {
 		return 0, 0 // nothing but its turn keeps a gang back

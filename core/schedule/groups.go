@@ -73,7 +73,7 @@ func (at *group) exit(p *party) {
 	}
 }
 
-// counts takes a gang into what the placed ones take, or out of it.
+// counts adds a gang to the window that placed gangs take, or subtracts it.
 func (at *group) counts(g *Gang, n int) {
 	if g.Calls {
 		at.calls += n

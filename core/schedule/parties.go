@@ -20,7 +20,7 @@ type party struct {
 	on      []turns   // by group
 }
 
-// turns is what a party has of a group's devices.
+// turns is a party's use of a group's devices.
 type turns struct {
 	sessions int // those that have gangs there, first in their queues or placed
 	waiting  int // of these, those that have one that is not placed
@@ -34,7 +34,7 @@ type turns struct {
 	virtual, mean float64
 	by            *division // that its weight was of last, nil where it was the one of its terms
 	left          int64     // since when its sessions have no gangs there, where they have had some
-	// The time at which what was placed has taken no more than the party may have at most; 0 where that is no bound.
+	// The time from which the party's placed gangs have taken no more than its bound; 0 if it has no bound.
 	paid int64
 	// Scratch of Pop: the least finish of the heads of its sessions, and of its sessions, and the calls of Pop for which
 	// these are right.
@@ -69,8 +69,8 @@ func (p *party) correct(group int, cost, estimate, time int64, weight float64) {
 	p.finish[group] += float64(time)/weight - charged
 }
 
-// take counts time that a party takes of the devices, or returns, against what it may have at most. What it has not
-// taken since a time does not count any more: it may have waited for so long for another's gang to end.
+// take counts device time that a party takes, or returns, against its bound. Time that it has not used does not count
+// any more after a while: it may have waited that long for another's gang to end.
 func (t *turns) take(p *party, since, time int64) {
 	if p.terms.AtMost > 0 {
 		t.paid = max(t.paid, since) + int64(float64(time)/p.terms.AtMost)
@@ -111,7 +111,7 @@ type share struct {
 	used    bool       // since dropIdle
 }
 
-// use is what a session has of a group's devices.
+// use is a session's use of a group's devices.
 type use struct {
 	finish float64 // the virtual time among its party's sessions at which its last gang there ends
 	gangs  int     // placed and not ended
@@ -152,7 +152,7 @@ func (f *Fair) set(s *share, group, gangs int, waits bool) {
 	}
 }
 
-// share returns what is known of a gang's session.
+// share returns the record of a gang's session.
 func (f *Fair) share(g *Gang) *share {
 	if s := f.last; s != nil && s.session == g.Session {
 		return s
@@ -170,7 +170,7 @@ func (f *Fair) share(g *Gang) *share {
 	return s
 }
 
-// party returns what is known of a gang's tenant.
+// party returns the record of a gang's tenant.
 func (f *Fair) party(g *Gang) *party {
 	p := &party{session: g.Session}
 	if g.Tenant != nil {
@@ -264,8 +264,8 @@ func (f *Fair) weightNow(p *party, group int) float64 {
 	return is
 }
 
-// reweigh has a party lead by the same time as before, for its new weight, and be behind by that: what it has had too
-// much counts for longer where it is to have less, and not where it is to have as much beside more of others.
+// reweigh gives a party its new weight. It keeps the party's lead, or its lag, in time: device time that it has had too
+// much counts for longer if its share gets smaller, and not if there are only more others.
 func (f *Fair) reweigh(p *party, group int, factor float64) {
 	virtual := f.groups[group].virtual
 	p.finish[group] = virtual + (p.finish[group]-virtual)*factor

@@ -9,15 +9,15 @@ type Tenant struct {
 	Weight float64 // above 0
 	// Class says who comes first: tenants of lower classes share what those of higher ones leave, and Floor in any case.
 	Class int
-	// AtLeast and AtMost are parts of a device's time, from 0 to 1; 0 is no bound. What all together have AtLeast, and a
-	// Floor for each class but the highest, are not more than the whole.
+	// AtLeast and AtMost are parts of a device's time, from 0 to 1; 0 is no bound. The sum of all AtLeast, and of a Floor
+	// for each class but the highest, is at most the whole.
 	AtLeast, AtMost float64
 }
 
 // Floor is the part of a device's time that a class has however much those above it want: so no tenant starves.
 const Floor = 0.05
 
-// claim is what a tenant wants of a device, with what it gets.
+// claim is a tenant's demand on a device, with the share that it gets.
 type claim struct {
 	of   *Tenant
 	part float64 // of the device's time
@@ -61,7 +61,7 @@ func nextClass(claims []claim, above int) int {
 	return next
 }
 
-// reserved is what a class that is not the highest has in any case.
+// reserved is the share that every class but the highest has in any case.
 func reserved(claims []claim, class int) float64 {
 	least, most := 0.0, 0.0
 	for i := range claims {

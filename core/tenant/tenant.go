@@ -63,13 +63,13 @@ type Tenant struct {
 	SliceDevices int // devices that its sessions may have in slices at a time
 }
 
-// Table is what a file of tenants says.
+// Table is a file of tenants, read and checked.
 type Table struct {
 	all    []Tenant // by name
 	tokens map[[sha256.Size]byte]string
 }
 
-// Bounds of what a file says.
+// Bounds of a file's contents.
 const (
 	maxTenants  = 1024 // the file is read while nothing else waits, and shown as a whole
 	maxName     = 64
@@ -103,10 +103,10 @@ func (t *Table) OfToken(token []byte) (name string, ok bool) {
 	return name, ok
 }
 
-// entry is what the file says of a tenant, by field.
+// entry is a tenant's table in the file, by field.
 type entry map[string]any
 
-// fields are what a tenant may say.
+// fields are the keys of a tenant's table.
 var fields = []string{"token-file", "token-sha256", "weight", "class", "guaranteed", "at-most", "device-memory",
 	"host-memory", "sessions", "slice-devices"}
 
@@ -159,7 +159,7 @@ func Parse(path, text string, token func(path string) (string, error)) (*Table, 
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// names are what tenants' are made of, for messages.
+// names describes tenants' names, for messages.
 const names = "1 to 64 letters, digits, dots, hyphens and underscores, a letter or digit first"
 
 func isName(name string) bool { return nameForm.MatchString(name) && len(name) <= maxName }
@@ -224,7 +224,7 @@ func (r *reader) addWeight(t *Tenant, e entry) error {
 	return nil
 }
 
-// addQuotas reads what a tenant may have at most.
+// addQuotas reads a tenant's quotas.
 func (r *reader) addQuotas(t *Tenant, e entry) error {
 	for _, q := range []struct {
 		field string

@@ -9,7 +9,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// remembers is how many samples a history has: ten minutes of them.
+// remembers is the number of samples in a history: ten minutes of them.
 const remembers = 600
 
 // History is what a cluster did in the last ten minutes. Its methods may be called from any goroutine.

@@ -25,7 +25,7 @@ func counter(name, help string, labels []string, read func(*wire.Report, *lines)
 	return metric{name, help, labels, "counter", read}
 }
 
-// Labels of what is told for each worker, session and tenant, sorted, as scrapers have them.
+// Labels of the metrics of each worker, session and tenant, sorted, as scrapers have them.
 var (
 	ofWorker  = []string{"island", "worker"}
 	ofSession = []string{"client", "host", "session", "user"}
@@ -292,7 +292,7 @@ func (l *lines) tell(value float64, labels ...string) {
 	l.text = append(appendValue(append(b, ' '), value), '\n')
 }
 
-// prefix is what the names of all metrics begin with.
+// prefix begins the names of all metrics.
 const prefix = "pathways_"
 
 // inLabels makes the value of a label what the format has between quotes.

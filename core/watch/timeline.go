@@ -7,8 +7,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Timeline is what devices did, as the page draws it. Times are whole tenths of a microsecond: a second of 64 busy
-// devices has tens of thousands of them, and to write fractions took a third of what it costs to be watched.
+// Timeline says what devices did, as the page draws it. Times are whole tenths of a microsecond: a second of 64 busy
+// devices has tens of thousands of them, and writing fractions took a third of what watching costs.
 type Timeline struct {
 	Now      int64    `json:"now"`      // by a clock that bars go by
 	Newest   uint64   `json:"newest"`   // what is to be asked for next comes after it
@@ -52,10 +52,10 @@ func (s *Site) timeline(w http.ResponseWriter, r *http.Request) {
 	s.write(w, draw(s.config.Source.Timeline(look), viewing(r)))
 }
 
-// mostLanes is how many devices a page shows at a time.
+// mostLanes bounds the devices that a page shows at a time.
 const mostLanes = 64
 
-// draw makes a timeline of what a controller knows, for who looks at it.
+// draw makes a timeline of what a controller knows, for a viewer.
 func draw(t *wire.Timeline, who viewer) *Timeline {
 	own := map[uint32]bool{} // sessions whose programs are shown
 	for _, o := range t.Owners {

@@ -41,13 +41,13 @@ type Source interface {
 	// Timeline returns what some devices did in the last seconds, as far as it is known, and begins to find out more: it
 	// knows something some heartbeats later.
 	Timeline(look *wire.Look) *wire.Timeline
-	// Traces tells of the traces that clients have recorded, the oldest first.
+	// Traces lists the traces that clients have recorded, the oldest first.
 	Traces() []*wire.Report_Trace
 	// Trace returns one of them, compressed by gzip, nil if it is not kept any more.
 	Trace(number uint64) []byte
 }
 
-// Config is what a Site is made from.
+// Config configures a Site.
 type Config struct {
 	Source Source
 	// Operator and Tenant are the tokens that open the site; "" is none.
@@ -66,7 +66,7 @@ type Site struct {
 	config  Config
 	mux     *http.ServeMux
 	history *History
-	// What was made of the newest report, by who may see it: a scrape has no lines of code.
+	// What was made of the newest report, for each kind of viewer: a scrape has no lines of code.
 	statuses [operators + 1]text
 	scrape   text
 	done     chan struct{}
@@ -76,8 +76,8 @@ type Site struct {
 // sampleEvery is the time between two points of the history.
 const sampleEvery = time.Second
 
-// recentMs is how old a report may be: less than the time between two questions of the same asker, so that it does not
-// get the same report twice, and more than what passes between those of two others.
+// recentMs is how old a report may be: less than the time between two questions of one viewer, so that it does not get
+// the same report twice, and more than the time between questions of two viewers.
 const recentMs = 900
 
 // Recent returns the question of those that look again and again: all of them together have the controller make about
@@ -171,7 +171,7 @@ type viewer struct {
 	tenant string // its name, "" if it has none
 }
 
-// role is what a request may see.
+// role says what a request may see.
 type role int
 
 const (
@@ -273,7 +273,7 @@ func viewing(r *http.Request) viewer {
 	return v
 }
 
-// glance returns what a controller tells at once.
+// glance returns what a controller answers at once.
 func (s *Site) glance() *wire.Report {
 	return s.config.Source.Answer(&wire.Ask{OnlyEvents: true}, wire.Viewer{})
 }
@@ -340,7 +340,7 @@ func (s *Site) events(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, append(b, '}'))
 }
 
-// pageEvents is how many events a page shows.
+// pageEvents is the number of events on a page.
 const pageEvents = 200
 
 func (s *Site) past(w http.ResponseWriter, r *http.Request) { s.write(w, s.history.Past()) }

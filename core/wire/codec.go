@@ -135,7 +135,7 @@ func (m *Played) Parse(b []byte) error {
 // Append appends the encoded message to b.
 func (m *Dispatch) Append(b []byte) []byte { return m.AppendAround(b, m.Operation) }
 
-// MaxDispatch is how many bytes a Dispatch has at most beside its operation.
+// MaxDispatch bounds the bytes of a Dispatch without its operation.
 const MaxDispatch = 64
 
 // AppendAround is Append with an operation that is in several pieces, in the place of m.Operation.
@@ -325,7 +325,7 @@ func parseNumbers[T uint32 | uint64](to []T, f field) ([]T, error) {
 	return to, nil
 }
 
-// tag is what a field begins with: one byte, since the messages here have no fields above 15.
+// tag is the tag of a field: one byte, since the messages here have no fields above 15.
 func tag(n protowire.Number, kind protowire.Type) byte { return byte(n)<<3 | byte(kind) }
 
 func appendNumber[T uint32 | uint64](b []byte, n protowire.Number, v T) []byte {

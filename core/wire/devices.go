@@ -1,6 +1,6 @@
 package wire
 
-// MaxDevices is how many devices a row of them is read as at most, so that bad numbers take no memory.
+// MaxDevices bounds the devices that a row is read as, so that bad numbers take no memory.
 const MaxDevices = 1 << 20
 
 // DevicesOf writes virtual devices in their order. Those of a mesh are few rows.

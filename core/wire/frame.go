@@ -6,8 +6,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Header is the size of what a message begins with in a stream of them: its length
-// in four bytes, the lowest first, and its kind.
+// Header is the size of a message's header in a stream: the length in four bytes, the lowest first, and the kind.
 const Header = 5
 
 // MaxFrame bounds a message's payload, on every connection. What may be longer than ContentSize travels by itself, see

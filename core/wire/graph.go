@@ -124,7 +124,7 @@ func (a *Array) shape() shape.Shape {
 	return shape.Shape{DType: shape.DType(a.GetDtype()), Dims: a.GetDims()}
 }
 
-// Told is what a controller tells a worker of a move that a client has made, see Move.
+// Told is what a controller adds for a worker to a client's move, see Move.
 type Told struct {
 	Index uint32
 	Peer  uint64

@@ -24,7 +24,7 @@ func AppendJSON(b []byte, m protoreflect.ProtoMessage) []byte {
 	return formOf(v.Type().Elem()).append(b, v)
 }
 
-// form is how the messages of a type are written.
+// form says how messages of a type are written.
 type form struct {
 	fields []formField
 	empty  []byte // what is written of one without any field

@@ -31,7 +31,7 @@ const (
 	ProtocolMax = 19
 )
 
-// Kind is what a frame holds.
+// Kind is the type of a frame.
 type Kind uint8
 
 // The kinds of control connections.
@@ -41,8 +41,8 @@ const (
 	KindHeartbeat Kind = 3
 	KindGoodbye   Kind = 4
 	KindReceived  Kind = 5 // how many frames of a link have come, see transport/link
-	// KindRestarted is never sent. A link returns it from Recv where the controller has started again: what came before
-	// is of the start before, and what is sent from then on goes to the new one, which expects Rejoin first.
+	// KindRestarted is never sent. A link returns it from Recv when the controller has started again: messages before it
+	// are from the earlier start, and messages sent after it go to the new one, which expects Rejoin first.
 	KindRestarted Kind = 6
 	KindRejoin    Kind = 7
 	KindSettled   Kind = 8
@@ -135,14 +135,14 @@ func Agree(low, high uint32) (uint32, error) {
 	return min(high, ProtocolMax), nil
 }
 
-// What Of keeps of a long error: its beginning, which says what was wrong, and its end, where causes are. With both,
-// MaxFailures errors are far shorter than a frame. Compilers put whole programs into their errors.
+// The parts that Of keeps of a long error: its beginning, which says what was wrong, and its end, where causes are. At
+// this length, MaxFailures errors are far shorter than a frame. Compilers put whole programs into their errors.
 const (
 	errorBegin = 12 << 10
 	errorEnd   = 4 << 10
 )
 
-// MaxFailures is how many errors are in one message.
+// MaxFailures bounds the errors in one message.
 const MaxFailures = 256
 
 // Of puts an error into a message; nil is OK. Of a text that is longer than 16 KiB it keeps the beginning and the end.
@@ -199,7 +199,7 @@ func HostBytes(values []*HostValue) int64 {
 	return total
 }
 
-// HostParts returns each value's part of such a block.
+// HostParts returns each value's part of a block of host values.
 func HostParts(values []*HostValue, block []byte) [][]byte {
 	parts := make([][]byte, len(values))
 	for i, v := range values {

@@ -20,7 +20,7 @@ import (
 // What programs are made of, for all sessions: executables, which each worker loads once however many sessions run
 // them, and the bytes of those that are too long for messages. The controller's side is core/controller/artifact.go.
 
-// artifacts is a worker's part of them.
+// artifacts are the compiled programs of a worker.
 type artifacts struct {
 	mu       sync.Mutex
 	kept     map[uint64]*artifact     // that were compiled here and did not go with the answer, by number
@@ -40,7 +40,7 @@ type source struct {
 	start context.Context
 }
 
-// artifact is what a program was compiled to here.
+// artifact is a compiled program that this worker has.
 type artifact struct {
 	serialized, code *content.Memory   // nil where there is none
 	live             device.Executable // as the compiler made it, until a program takes it
@@ -121,9 +121,9 @@ func (w *Worker) keep(m *wire.Compile, l *wire.Loadable, x device.Executable, se
 	return true
 }
 
-// toFile moves the serialized form of an executable that was compiled here to a file, as far as that is possible. It
-// stays for as long as a session may come that runs the program elsewhere, beside what the driver has made of it, and
-// mostly it is not asked for again. A driver cannot be asked for it again: see parts.
+// toFile moves the serialized form of an executable that was compiled here to a file, if possible. It must be kept
+// beside the driver's executable as long as a session may run the program elsewhere, and mostly nothing asks for it.
+// The driver cannot make it again: see parts.
 func (a *artifacts) toFile(number uint64) {
 	a.mu.Lock()
 	k := a.kept[number]
@@ -162,8 +162,8 @@ func (a *artifacts) add(number uint64, k *artifact) {
 	a.bytes += k.bytes
 }
 
-// loadsAnywhere reports whether what is serialized of a program can be loaded by every worker that may be told to load
-// it. Members of an epoch number their devices together, and what is serialized names devices.
+// loadsAnywhere reports whether the serialized form of a program can be loaded by every worker that may be told to load
+// it. Members of an epoch number their devices together, and the serialized form names devices.
 func (w *Worker) loadsAnywhere(form wire.Loadable_Form) bool {
 	return form == wire.Loadable_PORTABLE || form == wire.Loadable_NATIVE && w.config.DeviceID == nil
 }
@@ -392,8 +392,8 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 	return nil, status.Wrap(err, "the compiled program did not come")
 }
 
-// sendFetched tells the controller that nothing is on its way here any more: the sender has time for another. What has
-// come is not to be had from here yet, unless it was compiled here meanwhile.
+// sendFetched tells the controller that nothing is on its way here any more: the sender has time for another. This
+// worker cannot send on what has come yet, unless it was compiled here meanwhile.
 func (w *Worker) sendFetched(number uint64) {
 	w.artifacts.mu.Lock()
 	kept := w.artifacts.kept[number] != nil
@@ -464,7 +464,7 @@ func (w *Worker) source(m *wire.Source) {
 	}
 }
 
-// give sends what this worker has of an artifact to another.
+// give sends an artifact to another worker.
 func (w *Worker) give(m *wire.Give) {
 	a := &w.artifacts
 	a.mu.Lock()
@@ -497,8 +497,8 @@ func (a *artifacts) given(transfer uint64) {
 	a.mu.Unlock()
 }
 
-// parts returns what is kept of an artifact, or what an executable was loaded from. That one is not serialized again:
-// what XLA makes of an executable for CPUs that it has loaded does not run.
+// parts returns the stored form of an artifact, or the bytes from which an executable was loaded. That one is not
+// serialized again: XLA's serialization of an executable for CPUs that it has loaded does not run.
 func (w *Worker) parts(number uint64) ([]*content.Memory, error) {
 	a := &w.artifacts
 	if parts := a.held(number); parts != nil {

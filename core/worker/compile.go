@@ -14,7 +14,7 @@ import (
 	"github.com/openpathways/pathways/transport/content"
 )
 
-// compile compiles a program beside the queues and answers.
+// compile compiles a program while the queues go on, and answers.
 func (w *Worker) compile(m *wire.Compile) {
 	ctx, giveUp := context.WithCancelCause(w.ctx)
 	w.mu.Lock()

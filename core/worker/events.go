@@ -14,7 +14,7 @@ import (
 // which bytes they move, and their collectives. Where no session records, an operation costs one load and a call of a
 // device one more.
 
-// seen is what is recorded of a gang while it is under way.
+// seen is what is recorded about a gang while it is under way.
 type seen struct {
 	came   int64        // nanoseconds since the Unix epoch, as begun
 	waited int64        // in the controller, nanoseconds
@@ -45,7 +45,7 @@ func (w *Worker) sees(session uint32, waited uint64) *seen {
 	return &seen{came: w.unix(w.elapsed()), waited: int64(waited)}
 }
 
-// own returns the same for one gang, of which bytes move.
+// own returns the same for one gang whose bytes move.
 func (s *seen) own() *seen {
 	if s == nil {
 		return nil
@@ -101,7 +101,7 @@ func (w *Worker) note(g *gang) {
 	}
 }
 
-// bytes is how much a leg sends elsewhere, and gets.
+// bytes returns how much a leg sends elsewhere, and receives.
 func (l *leg) bytes() (n int64) {
 	for _, v := range l.gets {
 		n += v.bytes()

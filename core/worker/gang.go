@@ -21,7 +21,7 @@ import (
 // with an error, because the controller says so (it failed elsewhere, or its client has gone),
 // or because the worker ends. That does not end its parts. It ends what they wait for: the
 // collectives and the bytes that they have asked for come with the error, and a queue at which
-// a part waits looks again. A part that is with the driver ends when the driver is through with
+// a part waits looks again. A part that is with the driver ends when the driver is done with
 // it; abandon hastens that where the driver can.
 
 // gang is this worker's part of one dispatched operation. Only its atomics change once it

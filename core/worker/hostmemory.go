@@ -28,7 +28,7 @@ import (
 //
 // Blocks and what is being assembled are also counted for the session whose operation they belong to.
 
-// hostMemory counts what is being assembled.
+// hostMemory counts the bytes that are being assembled.
 type hostMemory struct {
 	mu      sync.Mutex // guards the rest
 	bytes   int64
@@ -70,7 +70,7 @@ func (w *Worker) room(session uint32, size int64, peers []uint64) transport.Bloc
 	return w.pinned(session, size)
 }
 
-// HostMemory tells what this worker has.
+// HostMemory returns the host memory of this worker, by kind.
 func (w *Worker) HostMemory() *wire.HostMemory {
 	w.host.mu.Lock()
 	m, sessions := &wire.HostMemory{Assembling: w.host.bytes}, maps.Clone(w.host.session)

@@ -11,7 +11,7 @@ import (
 // This file tells the controller what devices do, computation by computation, while they are looked at. While
 // they are not, a computation costs one load more, and otherwise some twenty nanoseconds and no allocation.
 
-// lane is what a device has done since the last heartbeat. The queue's owner adds to it.
+// lane records what a device has done since the last heartbeat. The queue's owner adds to it.
 type lane struct {
 	mu      sync.Mutex // guards the rest
 	until   time.Duration

@@ -113,12 +113,12 @@ func (q *queue) now(call func()) {
 	}
 }
 
-// look has the queue look again at what it waits for.
+// look has the queue check again what it waits for.
 func (q *queue) look() { q.post(false, task{}) }
 
-// inlineRounds is how often a caller of post applies what has come meanwhile. Once is for what
-// it began itself: the bytes of a put may have been there. The next is for what followed from
-// that. It is bounded, so that others cannot keep the caller from its connection.
+// inlineRounds is how often a caller of post applies tasks that came meanwhile. The first round is for work that it
+// began itself: the bytes of a put may have been there. The next is for what followed from that. The number is bounded,
+// so that others cannot keep the caller from its connection.
 const inlineRounds = 2
 
 // goOn ends the ownership of a caller of post, once it has applied tasks that have come

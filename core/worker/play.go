@@ -41,7 +41,7 @@ type node struct {
 	frees  []frees
 }
 
-// frees is what some queues free behind a node.
+// frees lists the objects that some queues free after a node.
 type frees struct {
 	objects []uint64
 	queues  []*queue
@@ -101,7 +101,7 @@ func (w *Worker) resolve(g *graph, m *wire.Graph) error {
 	return nil
 }
 
-// freedBy has a queue free objects behind the node.
+// freedBy has a queue free objects after the node.
 func (n *node) freedBy(objects []uint64, q *queue) {
 	for i := range n.frees {
 		if f := &n.frees[i]; slices.Equal(f.objects, objects) {

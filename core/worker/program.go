@@ -80,7 +80,7 @@ func (w *Worker) forget(key programKey) {
 	}
 }
 
-// load loads a program beside the queues. Runs of it wait until it is there.
+// load loads a program while the queues go on. Runs of it wait until it is loaded.
 func (w *Worker) load(m *wire.Load) {
 	key := programKey{m.Session, m.Program}
 	if w.programs[key] != nil {

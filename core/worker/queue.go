@@ -13,12 +13,12 @@ import (
 
 // A queue is the shell around a device's state machine, core/worker/devicequeue. The machine
 // decides what the device does and in which order. The queue has the driver and the exchange do
-// it, and tells the machine what came of it. Only the queue's owner does either: see
+// it, and reports the outcome to the machine. Only the queue's owner does either: see
 // mailbox.go.
 //
 // After tasks were applied, the owner calls advance before it leaves the queue. advance asks
 // the machine until that has nothing to do, or waits. So nothing that can begin is left behind,
-// as long as every change of what the machine goes by comes as a task. There are two kinds of
+// as long as every change on which the machine's decisions depend comes as a task. There are two kinds of
 // change: calls of the machine's methods, which only tasks and advance make; and facts that other
 // goroutines change, each of which posts a task behind the change (look: a gang has failed, a
 // program was loaded, another device has come to a transfer).
@@ -54,7 +54,7 @@ type queue struct {
 	chargedTo time.Duration
 }
 
-// standing is what a queue that waits stands at.
+// standing describes what a queue is waiting for.
 type standing struct {
 	gang   uint64
 	reason devicequeue.Reason
@@ -89,9 +89,9 @@ func (q *queue) apply(tasks []task) {
 	q.closeDiscarded()
 }
 
-// advance does what the state machine says until it has nothing more to do now. Where here
-// is true it leaves what is not quick to the queue's goroutine, and returns true if there is
-// some.
+// advance carries out what the state machine says until it has nothing more to do now. If here
+// is true, it leaves work that is not quick to the queue's goroutine, and reports whether there
+// is any.
 func (q *queue) advance(here bool) (more bool) {
 	for {
 		p, ok := q.state.First()
@@ -170,8 +170,8 @@ func (q *queue) begin(f *devicequeue.Flight) {
 	}
 }
 
-// refuse ends a part that does not begin, or that waits for its gang's other devices in vain.
-// An error of the part's own is told together with where it happened; others say that already.
+// refuse ends a part that does not begin, or whose gang's other devices will not come.
+// An error of the part's own is reported with the place where it happened; others name it already.
 func (q *queue) refuse(a devicequeue.Action) {
 	g, err := gangOf(a.Part), a.Err
 	if a.Own {
@@ -199,7 +199,7 @@ func (q *queue) refuse(a devicequeue.Action) {
 	g.end(err)
 }
 
-// stand remembers what the queue waits for, for Waits.
+// stand records what the queue waits for, for Waits.
 func (q *queue) stand(a devicequeue.Action) {
 	gang := a.Part.Gang.ID
 	if s := q.stands.Load(); s == nil || s.gang != gang || s.reason != a.Wait.For {
@@ -207,7 +207,7 @@ func (q *queue) stand(a devicequeue.Action) {
 	}
 }
 
-// goesOn forgets what the queue waited for.
+// goesOn records that the queue waits no longer.
 func (q *queue) goesOn() {
 	if q.stands.Load() != nil {
 		q.stands.Store(nil)
@@ -215,7 +215,7 @@ func (q *queue) goesOn() {
 }
 
 // closeDiscarded closes the buffers of arrays that are gone. It is called whenever the state
-// machine was told of something, before anything else begins.
+// machine was told something, before anything else begins.
 func (q *queue) closeDiscarded() {
 	all := q.state.Discarded()
 	for i, b := range all {

@@ -36,7 +36,7 @@ func (w *Worker) apart() (apart []*wire.Apart, more uint32) {
 	return apart, more
 }
 
-// links tells of those links to other processes that have lost their connection, and counts those that are too many.
+// links lists the links to other processes that have lost their connection, and counts those beyond the limit.
 func (w *Worker) links() (told []*wire.PeerLink, more uint32) {
 	if w.config.Breaks == nil {
 		return nil, 0

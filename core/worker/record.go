@@ -59,7 +59,7 @@ func (w *Worker) profile(m *wire.Profile) {
 			"profile %d of session %d did not begin on worker %s", m.Id, m.Session, w.config.Name))
 	default:
 		delete(w.recordings, key)
-		// The client has waited for its operations: what has not ended by now is no span.
+		// The client has waited for its operations: one that has not ended by now has no span.
 		w.beside.Go(func() { w.tellRecorded(answer, m.Client, rec.Stop(0)) })
 		return
 	}
@@ -81,7 +81,7 @@ func (w *Worker) answer(m *wire.Profiled) {
 	_ = w.conn.Send(wire.KindProfiled, wire.Encode(nil, m)) // the reader learns why
 }
 
-// pack makes the message of what was recorded.
+// pack makes the message with a recording.
 func pack(r observe.Recorded) *wire.Recorded {
 	m := &wire.Recorded{Dropped: r.Dropped, Spans: make([]*wire.Executed, len(r.Spans))}
 	var names observe.Names

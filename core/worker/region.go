@@ -15,12 +15,12 @@ type region struct {
 // source is where the region lies in the array that it is taken from, where elements have width bytes.
 func (r region) source(width int64) strided.Layout { return strided.Of(r.from, r.start, r.size, width) }
 
-// place is where it lies in the other, of dimensions to.
+// place returns where the region lies in the destination, whose dimensions are to.
 func (r region) place(to []int64, width int64) strided.Layout {
 	return strided.Of(to, r.at, r.size, width)
 }
 
-// check refuses a region that does not lie in its source.
+// check refuses a region that is not inside its source.
 func (r region) check() error {
 	n := len(r.from)
 	if len(r.start) != n || len(r.size) != n || len(r.at) != n {

@@ -43,7 +43,7 @@ func (r *report) keep(f *wire.Failure) {
 	r.why[f.Number] = f
 }
 
-// settle forgets what a client has heard the end of.
+// settle forgets operations whose end a client has heard.
 func (r *report) settle(m *wire.Settled) {
 	pending := make(map[uint64]bool, len(m.Pending))
 	for _, op := range m.Pending {
@@ -74,8 +74,8 @@ func (r *report) forget(which func(record) bool) {
 	})
 }
 
-// maxRejoin is how many bytes of arrays, and of gangs, one Rejoin has: both are shorter with any error that Of returns,
-// and all that it has is far shorter than a frame.
+// maxRejoin bounds the bytes of arrays, and those of gangs, in one Rejoin: one of either is shorter, with any error
+// that Of returns, and all of a Rejoin is far shorter than a frame.
 const maxRejoin = 4 << 20
 
 // someOf returns how many of the first messages have about as many bytes: one at least, if there is one.
@@ -169,7 +169,7 @@ func (all heldGangs) ends(gang uint64) {
 	}
 }
 
-// gangsOf tells of the gangs that are under way, and returns them.
+// gangsOf reports the gangs that are under way, and returns them.
 func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) heldGangs {
 	under := heldGangs{}
 	w.mu.Lock()
@@ -183,7 +183,7 @@ func (w *Worker) gangsOf(of func(session uint32) *wire.Holding) heldGangs {
 	return under
 }
 
-// arrays tells of the shards of all devices, once these have begun what was sent before and can begin.
+// arrays reports the shards of all devices, once these have begun what was sent before and can begin.
 func (w *Worker) arrays(of func(session uint32) *wire.Holding) {
 	type key struct {
 		session uint32

@@ -73,8 +73,7 @@ func (r *report) warn() {
 	}
 }
 
-// flush sends what there is, unless the reader is about to. Who finds another at
-// it leaves it to that one.
+// flush sends what there is, unless the reader is about to, or another goroutine is sending already.
 func (r *report) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

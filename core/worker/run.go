@@ -23,7 +23,7 @@ import (
 //
 // Whatever the way, each part goes through the same four calls of the state machine, in
 // this order: Next says Begin; then Launched, with a Fill for each output, or else Failed;
-// after Launched, when the driver is through with the part, Ended. From Begin until Launched or
+// after Launched, when the driver is done with the part, Ended. From Begin until Launched or
 // Failed the inputs are pinned, so that no free, drop or donation takes from the driver what
 // it was given; until Ended the bytes of inputs and outputs count.
 //
@@ -199,7 +199,7 @@ func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 	g.abandon() // where it has failed since: the driver did not know it then
 }
 
-// bufferOf returns what the driver has of a shard.
+// bufferOf returns the driver's buffer of a shard.
 func bufferOf(s *devicequeue.Shard) device.Buffer { return s.Buffer.(device.Buffer) }
 
 // row appends the buffers that a part reads.
@@ -245,7 +245,7 @@ func (q *queue) launched(
 	})
 }
 
-// moments are when the driver was given a part, when it had taken it, and when it was through with it, by
+// moments are when the driver was given a part, when it had taken it, and when it was done with it, by
 // Worker.elapsed.
 type moments struct{ given, taken, through time.Duration }
 
@@ -279,7 +279,7 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 	g.end(err)
 }
 
-// ended ends a part that the driver is through with.
+// ended ends a part that the driver is done with.
 //
 // Where it failed, the driver's error says little if the reason lies elsewhere: then the
 // part, and what it made, have the first of these: the error of the gang, or what else ended the

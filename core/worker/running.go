@@ -161,7 +161,7 @@ func (w *Worker) hasWork(session uint32) bool {
 	return false
 }
 
-// mostRunning bounds what a heartbeat tells of what devices compute.
+// mostRunning bounds the running computations that a heartbeat lists.
 const mostRunning = 64
 
 // tell writes for the controller what devices compute, the oldest first, and how many more there are.

@@ -71,8 +71,8 @@ func rowMajor(b device.Buffer) bool {
 	return err != nil || slices.IsSortedFunc(order, func(a, b int64) int { return cmp.Compare(b, a) })
 }
 
-// copyRows is copyTo, by way of the host, of a shard that does not lie row by row: what
-// has moved always does, whichever way it went, so that its client knows how it lies.
+// copyRows is copyTo, by way of the host, of a shard that is not in row-major order: an array that has moved always is,
+// whichever way it went, so that its client knows its layout.
 func (q *queue) copyRows(g *gang, t *transfer, l *leg, s *devicequeue.Shard, v *move) {
 	block := q.w.room(g.Session, t.shape.HostBytes(), nil)
 	end := func(err error) {
@@ -189,9 +189,9 @@ func (q *queue) copyRegions(g *gang, t *transfer, l *leg, s *devicequeue.Shard, 
 	})
 }
 
-// pushRegions sends regions of an array on the host, from where they lie in it. It releases the array when they have
-// arrived. Those for other processes are told of first: the exchange copies them together, as far as it knows of them,
-// and their receivers find memory for them while this process copies its own.
+// pushRegions sends regions of an array on the host, in place. It releases the array when they have arrived. Those for
+// other processes are offered first: the exchange copies them together, as far as it knows them, and their receivers
+// find memory for them while this process copies its own.
 func (q *queue) pushRegions(g *gang, t *transfer, l *leg, host transport.Block, moves []*move) {
 	left := len(moves)
 	end := func(err error) { // once a region

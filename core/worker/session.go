@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// session is what this worker knows of a session.
+// session is what this worker knows about a session.
 type session struct {
 	settles bool               // as in wire.Session
 	devices []*wire.OwnDevices // those of its virtual devices that are here, mostly in one row

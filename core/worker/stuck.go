@@ -7,7 +7,7 @@ import (
 )
 
 // giveUp looks after a run that has failed, on a driver that cannot end what it has
-// launched. Where it is through with its part no more happens. Where it is not, and
+// launched. If it is done with its part, nothing more happens. Where it is not, and
 // only runs that have failed can be in its way, at two looks one after the other, it
 // waits for members that will not come.
 func (g *gang) giveUp(why error, before bool) {

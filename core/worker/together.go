@@ -100,7 +100,7 @@ func (g *gang) enter() {
 	}
 }
 
-// reads returns the gangs of which every row reads an array.
+// reads returns the gangs whose arrays every row reads.
 func (m *meeting) reads() (gangs []uint64) {
 	for arg, maker := range m.makers[0] {
 		same := maker != 0 && !slices.Contains(gangs, maker)

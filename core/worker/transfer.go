@@ -20,10 +20,11 @@ import (
 // in which order is decided by a state machine, core/worker/assembly: it sends its pieces (send.go), and puts its own
 // shard together from those that come (assemble.go).
 //
-// Who touches what. A leg's queue owns the leg: its owner alone steps the state machine, and makes, fails and drops the
-// shard. Others use two of its fields. Senders of this process and the exchange write regions into landing's memory, in
-// parallel, each where it belongs; each posts to the queue when its region is written, so the memory is complete
-// when the last region has been counted. And other queues read admitted, before the driver copies to this device.
+// What each goroutine may touch: a leg's queue owns the leg: its owner alone steps the state machine, and makes, fails
+// and drops the shard. Others use two of its fields. Senders of this process and the exchange write regions into
+// landing's memory, in parallel, each where it belongs; each posts to the queue when its region is written, so the
+// memory is complete when the last region has been counted. And other queues read admitted, before the driver copies to
+// this device.
 //
 // Why a transfer ends. A leg waits for its pieces and its sends. Pieces from other processes come, or the exchange says
 // that they will not, because their sender is lost or the gang has failed. Those from a device of this process come
@@ -51,7 +52,7 @@ type leg struct {
 	admitted    atomic.Bool   // there is room for the shard: the driver may copy into it
 }
 
-// landing is where the pieces of a shard are put together.
+// landing is the memory in which the pieces of a shard are put together.
 type landing struct {
 	mu    sync.Mutex // guards block, not the bytes
 	block transport.Block
@@ -108,7 +109,7 @@ func (w *Worker) route(session uint32, v *move, m *wire.Move) error {
 	return nil
 }
 
-// add tells the devices here that take part in a move of it.
+// add adds a move to the legs of the devices here that take part in it.
 func (t *transfer) add(g *gang, legs map[*queue]*leg, v *move) {
 	of := func(q *queue) *leg {
 		l := legs[q]
@@ -193,7 +194,7 @@ func (v *move) region() region {
 	return region{from: v.shape.Dims, start: v.start, size: v.size, at: v.at}
 }
 
-// bytes is the size of what moves.
+// bytes is the size of the moves.
 func (v *move) bytes() int64 {
 	if v.whole {
 		return v.shape.HostBytes()
@@ -238,9 +239,9 @@ func (q *queue) moved(g *gang, t *transfer, l *leg, err error) {
 	q.step(g, t, l, assembly.Event{Kind: assembly.Ended, Err: err})
 }
 
-// absent is 1 more than the device here that has yet to come to a transfer in which the driver copies a whole shard to
-// it, 0 where there is none. What the driver copies is there at once, so the device has to be through with the frees
-// that were sent before, in whose place the transfer was admitted.
+// absent returns 1 more than a device here that has not come to a transfer in which the driver copies a whole shard to
+// it, 0 if there is none. The driver allocates the copy at once, so the device must have done the frees that were sent
+// before, in whose place the transfer was admitted.
 func (q *queue) absent(l *leg) int {
 	if !q.w.limited {
 		return 0
@@ -276,8 +277,7 @@ func (q *queue) refuseTransfer(g *gang, t *transfer, l *leg, err error) {
 	}
 }
 
-// transfer begins a device's part: it sends what is asked of it and expects what
-// comes to it.
+// transfer begins a device's part: it sends its pieces to others, and expects those that come to it.
 func (q *queue) transfer(g *gang, t *transfer, f *devicequeue.Flight) {
 	l, sources := t.parts[f.Part.Index], f.Inputs
 	for i, v := range l.sends {

@@ -13,7 +13,7 @@ import (
 	"github.com/openpathways/pathways/transport/collective"
 )
 
-// What waits for so long is logged.
+// Waits of this length are logged.
 const stuck = 5 * time.Second
 
 // Of very many, as after the loss of a worker that has not been noticed, so many are
@@ -23,9 +23,8 @@ const (
 	mostNames = 4
 )
 
-// Wait is what devices stand at: one that a part has to begin on, those that are in
-// a collective with other devices, or one that has called a function of its client.
-// It is for people.
+// Wait describes a wait of devices: of one that cannot begin its next part, of those in a collective with other
+// devices, or of one that has called a function of its client. It is for people.
 type Wait struct {
 	Devices []int
 	Gang    uint64
@@ -86,8 +85,8 @@ func (w *Worker) Waits() []Wait {
 	return all
 }
 
-// standsFor is how long devices have stood at something when a controller is told of it: much longer than usual waits,
-// and short enough that the one who looks learns of it at once.
+// standsFor is how long devices wait for something before a controller is told: much longer than usual waits, and short
+// enough that an operator who looks sees it at once.
 const standsFor = 2 * time.Second
 
 // moves remembers how many bytes had come for gangs that stand, and since when no more have. One goroutine owns it:
@@ -99,8 +98,8 @@ type arrivals struct {
 	since time.Time
 }
 
-// still returns how long a wait has lasted without a byte of what it waits for. Blocks that are there end their part of
-// the wait, so only long ones count: those whose bytes come for longer than a heartbeat.
+// still returns how long a wait has lasted without a byte for it. A block that has come ends its part of the wait, so
+// only bytes of long blocks count: those that take longer than a heartbeat to come.
 func (w *Worker) still(s *Wait, before, after moves, now time.Time) time.Duration {
 	if w.config.Moved == nil || len(s.Processes) == 0 || s.At == wire.AtFunction {
 		return s.Since

@@ -71,11 +71,11 @@ type Engine interface {
 	// Lost ends the calls of all gangs that have a rank on a process which has
 	// gone.
 	Lost(process uint64, why error)
-	// Waits tells of the collectives that devices are in.
+	// Waits lists the collectives that devices are in.
 	Waits() []collective.Wait
 }
 
-// Config is what a worker is made from.
+// Config configures a worker.
 type Config struct {
 	Name     string // for people
 	Conn     transport.Conn

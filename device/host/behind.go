@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// behind is how much nicer than its process a thread is that stands behind: it weighs a third.
+// behind is how much nicer than its process a thread behind is, so that it weighs a third.
 const behind = 5
 
 // Behind has the calling goroutine stand behind the others of its process for its remaining life, which it spends in

@@ -169,7 +169,7 @@ func (b *Buffer) release() {
 	}
 }
 
-// uncount takes the buffer out of what is in use on the device.
+// uncount subtracts the buffer from the bytes in use on the device.
 func (b *Buffer) uncount() {
 	if b.counted.CompareAndSwap(true, false) {
 		b.client.inUse[b.local].Add(-b.bytes)

@@ -96,7 +96,7 @@ func (s *service) close() {
 	}
 }
 
-// registration is that of the handler, once for each plugin.
+// registration registers the handler, once for each plugin.
 type registration struct {
 	once sync.Once
 	err  error

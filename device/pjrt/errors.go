@@ -52,8 +52,8 @@ func (p *Plugin) take(e *C.PJRT_Error) error {
 // passes on all of these as INTERNAL.
 const dispatching = "Error dispatching computation: "
 
-// coded returns a plugin's error. What a handler of this package has answered has its code in its text (textOf): then
-// that is the error, without what XLA wrote before it.
+// coded returns a plugin's error. An answer of one of this package's handlers has its code in its text (textOf): then
+// that is the error, without XLA's text before it.
 func coded(code status.Code, text string) error {
 	own := text
 	if i := strings.LastIndex(text, dispatching); i >= 0 {

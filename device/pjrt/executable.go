@@ -148,9 +148,9 @@ func (x *Executable) describe(of source) error {
 	return x.describeProgram(of)
 }
 
-// describeProgram reads what the program says of its parameters, and keeps the program if it may be asked for.
-// What a plugin writes has all constants and takes long, so it is asked only where what the executable was made of does
-// not say the same.
+// describeProgram reads the program's description of its parameters, and keeps the program if it may be asked for. The
+// text that a plugin writes has all constants and takes long, so the plugin is asked only if the executable's source
+// does not say the same.
 func (x *Executable) describeProgram(of source) error {
 	keeps := of.serialized == nil
 	if keeps && of.Partitioned && of.Format == plainHLO {

@@ -236,7 +236,7 @@ func (o FindOptions) hardware(kind string) (bool, string) {
 	return true, "the packaged CPU plugin"
 }
 
-// filled returns the options with the defaults in place of what is not set.
+// filled returns the options with defaults for those that are not set.
 func (o FindOptions) filled() FindOptions {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv

@@ -175,7 +175,7 @@ class Weights:
             return self._newest.number, self._newest.params
 
     def _settle(self, version: _Version) -> None:
-        """Waits for a version, and takes note that it has arrived, or why not."""
+        """Waits for a version, and records that it has arrived, or why not."""
         failed = None
         try:
             version.arrive()

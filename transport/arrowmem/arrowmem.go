@@ -6,7 +6,7 @@
 // What an Allocator returns begins at a multiple of 64, is zero, lies outside the Go
 // heap, and is counted by the pool, by purpose, beside all other memory of the
 // process's exchange. Shared memory is a sealed memfd, which File names, so that
-// another process can map it. Close tells of what was not freed.
+// another process can map it. Close reports what was not freed.
 //
 // Memory belongs to the code that allocated it until Free, which Arrow calls when a
 // buffer's last reference is released; a slice of it that is used later reads
@@ -35,8 +35,8 @@ import (
 
 // Allocator implements memory.Allocator.
 //
-// That interface knows no errors: where there is no memory, Allocate and Reallocate
-// panic, as Arrow's other allocators do. Catch makes an error of it.
+// That interface has no errors: without memory, Allocate and Reallocate panic, as Arrow's other allocators do. Catch
+// turns the panic into an error.
 type Allocator struct {
 	arena *shm.Arena
 
@@ -53,7 +53,7 @@ func New(pool *shm.Pool, purpose string, shared bool) *Allocator {
 	return &Allocator{arena: pool.Arena(purpose, shared, nil), blocks: map[*byte]*shm.Block{}}
 }
 
-// exhausted is what Allocate panics with.
+// exhausted is the value with which Allocate panics.
 type exhausted struct{ error }
 
 func (e exhausted) Unwrap() error { return e.error }

@@ -62,8 +62,8 @@ func (x *Exchange) Take(in *transport.Incoming) {
 	})
 }
 
-// level is how loud the end of a connection is told that has yet to be a link. Who
-// hangs up has gone, or comes again.
+// level returns the level at which the end of a connection is logged that is not a link yet. A peer that hangs up has
+// gone, or will dial again.
 func (x *Exchange) level(err error) slog.Level {
 	if x.ctx.Err() != nil || status.CodeOf(err) == status.Unavailable {
 		return slog.LevelDebug
@@ -72,7 +72,7 @@ func (x *Exchange) level(err error) slog.Level {
 }
 
 func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) error {
-	// A file may come right behind the first message.
+	// A file may come right after the first message.
 	conn.TakeFiles()
 	if err := in.Welcome(&wire.Welcome{Process: x.config.Self}); err != nil {
 		return err
@@ -106,9 +106,9 @@ func (x *Exchange) take(p *peer, in *transport.Incoming, conn *stream.Conn) erro
 	return err
 }
 
-// link makes a connection that the peer dialled a link, or has one go on over it that the peer does not know of. Where
-// answers are lost the peer dials again and again, and each of these connections has a goroutine here: one at a time
-// looks and joins, so that one link is made of them.
+// link makes a link of a connection that the peer dialled, or continues a link over it that the peer does not know yet.
+// If answers are lost the peer dials again and again, and each of these connections has a goroutine here: they look and
+// join one at a time, so that they make one link.
 func (x *Exchange) link(p *peer, conn *stream.Conn, token [tokenSize]byte) error {
 	p.linking.Lock()
 	defer p.linking.Unlock()

@@ -84,7 +84,7 @@ const (
 type Config struct {
 	Self uint64 // the process number that the controller gave
 	Host string // as in wire.Hello: unix addresses are for peers with the same
-	// Hello is what is said to peers: Name, Cluster and Proof; the rest is filled in.
+	// Hello is the greeting for peers: Name, Cluster and Proof; the rest is filled in.
 	Hello *wire.Hello
 	// Options is how links are dialled. A heartbeat and a bound of silence belong
 	// here, and in the listeners' options.

@@ -64,7 +64,7 @@ const (
 // pieces returns in how many pieces a pass is copied.
 func (p *pass) pieces() int64 { return (p.bytes + passPiece - 1) / passPiece }
 
-// await is told of a block that is offered, and has others of its array wait for it.
+// await takes a block that is offered, and has others of its array wait for it.
 func (x *Exchange) await(t *outgoing) {
 	c := &x.copies
 	c.mu.Lock()
@@ -103,8 +103,8 @@ func (x *Exchange) left(p *pass) {
 	}
 }
 
-// copy has a block copied to where it is to lie in the peer's memory: with others of its array if it is placed, else by
-// itself. written is called then.
+// copy has a block copied to its place in the peer's memory: with others of its array if it is placed, else by itself.
+// Then it calls written.
 func (x *Exchange) copy(t *outgoing, dst []byte, at strided.Layout, placed bool) {
 	if !placed {
 		x.leave(t)

@@ -59,7 +59,7 @@ func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 	return t, nil
 }
 
-// onEager is told of a block with its bytes, which are data until it returns.
+// onEager handles a block that comes with its bytes, which are data until it returns.
 func (l *link) onEager(n uint64, key transport.Key, data []byte, quiet bool) (then func(), err error) {
 	size := int64(len(data))
 	if size > eagerSize {
@@ -90,7 +90,7 @@ func (l *link) onEager(n uint64, key transport.Key, data []byte, quiet bool) (th
 	return t.memory, nil
 }
 
-// onOffer is told of a block.
+// onOffer handles the offer of a block.
 func (l *link) onOffer(n uint64, key transport.Key, size int64) (then func(), err error) {
 	t, err := l.add(n, key, size)
 	if err != nil {

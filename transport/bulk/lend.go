@@ -69,8 +69,8 @@ func (t *outgoing) show() {
 	l.reach()
 }
 
-// withdraw tells the peer by a message of this kind that memory has gone, which it knows by one of these numbers. It
-// may come from under any lock.
+// withdraw tells the peer by a message of this kind that memory has gone, by the number under which the peer knows it.
+// It may be called under any lock.
 func (l *link) withdraw(s *shm.Segment, kind wire.Kind, numbers map[*shm.Segment]uint32) {
 	l.x.calls.Do(func() {
 		l.peer.mu.Lock()
@@ -128,13 +128,13 @@ func (x *Exchange) giveBack(of func(*outgoing) bool) {
 	}
 }
 
-// lent is where a block lies that the peer shows.
+// lent is the place of a block that the peer lends.
 type lent struct {
 	data []byte
 	done func() // releases the mapping, once
 }
 
-// onLend is told of a block that can be read where it is.
+// onLend handles the offer of a block that can be read in place.
 func (l *link) onLend(n uint64, key transport.Key, size int64, segment uint32, offset int64) (then func(), err error) {
 	m := l.views[segment]
 	if m == nil {

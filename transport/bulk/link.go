@@ -26,17 +26,17 @@ import (
 // the next connection begins with what the peer has not counted. Acknowledgements alone have no number: a later one
 // says more than one that was lost.
 //
-// Who reads from a peer never waits for it, so two processes cannot wait for each other here. What handles a message
-// posts its answers, and posting does not wait. What may pile up is bounded all the same: blocks by credit and
-// maxOffers, memory by maxShared, and a peer that leaves maxUnread bytes unread is lost.
+// The goroutine that reads from a peer never waits for it, so two processes cannot wait for each other here. What
+// handles a message posts its answers, and posting does not wait. What may pile up is bounded all the same: blocks by
+// credit and maxOffers, memory by maxShared, and a peer that leaves maxUnread bytes unread is lost.
 //
 // Nothing that a peer says reaches memory unchecked. Each number of a block or segment is looked up in what this side
 // has given or was told, each size and place is compared with it, and what does not fit is an error (wrong), with which
 // the peer is lost, and no other. So a process that fails, or lies, can harm its own blocks alone.
 //
 // The end comes once (peer.lose), and everything under way ends with it: lose closes the memory into which the peer may
-// still write before any block of it is given back, so that it is not used again; then it fails each block; and over
-// ends whoever waits for another connection.
+// still write before any block of it is given back, so that it is not used again; then it fails each block; and closing
+// over ends the waits for another connection.
 
 // link joins this process and a peer: a connection at a time, see carrier. The
 // peer's mu guards all that changes.
@@ -113,7 +113,7 @@ func (l *link) receive(conn *stream.Conn) error {
 		case kind == kindAck:
 			err = l.onAck(payload)
 		default:
-			// Who waits for a short block is told by this goroutine.
+			// This goroutine itself calls back those that wait for a short block.
 			short := (kind == kindEager || kind == kindQuiet) && l.x.calls.Take()
 			err = l.handle(conn, kind, payload)
 			if short {

@@ -90,7 +90,7 @@ func (r *reader) size() int64 {
 	return int64(v)
 }
 
-// end says that the payload held what was asked and no more.
+// end reports an error unless the payload was read to its end.
 func (r *reader) end() bool {
 	r.bad = r.bad || len(r.b) > 0
 	return !r.bad

@@ -197,7 +197,7 @@ func (t *outgoing) write(dst []byte, at strided.Layout, placed bool) {
 	}
 }
 
-// callFill has the caller of Push write the block, all of which lies together.
+// callFill has the caller of Push write the block, which is contiguous.
 func (t *outgoing) callFill(dst []byte, written func(error)) {
 	t.peer.x.calls.Do(func() {
 		var once sync.Once
@@ -300,7 +300,7 @@ func (t *outgoing) settle() {
 	}
 }
 
-// onGrant is told of memory for a block, and where the block goes in it, from an offset on.
+// onGrant handles memory for a block: where in it the block goes, from an offset on.
 func (l *link) onGrant(n uint64, segment uint32, offset int64, at strided.Layout) (then func(), err error) {
 	t := l.outgoing[n]
 	if t == nil || t.eager || t.granted || t.taken || t.lent {

@@ -149,7 +149,7 @@ func (p *peer) submit(t *outgoing) {
 	}
 }
 
-// failAll ends what is under way under some keys.
+// failAll fails the blocks under some keys.
 func (p *peer) failAll(of func(transport.Key) bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -363,7 +363,7 @@ func (p *peer) connect(ctx context.Context, address string, o stream.Options) (*
 	return conn, err
 }
 
-// title is what people call this process.
+// title returns this process's name for people.
 func (x *Exchange) title() string {
 	if name := x.config.Hello.GetName(); name != "" {
 		return fmt.Sprintf("process %d (%s)", x.config.Self, name)

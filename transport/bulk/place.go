@@ -76,8 +76,8 @@ func (l *link) onPlace(n uint64, segment uint32, offset int64, at strided.Layout
 	return l.onGrant(n, segment, offset, at)
 }
 
-// longRun is from how many bytes on a run is read and written where it lies. The kernel takes some 30 ns for each of
-// them, in which a processor copies as much.
+// longRun is the size from which a run is read and written in place. The kernel takes some 30 ns for each run, in which
+// a processor copies as much.
 const longRun = 1 << 10
 
 // isVector reports whether the runs of a layout go to a socket as they lie. TLS would send each by itself.
@@ -101,8 +101,8 @@ func gather(scratch, memory []byte, at strided.Layout, offset, size int64) []byt
 	return scratch
 }
 
-// scatter reads bytes of a region into memory, by way of scratch where they do not lie together. It returns scratch,
-// made where it was nil.
+// scatter reads bytes of a region into memory, by way of scratch where they are not contiguous. It returns scratch,
+// which it makes if it was nil.
 func scatter(socket io.Reader, scratch, memory []byte, at strided.Layout, offset, size int64) ([]byte, error) {
 	if at.IsDense() {
 		_, err := io.ReadFull(socket, memory[at.Offset+offset:at.Offset+offset+size])
@@ -128,5 +128,5 @@ func scatter(socket io.Reader, scratch, memory []byte, at strided.Layout, offset
 	return scratch, nil
 }
 
-// scratchSize is what a processor's own cache holds, so that the bytes are still there when they are copied on.
+// scratchSize fits into a processor's own cache, so that the bytes are still there when they are copied on.
 const scratchSize = 256 << 10

@@ -9,8 +9,8 @@ import (
 )
 
 // A shelf is memory of this process that peers on its host map once and then read where it lies. Blocks on it need no
-// message of this process: whoever tells a peer what to do tells it where the bytes are. It is one segment that stays
-// until the exchange closes, so one number names it to all peers.
+// message of this process: the message that tells a peer what to do also says where the bytes are. It is one segment
+// that stays until the exchange closes, so one number names it to all peers.
 //
 // A peer has the segment once it has acknowledged the message that showed it. Only then is a block laid for it, since
 // what speaks of the block comes over another connection, and may come first.
@@ -71,8 +71,8 @@ func (x *Exchange) shelved() *shm.Segment {
 	return s.kept.Segment
 }
 
-// close has no shelf be made, or its memory go once what lies there is released. When settled is true, nothing makes it
-// any more.
+// close keeps a shelf from being made, or frees its memory once its blocks are released. When settled is true, no
+// goroutine makes it any more.
 func (s *shelf) close(why error, settled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -250,7 +250,7 @@ func (l *link) readStripe(socket net.Conn, rest []byte) error {
 	header := make([]byte, chunkHeader)
 	var nowhere, scratch []byte
 	for {
-		// The first byte may be long in coming, what is behind it not.
+		// The first byte may take long to come, the bytes after it may not.
 		socket.SetReadDeadline(time.Time{})
 		got, err := from.Read(header)
 		if err != nil {

@@ -42,7 +42,7 @@ const (
 	areaIdle  = 10 * time.Second // after this long without a new block, the memory goes back to the system
 )
 
-// spot is where a block lies: in whose area, and which word its readers clear.
+// spot is the place of a block: in whose area it is, and which word its readers clear.
 type spot struct {
 	slot int
 	at   int64
@@ -95,7 +95,7 @@ func (a *area) room(n int) int {
 	return -1
 }
 
-// reclaim frees the blocks that all readers are through with.
+// reclaim frees the blocks that all readers are done with.
 func (a *area) reclaim() {
 	left := a.busy[:0]
 	for _, slot := range a.busy {
@@ -121,7 +121,7 @@ func (a *area) lost(place int) {
 }
 
 // trim returns the memory of an area that was not used for a while. It does so under mu, so that nothing is written
-// there meanwhile: a use that comes just then waits for it, after areaIdle without one.
+// there meanwhile: a use at that moment waits for it, after areaIdle without any.
 func (a *area) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -35,18 +35,18 @@ import (
 // been read. A letter that finds the ring full waits in the outbox, and those behind it do too (busy), so that none
 // passes it.
 //
-// Nobody sleeps while it could go on. A receiver reads its rings, says with how many letters it can go on (want), and
-// then looks at the count of letters again (take); a sender counts its letter and then looks at want (ringBell). Of the
-// two, whoever looks last sees what the other did: the receiver does not sleep, or it is woken. A letter that comes
-// between this look and the sleep has changed the count on which the receiver sleeps, which then returns at once. One
-// that nothing awaits is counted too; it wakes the receiver early, and does no other harm.
+// No member sleeps while it could go on. A receiver reads its rings, says with how many letters it can go on (want),
+// and then looks at the count of letters again (take); a sender counts its letter and then looks at want (ringBell). Of
+// the two, the one that looks last sees what the other did: the receiver does not sleep, or it is woken. A letter that
+// comes between this look and the sleep has changed the count on which the receiver sleeps, which then returns at once.
+// One that nothing awaits is counted too; it wakes the receiver early, and does no other harm.
 //
 // No post waits, for room or for a member: what has no room stays in this process, and what is for a member that is
-// lost is dropped. So a slow or dead member holds up only who awaits its blocks, and the engine fails those.
+// lost is dropped. So a slow or dead member holds up only calls that need its blocks, and the engine fails those.
 //
-// The memory is unmapped when nobody is in it. Whoever writes or reads there is counted: by inside between enter and
-// leave, by busy for a queue, by awake for who lingers, and by done for the poller; Close waits for all four, and
-// closed keeps others out.
+// The memory is unmapped when nothing uses it any more. Every writer and reader is counted: by inside between enter and
+// leave, by busy for a queue, by awake for a goroutine that lingers, and by done for the poller; Close waits for all
+// four, and closed keeps others out.
 type Board struct {
 	data   []byte
 	unmap  func() // nil where the memory is not this member's alone
@@ -92,7 +92,7 @@ type queued struct {
 	data []byte
 }
 
-// form is what a letter holds.
+// form is the type of a letter.
 type form uint32
 
 const (
@@ -133,7 +133,7 @@ const (
 	sleepForEver = 1 << 30
 )
 
-// The lines of a bell. Who sleeps on which: the poller on the count, who lingers on
+// The lines of a bell. The poller sleeps on the count, a goroutine that lingers on
 // the third. What is wanted is 0, or a count with wanted and perhaps wantedSoon set.
 const (
 	countLine = iota
@@ -161,8 +161,8 @@ func (b *Board) areaOf(place int) (data, words []byte) {
 		b.data[wordsAt(b.places)+int64(place)*slotsMax*8:][: slotsMax*8 : slotsMax*8]
 }
 
-// CreateBoard makes the memory for so many processes of a host; what is not used
-// of it costs nothing. Each opens the file by OpenBoard.
+// CreateBoard makes the memory for so many processes of a host; unused parts cost nothing. Each process opens the file
+// by OpenBoard.
 func CreateBoard(places int) (*os.File, error) {
 	if places < 1 || places > placesMax {
 		return nil, status.New(status.InvalidArgument, "a board is for 1 to %d processes, not %d", placesMax, places)
@@ -270,7 +270,7 @@ func (b *Board) Close() {
 		b.bells.wake(b.bell(b.self, line))
 	}
 	<-b.done
-	// Who writes a queue or lingers sees closed.
+	// Goroutines that write a queue or linger see closed.
 	for ; b.used(); time.Sleep(retryPause) {
 	}
 	if b.unmap != nil {
@@ -376,7 +376,7 @@ func (b *Board) write(process uint64, k mail, form form, data []byte) (to int, w
 	return to, true
 }
 
-// refer has several of the peers told where a block lies.
+// refer tells several peers where a block is.
 func (b *Board) refer(peers []uint64, to []int, k mail, at spot, size int64) {
 	var m [referBytes]byte
 	binary.LittleEndian.PutUint64(m[:], uint64(size))
@@ -394,7 +394,7 @@ func (b *Board) readers(processes []uint64) (bits uint64) {
 	return bits
 }
 
-// lost drops what is kept for a member that has gone.
+// lost drops the letters that are kept for a member that has gone.
 func (b *Board) lost(process uint64) {
 	place, ok := b.met.Load().index[process]
 	if !ok {

@@ -226,7 +226,7 @@ func (e ending) part(i int, reg region) ref {
 	return ref{kind: result, call: e.call[e.d], buf: i, reg: reg, place: e.d}
 }
 
-// whole is what the round makes of result i, out of sources in buffer buf.
+// whole returns the part of result i that the round makes, out of sources in buffer buf.
 func (e ending) whole(i, buf int) ref {
 	return e.part(i, e.cuts[buf].of(dense(0, e.spec.Results[i].Bytes())))
 }
@@ -376,7 +376,7 @@ func (b *builder) owners() error {
 	return nil
 }
 
-// owned is the part that process p folds of what a round moves of operand i.
+// owned returns the part of operand i that process p folds in a round.
 func (b *builder) owned(i, p int) region {
 	c := b.cuts[i]
 	at := func(p int) int64 {

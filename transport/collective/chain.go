@@ -80,13 +80,13 @@ func (b *builder) chain(chunks [][]cut) {
 	}
 }
 
-// mine is what the round moves of operand i, in the result of the first member here.
+// mine returns the part of operand i that the round moves, in the result of the first member here.
 func (b *builder) mine(i int) ref {
 	return ref{kind: result, call: b.call[b.members[b.own][0]], buf: i, reg: dense(b.cuts[i].from,
 		b.cuts[i].to-b.cuts[i].from)}
 }
 
-// pass sends what this process has of a chunk to another.
+// pass sends this process's partial result of a chunk to another.
 func (b *builder) pass(r *round, to int) {
 	for i := range b.spec.Operands {
 		if piece := b.mine(i); piece.reg.bytes() > 0 {
@@ -95,7 +95,7 @@ func (b *builder) pass(r *round, to int) {
 	}
 }
 
-// come is where what another process passes lies.
+// come is where the block that another process passes lies.
 func (b *builder) come(r *round, from int, like ref) ref {
 	at := r.gets[from].add(ref{reg: like.reg})
 	return ref{kind: block, call: from, reg: dense(at, like.reg.bytes())}

@@ -102,7 +102,7 @@ func (e *Engine) Begin(g Gang) {
 	}
 }
 
-// End forgets a gang all of whose local devices are through with it, or that was
+// End forgets a gang all of whose local devices are done with it, or that was
 // aborted. Calls that are left end with CANCELLED.
 func (e *Engine) End(id uint64) {
 	e.mu.Lock()

@@ -123,7 +123,7 @@ func plainKernel(t shape.DType, r spmd.Reduction) (kernel, error) {
 	return k, nil
 }
 
-// stride is how many bytes vectors fold at a time.
+// stride is the number of bytes that vectors fold at a time.
 const stride = 128
 
 func reductionName(r spmd.Reduction) string {
@@ -140,8 +140,8 @@ func elements[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
 }
 
-// singly is how many neutral elements are written one by one. What is there is copied onto the rest, twice as much each
-// time: a copy has vectors where Go's loops have none, and is worth its call from so many elements on.
+// singly is how many neutral elements are written one by one. They are copied onto the rest, twice as many each time: a
+// copy has vectors where Go's loops have none, and is worth its call from so many elements on.
 const singly = 16
 
 // of makes a kernel of a neutral element and a fold.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// letter is what a board brings of a block.
+// letter is a block, or the place of one, as a board brings it.
 type letter struct {
 	form form
 	size int64
@@ -35,7 +35,7 @@ func (b *Board) letter(from int, f form, m []byte) (l letter, ok bool) {
 	return letter{}, false
 }
 
-// free tells another member that this one is through with a block of its area.
+// free tells another member that this one is done with a block of its area.
 func (b *Board) free(from int, l letter) {
 	if l.form == lies {
 		_, words := b.areaOf(from)
@@ -100,7 +100,7 @@ func (b *Board) waitsOf(id uint64) (all []mail) {
 	return all
 }
 
-// end drops what is here of a gang.
+// end drops the letters of a gang.
 func (b *Board) end(id uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -242,7 +242,7 @@ func (b *Board) read(from int, full []*meeting) []*meeting {
 	return full
 }
 
-// poll takes what comes while everybody else here is away.
+// poll takes letters while no other goroutine of this member does.
 func (b *Board) poll() {
 	defer close(b.done)
 	bell, want := b.bell(b.self, countLine), b.want(b.self)
@@ -251,7 +251,7 @@ func (b *Board) poll() {
 		b.mu.Lock()
 		full = b.take(full[:0])
 		others := b.awake > 0 // who see to what comes, and set the bell when they go
-		// Read here: when the others have gone, what has come since has changed the bell.
+		// It is read here: letters that come after the others have gone change the bell.
 		n, w := bell.Load(), want.Load()
 		b.mu.Unlock()
 		for i, m := range full {

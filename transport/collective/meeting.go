@@ -71,7 +71,7 @@ type meeting struct {
 	seen time.Time // when Waits first found it; guarded by gang.mu
 }
 
-// from is what a meeting has of a peer.
+// from holds what a meeting has received from a peer.
 type from struct {
 	block  transport.Block // set before its hold is let go
 	place  int             // of the peer on the board, if letter is set
@@ -174,7 +174,7 @@ func (m *meeting) expect(board *Board, key transport.Key) {
 	}
 }
 
-// publish writes what the peers need of this process, once.
+// publish writes the blocks that peers need from this process, once.
 func (m *meeting) publish(board *Board, key transport.Key) {
 	r := &m.table.rounds[m.round]
 	if len(r.to) == 0 {
@@ -189,8 +189,8 @@ func (m *meeting) publish(board *Board, key transport.Key) {
 	scratch.Put(packed)
 }
 
-// show writes a block into the area, and tells peers where it lies. Readers are their places. Where the area has no
-// room, the block goes to each by the exchange.
+// show writes a block into the area, and tells peers where it is. Readers are their places. If the area has no room,
+// the block goes to each by the exchange.
 func (m *meeting) show(board *Board, key transport.Key, s *pack, peers []int, readers uint64) {
 	k := mail{id: m.gang.id, part: key.Part}
 	if at, data := board.area.take(s.bytes, readers); data != nil {
@@ -258,7 +258,7 @@ func (m *meeting) owes(peer int, what uint32) {
 	m.peers[peer].owes.Or(what)
 }
 
-// settle is letGo of what owes took.
+// settle is letGo of the blocks that owes took.
 func (m *meeting) settle(peer int, what uint32, err error) {
 	m.peers[peer].owes.And(^what)
 	m.letGo(err)
@@ -292,7 +292,7 @@ func (m *meeting) let(err error, inHand int) {
 	if m.holds.Add(-1) > 0 {
 		return
 	}
-	// Who has a call in hand has nothing else to do.
+	// A goroutine with a call in hand has nothing else to do.
 	if inHand == 0 && (m.table.rounds[m.round].work > inlineWork || m.round+1 < len(m.table.rounds)) {
 		go m.work()
 		return
@@ -381,7 +381,7 @@ func (m *meeting) fill(dst []byte, s *pack) {
 	}
 }
 
-// release returns what a round had of a peer.
+// release returns the memory of a peer's blocks in a round.
 func (f *from) release(board *Board) {
 	if f.block.Release != nil {
 		f.block.Release()

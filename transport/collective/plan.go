@@ -213,8 +213,8 @@ func (t *table) meet(b *Board) {
 	}
 }
 
-// land has each block that a step only copies come where that would put it. Blocks from the board are read where they
-// lie.
+// land has each block that a step would only copy arrive at the destination of that copy. Blocks from the board are
+// read in place.
 func (t *table) land() {
 	for k := range t.rounds {
 		r := &t.rounds[k]
@@ -254,7 +254,7 @@ func (r *round) share(t *table, b *Board) {
 	r.readers = b.readers(readers)
 }
 
-// check looks at what a spec says by itself.
+// check looks for errors that a spec shows by itself.
 func (p *plan) check() error {
 	s := p.spec
 	numberless := s.Op == spmd.PartitionID || s.Op == spmd.ReplicaID
@@ -377,7 +377,7 @@ func components(pairs [][2]int) [][]int {
 	return out
 }
 
-// seat plans one group, if a rank of it is here.
+// seat plans one group, if one of its ranks is here.
 func (p *plan) seat(index int, group []int, self uint64, board *Board, ways ways) {
 	b := builder{spec: p.spec, group: group, table: &table{index: index}, call: make([]int, len(group)),
 		proc: make([]int, len(group)), ways: ways}

@@ -15,8 +15,7 @@ const (
 	foldBlock = 8 << 10
 	// splitWork is how many bytes of work are worth a goroutine of their own.
 	splitWork = 8 << 20
-	// longResult is from how many bytes on a result is written past the caches: it would push out of them what has yet to
-	// be read.
+	// longResult is the size from which a result is written past the caches: it would evict what is still to be read.
 	longResult = 4 << 20
 )
 

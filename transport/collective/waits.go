@@ -21,8 +21,8 @@ type Wait struct {
 	Since time.Duration
 }
 
-// Waits tells of all collectives under way, in no order. Who calls it now and then
-// learns how long they have been there, short of the time between two calls.
+// Waits returns all collectives under way, in no order. A caller that repeats it
+// learns how long they have lasted, less at most the time between two calls.
 func (e *Engine) Waits() []Wait {
 	now := time.Now()
 	e.mu.RLock()
@@ -62,7 +62,7 @@ func (e *Engine) Waits() []Wait {
 			}
 		})
 	}
-	// What has come meanwhile, or by the board, is waited for no more.
+	// Blocks that have come meanwhile, or by the board, are no longer waited for.
 	return slices.DeleteFunc(all, func(w Wait) bool { return len(w.Missing)+len(w.From)+len(w.To) == 0 })
 }
 
@@ -111,7 +111,7 @@ func (m *meeting) tell(p *plan, now time.Time) Wait {
 	return w
 }
 
-// missing tells of the blocks that have yet to come, each with its place in the
+// missing lists the blocks that have yet to come, each with its place in the
 // meeting's table.peers. It looks into the rings first: blocks lie there until all
 // that a meeting waits for have come.
 func (b *Board) missing(tell func(m *meeting, peer int)) {

@@ -144,7 +144,7 @@ func (x idle) Push(peer uint64, key transport.Key, size int64, fill func([]byte,
 	}()
 }
 
-// Who has all blocks of others waits while they do not take its own.
+// A member that has all blocks of others waits while they do not take its own.
 func TestWaitsForTaking(t *testing.T) {
 	w := newWorld(t, 3, 0)
 	let := make(chan struct{})

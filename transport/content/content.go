@@ -251,7 +251,7 @@ func (in *incoming) proceed(came int, err error) {
 	}
 }
 
-// end tells what became of the transfer. Nothing of it is on its way any more.
+// end reports how the transfer ended. Nothing of it is on its way any more.
 func (in *incoming) end() {
 	if in.err == nil {
 		in.done(in.parts, nil)

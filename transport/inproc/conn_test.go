@@ -72,7 +72,7 @@ func TestDiallerWaitsAsLongAsItIsTold(t *testing.T) {
 	})
 }
 
-// Who dials a process that is stopped is told so, and how long it waited.
+// Dialling a process that is stopped fails, and the error says so, and how long the dialler waited.
 func TestProcessThatDoesNotAnswerSaysSo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ours, theirs := Pair("client", "controller")

@@ -58,9 +58,8 @@ func NewHub(pool *shm.Pool) *Hub {
 		away: map[uint64]bool{}, apart: map[pair]*apart{}, busy: map[way]time.Time{}}
 }
 
-// Exchange implements transport.Exchange. A block is written by its sender
-// straight into where its receiver wants it, once the receiver expects it: what
-// no process expects takes no memory.
+// Exchange implements transport.Exchange. A block is written by its sender straight into the receiver's memory, once
+// the receiver expects it: a block that no process expects takes no memory.
 type Exchange struct {
 	hub   *Hub
 	self  uint64
@@ -494,7 +493,7 @@ func (x *Exchange) untrack(t *transfer) {
 	x.mu.Unlock()
 }
 
-// failAll ends transfers of this side, and those who wait in its table.
+// failAll fails the transfers of this side, and those that wait in its table.
 func (x *Exchange) failAll(offers []*transfer, expected []*match.Expected, err error, of func(*transfer) bool) {
 	for _, t := range offers {
 		t.fail(err)
@@ -546,7 +545,7 @@ func (x *Exchange) lose(peer uint64, err error) {
 	x.failAll(offers, expected, err, func(t *transfer) bool { return t.from.self == peer || t.to.self == peer })
 }
 
-// name is what people call a process.
+// name returns a process's name for people.
 func (x *Exchange) name(peer uint64) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -49,7 +49,7 @@ type path struct {
 	fray    func()                        // breaks the connection; what has arrived can be received
 }
 
-// flight is a frame that is on its way, or the end of what the sender sends.
+// flight is a frame that is on its way, or the end of the sender's frames.
 type flight struct {
 	due   time.Time
 	frame []byte // nil: the end
@@ -65,7 +65,7 @@ func (q *queue) depart(frame []byte) {
 	}
 }
 
-// due is when what is sent now arrives.
+// due returns when a message that is sent now arrives.
 func (p *path) due() time.Time {
 	due := time.Now().Add(p.delay())
 	if n := len(p.flights); n > 0 && due.Before(p.flights[n-1].due) {
@@ -88,7 +88,7 @@ func (q *queue) set() {
 	}
 }
 
-// land brings what is due to the reading end.
+// land delivers the frames that are due to the reading end.
 func (q *queue) land() {
 	if q.arrived() {
 		q.path.fray()
@@ -126,7 +126,7 @@ func (q *queue) arrived() (breaks bool) {
 	return breaks
 }
 
-// snap breaks a direction: what is on its way is lost, and what has arrived unless it is kept.
+// snap breaks a direction: messages on their way are lost, and so are those that have arrived unless they are kept.
 func (q *queue) snap(err error, keeps bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,7 +146,7 @@ func (q *queue) snap(err error, keeps bool) {
 	q.room.Broadcast()
 }
 
-// cut holds back what is sent, or lets it arrive.
+// cut holds frames back, or lets them arrive.
 func (q *queue) cut(cut bool) {
 	q.mu.Lock()
 	if p := q.path; p.cut && !cut { // what was held back arrives from now on, not all at one moment
@@ -287,7 +287,7 @@ func (n *Network) Cut(part string) {
 	}
 }
 
-// Heal undoes Cut. What was sent meanwhile arrives.
+// Heal undoes Cut. Messages that were sent meanwhile arrive.
 func (n *Network) Heal(part string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -304,8 +304,7 @@ func (n *Network) Heal(part string) {
 	}
 }
 
-// Break breaks the connections of a part; what is on its way is lost. It can make
-// new ones.
+// Break breaks the connections of a part; messages on their way are lost. It can make new ones.
 func (n *Network) Break(part string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 
 var _ transport.Shelf = (*Exchange)(nil)
 
-// shelf is what an exchange has laid. Every other block finds room, so that what stands on an exchange is tried both
-// ways.
+// shelf holds the blocks that an exchange has put there. Only every other block finds room, so that users of an
+// exchange are tried both ways.
 type shelf struct {
 	asked  int64            // blocks, each of which has an offset of its own
 	blocks map[int64][]byte // by offset

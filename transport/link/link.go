@@ -69,9 +69,9 @@ import (
 	"github.com/openpathways/pathways/transport/resume"
 )
 
-// keepBytes is what may be sent and not acknowledged before Send waits: many times what a receiver leaves
-// unacknowledged, so that Send seldom waits, and somewhat less than a line's own bound, so that the line is not what
-// limits it.
+// keepBytes bounds the bytes that are sent and not acknowledged before Send waits: many times what a receiver leaves
+// unacknowledged, so that Send seldom waits, and somewhat less than a line's own bound, so that the line does not limit
+// it first.
 const keepBytes = 768 << 10
 
 // keepMost is what may be kept while no goroutine is in Recv: two of the longest messages. It is a variable so that
@@ -427,7 +427,7 @@ func (c *Conn) carry(l line, received uint64, answer func() error) error {
 	return nil
 }
 
-// restart has both directions begin anew: the other side has started again and has no frame of either. The goroutine in
+// restart begins both directions anew: the other side has started again and has no frame of either. The goroutine in
 // Recv calls it while there is no line.
 func (c *Conn) restart() {
 	c.mu.Lock()

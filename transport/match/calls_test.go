@@ -38,7 +38,7 @@ func TestCallsRunOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// Who has taken the calls makes them, and no more than there were.
+// The goroutine that has taken the calls makes them, and no more than there were.
 func TestTakerMakesTheCalls(t *testing.T) {
 	var c Calls
 	if !c.Take() || c.Take() {

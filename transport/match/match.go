@@ -18,8 +18,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Expected is what a process wants to be done with a block. See
-// transport.Exchange.Expect.
+// Expected says what a process wants done with a block. See transport.Exchange.Expect.
 type Expected struct {
 	Peer    uint64
 	Key     transport.Key
@@ -29,7 +28,7 @@ type Expected struct {
 	Arrived func(transport.Block, error)
 }
 
-// ExpectBlock returns what is expected by Exchange.Expect.
+// ExpectBlock returns what Exchange.Expect expects.
 func ExpectBlock(peer uint64, key transport.Key, size int64, into []byte,
 	arrived func(transport.Block, error)) *Expected {
 	return &Expected{Peer: peer, Key: key, Size: size, Into: into, At: strided.Dense(int64(len(into))), Arrived: arrived}
@@ -179,7 +178,7 @@ func (t *Table[O]) Away(peer uint64) error {
 	return t.away[peer]
 }
 
-// Regain ends Forsake. What was expected meanwhile stays refused: it is not taken.
+// Regain ends Forsake. Blocks that were expected meanwhile stay refused.
 func (t *Table[O]) Regain(peer uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,7 +221,7 @@ func some[V any](all map[slot]V, which func(slot) bool) (some []slot) {
 	return some
 }
 
-// Len is how many offers and expectations wait.
+// Len returns how many offers and expectations wait.
 func (t *Table[O]) Len() (offers, expected int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,6 @@
 package match
 
-// remembered is how many ends a Recent remembers.
+// remembered is the number of ends that a Recent remembers.
 const remembered = 4096
 
 // Recent remembers why the last few thousand of something have ended, in memory
@@ -35,5 +35,5 @@ func (r *Recent[K]) Add(key K, err error) (oldest K, forgotten bool) {
 // Why is the error of a key, or nil.
 func (r *Recent[K]) Why(key K) error { return r.why[key] }
 
-// Len is how many keys are remembered.
+// Len returns how many keys are remembered.
 func (r *Recent[K]) Len() int { return len(r.why) }

@@ -13,9 +13,8 @@ const (
 	pauseMax = time.Second
 )
 
-// Pause returns how long a link waits behind the attempt of this number, counted from 0: up to half of it more or less,
-// so that many links that broke together do not come back together. Their numbers tell them apart, and the same link
-// waits for the same time again, so that a simulation repeats.
+// Pause returns how long a link waits after an attempt, counted from 0: half of the pause more or less, so that links
+// that broke together do not come back together. The time follows from the link's number, so that a simulation repeats.
 func Pause(link uint64, attempt int) time.Duration {
 	d := pauseMax
 	if attempt < 7 { // pauseMin doubled so often is above pauseMax
@@ -34,7 +33,7 @@ func Outlasts(err error) bool {
 	return false
 }
 
-// Passes reports whether an attempt that failed so may do better later.
+// Passes reports whether a later attempt may succeed after one failed with err.
 func Passes(err error) bool {
 	switch status.CodeOf(err) {
 	case status.Unavailable, status.DeadlineExceeded, status.Aborted, status.ResourceExhausted:

@@ -109,10 +109,10 @@ func (s *Sent) Again(send func(kind wire.Kind, payload []byte, file *os.File) er
 	return nil
 }
 
-// Count is how many frames were sent.
+// Count returns how many frames were sent.
 func (s *Sent) Count() uint64 { return s.count }
 
-// Acked is how many frames the peer has acknowledged.
+// Acked returns how many frames the peer has acknowledged.
 func (s *Sent) Acked() uint64 { return s.acked }
 
 // Bytes is the memory of frames that the peer has not acknowledged.
@@ -146,5 +146,5 @@ func (r *Received) Add(bytes int, file bool) (ack bool) {
 	return true
 }
 
-// Count is how many frames were received.
+// Count returns how many frames were received.
 func (r *Received) Count() uint64 { return r.count }

@@ -125,7 +125,7 @@ func NewPool(config Config) *Pool {
 	return p
 }
 
-// Stats is what a pool holds: bytes of segments, and bytes of blocks by purpose and by owner.
+// Stats says what a pool holds: bytes of segments, and bytes of blocks by purpose and by owner.
 type Stats struct {
 	Limit  int64 // of Mapped
 	Mapped int64
@@ -194,8 +194,8 @@ func (p *Pool) Keeps(size int64) bool {
 // Limit returns how many bytes all segments may have.
 func (p *Pool) Limit() int64 { return p.config.Limit }
 
-// Find returns the shared segment that bytes lie in, and their offset; nil if they lie in
-// none. Their block must not be released meanwhile.
+// Find returns the shared segment that contains the bytes, and their offset; nil if there is none. Their block must not
+// be released meanwhile.
 func (p *Pool) Find(data []byte) (*Segment, int64) {
 	at, size := uintptr(unsafe.Pointer(unsafe.SliceData(data))), int64(len(data))
 	p.mu.Lock()
@@ -209,9 +209,8 @@ func (p *Pool) Find(data []byte) (*Segment, int64) {
 	return nil, 0
 }
 
-// Arena makes an arena. Dropped, where it is not nil, is told of each shared
-// segment that has gone back to the system while the arena is open, so that the
-// peer unmaps it.
+// Arena makes an arena. Dropped, if it is not nil, is called with each shared segment that is returned to the system
+// while the arena is open, so that the peer unmaps it.
 func (p *Pool) Arena(purpose string, shared bool, dropped func(*Segment)) *Arena {
 	return &Arena{pool: p, purpose: purpose, shared: shared, dropped: dropped}
 }
@@ -528,7 +527,7 @@ func (p *Pool) remove(s *Segment) {
 	s.told = a.closed == nil && a.dropped != nil && a.shared
 }
 
-// forgetSlabs has no more cells come from a segment.
+// forgetSlabs keeps further cells from coming from a segment.
 func (a *Arena) forgetSlabs(s *Segment) {
 	for i, slabs := range a.slabs {
 		if len(slabs) > 0 {

@@ -117,8 +117,8 @@ func (p *Pool) pin(data []byte) (unpin func()) {
 	return p.config.Pin(data)
 }
 
-// release returns memory to the system, of which so many bytes count as leaving. Unpinning takes until the devices have
-// computed what they were given; only Settle waits for that.
+// release returns memory to the system, of which so many bytes count as leaving. Unpinning lasts until the devices have
+// finished the work that they were given; only Settle waits for that.
 func (p *Pool) release(data []byte, unpin func(), leaving int64) {
 	if unpin == nil {
 		_ = unix.Munmap(data)

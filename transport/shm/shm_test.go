@@ -190,7 +190,7 @@ func TestMakeDoesNotWait(t *testing.T) {
 	}
 }
 
-// Who asks for more than there is waits for it, also for memory that
+// An allocation beyond what is free waits, also for memory that
 // another arena does not use.
 func TestAllocationWaitsForFreedMemory(t *testing.T) {
 	p := NewPool(Config{Limit: 8 << 20, Idle: time.Hour})

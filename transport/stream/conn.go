@@ -89,7 +89,7 @@ type passed struct {
 	at, fd int
 }
 
-// watch is what the timer saw last, and when it changed.
+// watch is what the timer saw last, and when that changed.
 type watch struct {
 	looked                 time.Time
 	wrote, read, frames    uint64
@@ -399,7 +399,7 @@ func (c *Conn) failure() error {
 	return c.err
 }
 
-// lost says in words what a socket's error means.
+// lost puts a socket's error into words.
 func (c *Conn) lost(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

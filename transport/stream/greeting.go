@@ -18,7 +18,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Bounds of connections that have yet to say hello.
+// Bounds of connections that have not said hello yet.
 const (
 	maxNewcomers = 1024     // of a listener
 	maxOfSource  = 512      // of those, from one source
@@ -27,7 +27,7 @@ const (
 	farewellTime = time.Second
 )
 
-// A newcomer is a connection that has yet to say hello.
+// A newcomer is a connection that has not said hello yet.
 type newcomer struct {
 	socket net.Conn
 	peer   string
@@ -127,8 +127,8 @@ func (a *newcomers) close() {
 	}
 }
 
-// sourceOf names what a connection counts for: the process on the other side of a unix socket, the address on that of
-// TCP. Of IPv6 it is the network, since providers give out no less.
+// sourceOf names the source that a connection counts against: the process at the other end of a unix socket, or the
+// address at that of TCP. For IPv6 it is the network, since providers assign no less.
 func sourceOf(socket net.Conn) string {
 	tcp, ok := socket.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -157,7 +157,7 @@ func speaksTLS(first []byte) bool {
 	return first[0] == handshake && first[1] == major && first[2] >= 1 && first[2] <= lastMinor
 }
 
-// resumed is a socket of which the first bytes were read.
+// resumed is a socket whose first bytes were read already.
 type resumed struct {
 	net.Conn
 	first []byte

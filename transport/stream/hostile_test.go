@@ -175,7 +175,7 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return f.addr }
 
-// Who shows no token sends a few KiB at most, and is told why no more are read.
+// A peer that shows no token can send a few KiB at most, and is told why no more are read.
 func TestLongGreetingsAreRefused(t *testing.T) {
 	o := Options{Credentials: cred()}
 	l := listen(t, "tcp:127.0.0.1:0", o)

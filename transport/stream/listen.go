@@ -16,7 +16,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// Options is how a process connects and is connected to.
+// Options configures how a process connects and is connected to.
 type Options struct {
 	transport.Credentials
 	Config
@@ -116,7 +116,7 @@ func Listen(address string, o Options, refused func(peer string, err error)) (*L
 	return s, nil
 }
 
-// Address is where it listens, with the port that the system chose for port 0.
+// Address returns the address at which it listens, with the port that the system chose for port 0.
 func (s *Listener) Address() string { return s.address }
 
 // Accept implements transport.Listener.
@@ -217,7 +217,8 @@ func (s *Listener) hello(n *newcomer) (*transport.Incoming, error) {
 	return in, err
 }
 
-// listen reads a newcomer's greeting, by TLS where that is asked for. Who can be told why it is not let in is told.
+// listen reads a newcomer's greeting, by TLS where that is asked for. A newcomer that is refused is told why, if it can
+// be.
 func (s *Listener) listen(n *newcomer, cred transport.Credentials) (socket net.Conn, greeting []byte, err error) {
 	head := make([]byte, header)
 	if _, err := io.ReadFull(n.socket, head); err != nil {
@@ -284,7 +285,7 @@ const (
 	pauseTime = 50 * time.Millisecond // before Accept is tried again, see pause
 )
 
-// tales are what a listener tells of connections that were not let in.
+// tales are a listener's reports of connections that were not let in.
 type tales struct {
 	tell func(peer string, err error) // or nil
 

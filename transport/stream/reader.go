@@ -171,7 +171,7 @@ func (r *reader) payload(n int) ([]byte, error) {
 	if n > longFrame {
 		return r.longPayload(n, begin)
 	}
-	// It grows with what comes, so that a peer cannot claim memory by a number.
+	// It grows as bytes come, so that a peer cannot claim memory by naming a number.
 	p := append(r.big[:0], begin...)
 	for len(p) < n {
 		have, step := len(p), min(n-len(p), max(len(p), readSize))
@@ -293,7 +293,7 @@ func (r *reader) readRaw(into []byte) (int, error) {
 	return r.n, nil
 }
 
-// rest is what was read and not received.
+// rest returns the bytes that were read and not received.
 func (r *reader) rest() []byte { return r.buf[r.r:r.w] }
 
 // TakeFiles lets the peer pass files from now on. It is called before the message

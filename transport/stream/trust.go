@@ -87,7 +87,7 @@ func RefusedByPeer(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// ownCertificate is what a configuration shows to others, or nil.
+// ownCertificate returns the certificate that a configuration shows to others, or nil.
 func ownCertificate(own *tls.Config) *x509.Certificate {
 	if own == nil || len(own.Certificates) == 0 || len(own.Certificates[0].Certificate) == 0 {
 		return nil

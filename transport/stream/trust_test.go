@@ -74,7 +74,7 @@ func (a *authority) config(from, to time.Duration, name string, uris ...string) 
 	}
 }
 
-// Who is not let in by TLS hears UNAUTHENTICATED, why, and what to do.
+// A peer that TLS does not let in gets UNAUTHENTICATED, with the reason and what to do.
 func TestTLSRefusalsSayWhyAndWhatToDo(t *testing.T) {
 	const day = 24 * time.Hour
 	here := newAuthority(t)

@@ -12,7 +12,7 @@ const (
 	fenced = 4 << 10
 	// atOnce bounds what Spread copies of one region before it looks at the others.
 	atOnce = 1 << 20
-	// whole is what pieces of a region begin at a multiple of.
+	// whole is the alignment of a region's pieces.
 	whole = 4 << 10
 )
 
@@ -26,7 +26,7 @@ func Copy(dst, src []byte) {
 	fence()
 }
 
-// Target is where a region of an array is to lie, and where it lies. Both layouts have as many bytes.
+// Target is the destination of a region of an array, and its source. Both layouts have as many bytes.
 type Target struct {
 	Dst      []byte
 	To, From strided.Layout

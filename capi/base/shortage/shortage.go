@@ -19,13 +19,12 @@ import (
 	"github.com/openpathways/pathways/device/devicetest"
 )
 
-// most is how many allocations a call may make; a walk that goes on has no end.
+// most bounds the allocations of a call; a walk beyond it has no end.
 const most = 10000
 
-// Walk calls a function with its first allocation failing, then with its second, and so on
-// until none fails. Every call but the last has to fail with RESOURCE_EXHAUSTED. The
-// function undoes what it has made; what it calls on other threads does not fail. Walk
-// returns how many allocations there were.
+// Walk calls a function with its first allocation failing, then with its second, and so on until none fails. Every call
+// but the last has to fail with RESOURCE_EXHAUSTED. The function undoes what it has made; allocations on other threads
+// do not fail. Walk returns how many allocations there were.
 func Walk(t *testing.T, what string, call func() error) int {
 	t.Helper()
 	runtime.LockOSThread()

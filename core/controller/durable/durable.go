@@ -31,7 +31,7 @@ import (
 const File = "controller.db"
 
 const (
-	// format is that of what is kept. A file of another one is refused.
+	// format is the version of the file's contents. A file of another one is refused.
 	format = 1
 	// openTime is how long Open waits for another process to close the file: a controller that was killed has closed it,
 	// and one that ends does so soon.
@@ -41,7 +41,7 @@ const (
 	clusterSize = 8
 )
 
-// identity is the table of what Start returns.
+// identity is the table of the values that Start returns.
 var identity = []byte("identity")
 
 // Store is an open file.

@@ -14,7 +14,7 @@ const (
 	// directBytes that wait in a connection are few enough for Send not to wait:
 	// below any connection's bound.
 	directBytes = 1 << 20
-	// linkBytes is that of a connection of transport/link, which keeps what it sends.
+	// linkBytes is the same for a connection of transport/link, which keeps what it sends.
 	linkBytes = 512 << 10
 	// maxOutbox bounds what waits for a peer that reads too slowly. It is more
 	// than the largest program with all that sessions may have under way.
@@ -75,7 +75,7 @@ func (o *outbox) open(in *transport.Incoming, running *sync.WaitGroup) {
 	o.later, _ = in.Conn.(transport.Batcher)
 }
 
-// start has what was put there leave.
+// start sends what was put there, and all that follows.
 func (o *outbox) start() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,7 +165,7 @@ func (o *outbox) drain() {
 	}
 }
 
-// end closes the connection when what was put has been sent.
+// end closes the connection when all that was put has been sent.
 func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -41,7 +41,7 @@ func TestOutboxOfAPeerThatDoesNotRead(t *testing.T) {
 		if took := time.Since(begun); took > endTime {
 			t.Errorf("the end took %v, want at most %v", took, endTime)
 		}
-		// Who reads gets all that was sent before, and then the end.
+		// The reader receives all that was sent before, and then the end.
 		n := 0
 		for {
 			if _, _, err := theirs.Recv(); err != nil {

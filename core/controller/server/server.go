@@ -28,7 +28,7 @@ import (
 	linking "github.com/openpathways/pathways/transport/link"
 )
 
-// Config is what a Server is made from. Zero fields take the defaults.
+// Config configures a Server. Zero fields take the defaults.
 type Config struct {
 	Heartbeat time.Duration // told to clients and workers; 1 s
 	// Lease is how long a client or a worker stays without a connection; 0: it goes with it.
@@ -50,7 +50,7 @@ type Config struct {
 	// Store keeps what the next start needs to have its cluster back, if there is a Lease; nil: the cluster ends with this
 	// Server. The caller closes it, after Close.
 	Store *durable.Store
-	// Disk is how long each write to the Store takes beside what it does take, for simulation; nil is no time.
+	// Disk returns how much longer each write to the Store takes, for simulation; nil adds nothing.
 	Disk func() time.Duration
 	// Stopped is called once, when an operator has asked the cluster to stop. It must
 	// not wait.
@@ -86,12 +86,12 @@ type Server struct {
 	away    chan struct{} // closed once all have come back; nil when they have, or need not
 }
 
-// link is a connection with what waits for it.
+// link is a connection, with the messages that wait for it.
 type link struct {
 	number uint64
 	in     *transport.Incoming
 	outbox outbox
-	// Of its reader, which State lets in: what it is sent first.
+	// Of its reader, which State lets in: the messages that it is sent first.
 	let      bool
 	welcome  *wire.Welcome
 	complete func()
@@ -209,7 +209,7 @@ func (s *Server) Take(in *transport.Incoming) {
 	go s.read(c)
 }
 
-// sendWelcome lets a connection in, and has what was put for it meanwhile follow.
+// sendWelcome lets a connection in, and then sends the messages that were put for it meanwhile.
 func (c *link) sendWelcome() error {
 	if c.complete != nil {
 		c.complete()
@@ -371,9 +371,8 @@ func (s *Server) prepare(c *link, ev controller.Event) controller.Event {
 	return ev
 }
 
-// step tells State of an event, for a link's reader or for none, and carries the
-// actions out. With flush, where there is no more at hand, clients hear what has
-// ended and frames leave.
+// step passes an event to State, for a link's reader or for none, and carries the actions out. With flush, if no more
+// messages are at hand, clients are told which operations have ended, and frames leave.
 func (s *Server) step(by *link, ev *controller.Event, flush bool) {
 	s.mu.Lock()
 	ev.Now = int64(time.Since(s.begun))
@@ -510,8 +509,8 @@ func (s *Server) do(a *controller.Action) {
 	}
 }
 
-// ReadTenants has the file of tenants read again, and its tenants' terms hold from then on. Where it cannot be used,
-// that is logged, and what it said before holds.
+// ReadTenants has the file of tenants read again, and its tenants' terms hold from then on. If it cannot be used, that
+// is logged, and its previous contents hold.
 func (s *Server) ReadTenants() { s.readTenants(0) }
 
 func (s *Server) readTenants(asked uint64) {

@@ -15,7 +15,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Layout is where the bytes of a region lie.
+// Layout says where the bytes of a region lie.
 type Layout struct {
 	Offset int64 // of the first byte
 	Run    int64 // bytes that lie together, at each place that Dims name; 0 where the region is empty
@@ -28,7 +28,7 @@ type Dim struct{ Count, Step int64 }
 // MaxDims bounds the dimensions of a layout that comes from elsewhere. XLA's arrays have fewer.
 const MaxDims = 64
 
-// Dense returns the layout of bytes that lie together.
+// Dense returns the layout of contiguous bytes.
 func Dense(bytes int64) Layout { return Layout{Run: bytes} }
 
 // Of returns the layout of the region of a dense row-major array that begins at start, where elements have width bytes.
@@ -64,7 +64,7 @@ func (l Layout) Bytes() int64 {
 	return n
 }
 
-// IsDense reports whether the bytes lie together.
+// IsDense reports whether the bytes are contiguous.
 func (l Layout) IsDense() bool { return len(l.Dims) == 0 }
 
 // Check returns the offset behind the last byte of a layout that comes from elsewhere, which is to have so many bytes.
@@ -96,7 +96,7 @@ func (l Layout) Check(bytes int64) (end int64, err error) {
 // atOnce bounds a copy that cannot be interrupted: some 100 µs.
 const atOnce = 1 << 20
 
-// Copy copies a region from where it lies in src to where it is to lie in dst. Both layouts have as many bytes.
+// Copy copies a region from its place in src to its place in dst. Both layouts have as many bytes.
 func Copy(dst []byte, to Layout, src []byte, from Layout) {
 	in, out := from.From(0), to.From(0)
 	for left := from.Bytes(); left > 0; {
@@ -137,8 +137,8 @@ func (l Layout) From(n int64) Cursor {
 	return c
 }
 
-// Take returns where the next bytes lie, and how many of them lie together, at most as many as asked for. It passes
-// them.
+// Take returns the offset of the next bytes, and how many of them are contiguous, at most as many as asked for, and
+// advances past them.
 func (c *Cursor) Take(most int64) (at, n int64) {
 	at, n = c.at, min(c.left, most)
 	c.advance(n)

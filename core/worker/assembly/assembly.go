@@ -72,7 +72,7 @@ type Event struct {
 	Err  error // of Came and Ended
 }
 
-// Action is what the caller is to do.
+// Action tells the caller what to do.
 type Action uint8
 
 // The actions.

@@ -25,7 +25,7 @@ import (
 type memory struct {
 	limit   int64 // 0: nothing is counted
 	used    int64
-	leaving int64   // of used: bytes that go as soon as what is under way is through with them
+	leaving int64   // of used: bytes that go as soon as work under way is done with them
 	arrays  charges // that make up used
 }
 
@@ -43,7 +43,7 @@ type Charge struct {
 	gone    bool   // its buffer was released
 }
 
-// charge counts a shard: what a part makes as number k.
+// charge counts output k of a part.
 func (q *Queue) charge(s *Shard, p Part, k int) {
 	m, r := &q.room, p.Gang.Recipe
 	if m.limit == 0 || k >= len(r.Sizes) || r.Sizes[k] == 0 {
@@ -101,8 +101,8 @@ func (c *Charge) goes() {
 	}
 }
 
-// Leaving calls each for the bytes of what was freed, or has failed, and is in use. Bytes are counted where there is a
-// limit alone.
+// Leaving calls each for the bytes of arrays that were freed, or have failed, and are still in use. Bytes are counted
+// only if there is a limit.
 func (q *Queue) Leaving(each func(session uint32, bytes int64)) {
 	for c := range q.room.arrays {
 		if c.going {
@@ -120,7 +120,7 @@ func (c *Charge) settle() {
 	}
 }
 
-// fits is nil if there is room for what the first part makes, in place of what it donates.
+// fits returns nil if there is room for the outputs of the first part, in place of what it donates.
 //
 // Errors: RESOURCE_EXHAUSTED.
 func (q *Queue) fits(p Part) error {

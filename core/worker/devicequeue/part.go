@@ -34,8 +34,8 @@ type Recipe struct {
 	// Pooled: these devices wait for each other, each with a thread of the pool that they share.
 	// So no computation of the device that is Alone may be under way.
 	Pooled bool
-	// Calls: the computation calls its client, which may submit what stands behind the next
-	// computation. So no other part waits for its end.
+	// Calls: the computation calls its client, which may submit operations that come after the next computation. So no
+	// other part waits for its end.
 	Calls bool
 	// Announced: other devices of the gang wait until this one has come to it.
 	Announced bool
@@ -46,15 +46,15 @@ var Frees = Recipe{Kind: Free, Name: "a free"}
 
 var leaves = Recipe{Kind: Leave, Name: "the end of a session"}
 
-// Gang is what a queue has to know of an operation of a session. The queues of all its
-// devices share it, so it must not change once a part of it was submitted.
+// Gang is what a queue has to know about an operation of a session. The queues of all its devices share it, so it must
+// not change once a part of it was submitted.
 type Gang struct {
 	ID      uint64
 	Session uint32
 	Recipe  *Recipe
 	Owner   any // the caller's own
-	// Objects are what each part reads, by argument, or frees. What it makes are First,
-	// First+1 and so on: Recipe.Makes of them.
+	// Objects are the objects that each part reads, by argument, or frees. It makes First, First+1 and so on: Recipe.Makes
+	// of them.
 	Objects []uint64
 	First   uint64
 	But     *Exceptions // nil in most gangs
@@ -80,7 +80,7 @@ func (g *Gang) reads(part int) []uint64 {
 	return g.Objects
 }
 
-// makes reports whether a part makes what the recipe says.
+// makes reports whether a part makes the recipe's outputs.
 func (g *Gang) makes(part int) bool {
 	return g.Recipe.Makes > 0 && (g.But == nil || g.But.MakesNone == nil || !g.But.MakesNone[part])
 }
@@ -183,14 +183,14 @@ const (
 	OtherDevices        // the gang's other devices have yet to come
 )
 
-// Wait is what a part waits for.
+// Wait says what a part waits for.
 type Wait struct {
 	For      Reason
 	Argument int32  // of Bytes and Readers: which of what the part reads
 	N        uint64 // of these: the object
 }
 
-// Text says for people what a part waits for.
+// Text describes the wait of a part for people.
 func (w Wait) Text(p Part) string {
 	r := p.Gang.Recipe
 	switch w.For {

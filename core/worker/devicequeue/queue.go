@@ -45,7 +45,7 @@
 // the other devices of a gang come to it, since all of them have the gangs before it in the
 // same order, or the gang fails.
 //
-// The caller's duty is to ask Next again after each call that tells of something, and
+// The caller must ask Next again after each call that reports something, and
 // whenever a fact may have changed.
 package devicequeue
 
@@ -54,7 +54,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Config is what a Queue is made from.
+// Config configures a Queue.
 type Config struct {
 	Device int    // for messages: the device's local number
 	Worker string // for messages: its worker
@@ -106,11 +106,11 @@ func New(c Config) *Queue {
 	return q
 }
 
-// Facts are what the caller has read, just before Next, about the part that First returned.
+// Facts are what the caller read, just before Next, about the part that First returned.
 type Facts struct {
 	// Failed is the error of the part's gang, or of its program, nil while there is none.
 	Failed error
-	// Loading: the part's program has yet to be loaded.
+	// Loading: the part's program is not loaded yet.
 	Loading bool
 	// Launched: the gang of a part that gathers is being launched, so that it is too late
 	// to fail the part here.
@@ -123,7 +123,7 @@ type Facts struct {
 	Defer bool
 }
 
-// ActionKind says what the device is to do.
+// ActionKind says what the device has to do.
 type ActionKind uint8
 
 // The actions. After each but Idle, Waiting and Ready the caller asks again.
@@ -159,7 +159,7 @@ type Action struct {
 	Wait   Wait    // of Waiting
 }
 
-// Submit puts a part behind all others.
+// Submit appends a part to the queue.
 func (q *Queue) Submit(p Part) { q.parts = append(q.parts, p) }
 
 // First returns the part that Next is about to decide on, and false where there is none.
@@ -342,8 +342,8 @@ func (q *Queue) pop() {
 	}
 }
 
-// Launched records that the driver has a computation, so that what the part donates is gone.
-// Each of Flight.Made is owed Fill.
+// Launched records that the driver has a computation, so that the part's donated inputs are gone. The caller owes a
+// Fill for each of Flight.Made.
 func (q *Queue) Launched(f *Flight) {
 	q.Depart(f)
 	for _, in := range f.Inputs {

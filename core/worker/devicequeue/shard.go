@@ -7,7 +7,7 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// Buffer is what the caller's driver has of an array: a Queue keeps it and hands it out.
+// Buffer is the driver's handle of an array: a Queue keeps it and hands it out.
 type Buffer any
 
 // A shard is pending from the moment that its part begins. Fill makes it ready, Spoil makes it
@@ -66,7 +66,7 @@ const (
 // Freed reports whether a shard cannot be named any more, so that its bytes are of no use.
 func (s *Shard) Freed() bool { return s.freed }
 
-// ErrFreed is the error of what was freed before its bytes came.
+// ErrFreed is the error of an array that was freed before its bytes came.
 var ErrFreed = status.New(status.FailedPrecondition, "the array was freed before its bytes came")
 
 var errDonated = status.New(status.FailedPrecondition,

@@ -226,7 +226,7 @@ func (c *convolution) read(b []byte) error {
 	})
 }
 
-// operand returns the shape of an operand; one without elements if there is no such operand.
+// operand returns the shape of an operand; a shape without elements if there is no such operand.
 func (in *instruction) operand(i int) Shape {
 	if i < len(in.operands) {
 		return in.operands[i].shape

@@ -53,7 +53,7 @@ func TestFieldsOfEveryKindAreRead(t *testing.T) {
 		statustest.EqualSlices(t, statustest.Value(f.AppendInts([]int64{5})).OK(t), []int64{5, 1, 300, -1}, "packed")
 	}
 	statustest.EqualSlices(t, statustest.Value(fields[0].AppendInts(nil)).OK(t), []int64{-2}, "unpacked")
-	// Who keeps a raw field may append to it.
+	// A caller that keeps a raw field may append to it.
 	_ = append(fields[0].Raw, 0xff)
 	if again := all(t, m); again[1].Number != 2 {
 		t.Error("appending to a field's bytes wrote into the next one")

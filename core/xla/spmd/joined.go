@@ -118,7 +118,7 @@ func (w *rewriter) cut(c *computation, in, whole *instruction, along int64) bool
 	return true
 }
 
-// span is what a slice has of a dimension.
+// span is the range of a dimension that a slice has.
 type span struct{ start, limit, stride int64 }
 
 // slice returns the array that an instruction is a slice of, by itself or as all that a fusion does, and what it has of

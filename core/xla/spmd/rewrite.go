@@ -217,7 +217,7 @@ func (w *rewriter) rewrite(c *computation, in *instruction) error {
 	return nil
 }
 
-// attributes are what a collective's instruction says of itself, but for its shapes.
+// attributes are those of a collective's instruction, without its shapes.
 type attributes struct {
 	dims      []int64
 	fields    []protowalk.Field // that say which devices take part

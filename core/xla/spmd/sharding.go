@@ -116,7 +116,7 @@ func plainSharding(sharding []byte) ([]byte, error) {
 	return out, nil
 }
 
-// namedSharding is what an xla.NamedShardingProto says.
+// namedSharding is an xla.NamedShardingProto.
 type namedSharding struct {
 	sizes, devices []int64  // of its mesh
 	dimensions     [][]axis // the axes that cut each dimension
