@@ -5,7 +5,7 @@
 #include "base.h"
 
 // Data that a client attaches to a memory, by key. An entry stays in its list as long as the memory, so that readers,
-// of which every run is one, need no lock.
+// and every run is one, need no lock.
 struct pw_user_data {
   struct pw_user_data* next;
   const void* key;

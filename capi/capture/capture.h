@@ -17,7 +17,7 @@ typedef struct {
   int32_t value, shard;
 } pp_symbol;
 
-// pp_look is what a shard looks like from outside.
+// pp_look describes a shard.
 typedef struct {
   PJRT_Device* device;
   PJRT_Memory* memory;
@@ -25,7 +25,7 @@ typedef struct {
   const int64_t* minor_to_major;  // NULL: descending
 } pp_look;
 
-// pp_executable is what the recorder needs to know of an executable.
+// pp_executable is what the recorder needs to know about an executable.
 typedef struct {
   PJRT_Client* client;
   const char* name;

@@ -82,7 +82,7 @@ static PJRT_Error* row_major(const PJRT_Buffer_MemoryLayout* layout, const int64
   return err;
 }
 
-// put_new allocates what a transfer from the host needs; NULL if memory is short.
+// put_new allocates a transfer from the host; NULL if memory is short.
 static pr_put* put_new(const PJRT_Client_BufferFromHostBuffer_Args* args, bool during, bool strided) {
   pr_put* p = pw_zeros(1, sizeof *p);
   if (p == NULL) return NULL;

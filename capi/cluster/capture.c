@@ -225,7 +225,8 @@ static void unplay(pp_program* p) { prGoUnplay(p->lowered); }
 
 _Atomic uint64_t pr_losses;
 
-// losses is what a client's devices have lost: of each, the objects up to a number; last is the highest of these.
+// losses says what a client's devices have lost: of each device, the objects up to a number; last is the highest of
+// these.
 typedef struct {
   const uint64_t* up_to;
   uint64_t last;

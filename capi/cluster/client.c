@@ -104,7 +104,7 @@ bool pr_client_device(PJRT_Client* c, size_t i, const char* kind, const char* wo
          int_attribute(&d->attributes[2], "local_index", local);
 }
 
-// room makes room for one more attribute of a device; NULL where there is no memory.
+// room makes room for one more attribute of a device; NULL if memory is short.
 static PJRT_NamedValue* room(PJRT_DeviceDescription* d) {
   PJRT_NamedValue* grown = pw_resize(d->attributes, (d->num_attributes + 1) * sizeof *grown);
   if (grown == NULL) return NULL;

@@ -26,8 +26,8 @@ extern pr_counters pr_count;
 static inline void pr_count_moved(int64_t n) { atomic_fetch_add_explicit(&pr_count.moved, n, memory_order_relaxed); }
 #define PR_COUNT(field, n) atomic_fetch_add_explicit(&pr_count.field, (n), memory_order_relaxed)
 
-// How often devices of this process's sessions were lost, or had another worker behind them: while it stays, programs
-// have what they have captured.
+// How often devices of this process's sessions were lost, or got another worker: while it stays the same, programs
+// still have the arrays that they captured.
 extern _Atomic uint64_t pr_losses;
 static inline uint64_t pr_lose(void) { return atomic_fetch_add_explicit(&pr_losses, 1, memory_order_release); }
 
@@ -124,7 +124,7 @@ void pr_object_opens(pr_object* object, uint64_t session, uint64_t number, pr_fu
 bool pr_object_joins(pr_object* object, int64_t bytes);
 void pr_object_sent(pr_object* object);
 void pr_object_undone(pr_object* object);
-// pr_hasten has what waits for further rows sent, since a thread is about to wait for it.
+// pr_hasten sends a put that waits for further rows, since a thread is about to wait for it.
 void pr_hasten(void);
 PJRT_Error* pr_no_shards(size_t n);  // the error if there are no slots
 static inline PJRT_Buffer* pr_buffer_handle(pr_buffer* buffer) { return pw_slot_handle(&buffer->slot); }
@@ -157,7 +157,7 @@ size_t pr_rows_gone(pr_row_name* rows, size_t room);
 void pr_tell_rows_gone(void);
 // pr_freed takes objects whose last shard has gone: none until there is a full batch, unless all is set.
 size_t pr_freed(pw_name* names, size_t room, bool all);
-// pr_armed sets whether what has gone is about to be swept; if not, what goes next asks for it.
+// pr_armed sets whether a sweep of freed objects is about to come; if not, the next object that is freed asks for one.
 void pr_armed(bool yes);
 
 // ---- bytes of shards in this process (view.c) ----

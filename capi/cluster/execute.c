@@ -22,7 +22,7 @@
 
 enum { kOnStack = 16 << 10 };  // bytes; larger runs take their lists from the heap
 
-// call is one Execute: what it was called with, and what its steps have found and made.
+// call is one Execute: its arguments, and the findings and results of its steps.
 typedef struct {
   PJRT_LoadedExecutable_Execute_Args* args;  // of this version
   PJRT_Executable* x;
@@ -49,7 +49,7 @@ static bool is_on_row(const call* c, size_t row, const pr_buffer* b) {
 
 // ---- the steps of a run ----
 
-// check compares what a call asks for with what its program can do.
+// check compares a call with its program.
 static PJRT_Error* check(const call* c) {
   const PJRT_Executable* x = c->x;
   const PJRT_ExecuteOptions* options = c->args->options;
@@ -83,7 +83,7 @@ static size_t lay_out(call* c, char* block) {
   return at;
 }
 
-// lies reports whether a shard's elements lie as a program takes them.
+// lies reports whether a shard has the layout that a program expects.
 static bool lies(const pr_buffer* b, const pr_array* param) {
   const int64_t* want = pr_array_order(param);
   if (want == NULL || b->minor_to_major == NULL) return want == b->minor_to_major;
@@ -150,8 +150,8 @@ static void keep(call* c, size_t i) {
   c->donated[i] = false;
 }
 
-// choose_donated finds out which arguments the run takes over: not those that the caller keeps, or of which there is
-// another handle.
+// choose_donated finds the arguments that the run takes over: not those that the caller keeps, or that have another
+// handle.
 static PJRT_Error* choose_donated(call* c) {
   const PJRT_ExecuteOptions* options = c->args->options;
   const int64_t* kept = NULL;
@@ -217,7 +217,7 @@ static void wrap(call* c, uint64_t first, pr_future* made) {
     for (size_t d = 0; d < c->n; d++) c->args->device_complete_events[d] = (PJRT_Event*)made;
 }
 
-// forget takes back what a call has made that returns an error instead.
+// forget destroys the results of a call that returns an error after all.
 static void forget(call* c) {
   PJRT_LoadedExecutable_Execute_Args* args = c->args;
   for (size_t d = 0; d < c->n; d++) {
@@ -297,10 +297,9 @@ static PJRT_Error* run(call* c) {
   for (size_t i = 0; c->donates && i < c->m * c->n; i++)  // before their memory counts as that of results
     if (c->donated[i / c->n] && is_on_row(c, i % c->n, c->shards[i])) pr_buffer_release(c->shards[i]);
   wrap(c, of.first_output, made);
-  // As on JAX's own CPU client, a run that calls Python has ended when the call
-  // returns, and its error is the call's: what is submitted next never stands in
-  // the way of what its functions submit. Functions run on this thread, in whose
-  // context JAX has them.
+  // As on JAX's own CPU client, a run that calls Python has ended when the call returns, and its error is the call's:
+  // operations that are submitted next never hold up those that its functions submit. Functions run on this thread, in
+  // whose context JAX has them.
   if (functions) {
     prGoServe(of.caller);
     pr_future_wait(made);

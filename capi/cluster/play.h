@@ -18,7 +18,7 @@ bool pr_played_new(const pp_program* program, size_t value, PJRT_Buffer** shards
 void pr_played(const pp_program* program, size_t value, uint64_t object, pr_future* made, PJRT_Buffer** shards);
 
 static inline uintptr_t pr_lowered(pp_program* p) { return atomic_load(&p->lowered); }
-// pr_lower stores what was made of a program, unless another thread was first, and returns what is stored.
+// pr_lower stores the lowered form of a program, unless another thread was first, and returns the stored one.
 static inline uintptr_t pr_lower(pp_program* p, uintptr_t made) {
   uintptr_t have = 0;
   return atomic_compare_exchange_strong(&p->lowered, &have, made) ? made : have;

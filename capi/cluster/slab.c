@@ -142,8 +142,8 @@ typedef struct gone_row {
 static _Atomic(gone_row*) gone_rows;
 static _Atomic int64_t gone_bytes;  // of their shards
 
-// armed says that freed.go sweeps what has gone, within a moment. It is read after something was added to a list, and
-// cleared before the lists are emptied, so that one of the two sees the other.
+// armed says that freed.go will soon sweep freed objects. It is read after an object was added to a list, and cleared
+// before the lists are emptied, so that one of the two sees the other.
 static _Atomic bool armed;
 
 static void arm(void) {

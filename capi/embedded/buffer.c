@@ -17,7 +17,7 @@ static void fill(pw_buffer* b, PJRT_Buffer* under, PJRT_Device* device, PJRT_Mem
   pw_buffer_count(b, pw_shape_bytes(shape));
 }
 
-// place asks the core for an object of this many bytes on one device; 0 where it counts none.
+// place asks the core for an object of this many bytes on one device; 0 if it counts none.
 static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t* object) {
   if (pw_forked) return pw_forked_error();
   *object = 0;
@@ -39,7 +39,7 @@ static PJRT_Error* place(PJRT_Client* c, PJRT_Device* d, int64_t bytes, uint64_t
   return pw_room_end(&room, code == 0 ? NULL : pw_error_take((PJRT_Error_Code)code, message));
 }
 
-// parts is what a new buffer is made of, allocated before the core or the plugin is called.
+// parts are the allocations of a new buffer, made before the core or the plugin is called.
 typedef struct {
   pw_shape* shape;
   pw_buffer* buffer;

@@ -1,4 +1,4 @@
-// Device time: how long programs take of the devices of this process (devicetime.c).
+// Device time: how long programs compute on the devices of this process (devicetime.c).
 #ifndef PATHWAYS_CAPI_EMBEDDED_DEVICETIME_H_
 #define PATHWAYS_CAPI_EMBEDDED_DEVICETIME_H_
 
@@ -64,8 +64,8 @@ uint32_t pw_time_weigh(pw_program_time* program, pw_device_time* device);
 // of that, without its weight.
 int64_t pw_time_end(pw_device_time* device, int64_t begun, int64_t end, uint32_t weight);
 
-// pw_time_took adds a run, which stands for weight, to its program. What it spent tells how long such runs usually take
-// if it was measured.
+// pw_time_took adds a run, which stands for weight runs, to its program. If it was measured, its time enters the
+// average of such runs.
 void pw_time_took(pw_program_time* program, int64_t spent, size_t devices, uint32_t weight, bool measured);
 
 #endif  // PATHWAYS_CAPI_EMBEDDED_DEVICETIME_H_

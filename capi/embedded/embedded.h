@@ -128,7 +128,7 @@ struct PJRT_Device {
   pw_device_time* time;  // NULL where not addressable
 };
 
-// pw_pass is never freed, so that what is left of an ended session may use it.
+// pw_pass is never freed, so that objects left over from an ended session may use it.
 typedef struct {
   // The core says that the session's runs of one device that read nothing unlaunched, and its new buffers, need no
   // place: its memory has no limit, and no queue is full.
@@ -237,7 +237,7 @@ typedef struct {
   _Atomic uint32_t state;
 } pw_cell;
 
-// pw_turn is what the frontend asks of the core for one run, in one entry.
+// pw_turn is the frontend's request for one run's turn, made by one entry into Go.
 typedef struct {
   uint64_t program;
   uint64_t session;

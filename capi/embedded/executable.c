@@ -1,6 +1,6 @@
-// Executables: what is learned of one when it is compiled or loaded, so that a run only looks it up. Whether its shards
-// wait for each other decides whether it takes places on all its devices at once; whether it may fail, whether its line
-// is looked up before it runs; and its memory, what the core makes room for.
+// Executables: all that is learned about one when it is compiled or loaded, so that a run only looks it up. Whether its
+// shards wait for each other decides whether it takes places on all its devices at once; whether it may fail, whether
+// its line is looked up before it runs; and its memory, what the core makes room for.
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -23,8 +23,8 @@ static bool waits(const PJRT_Program* program) {
   return false;
 }
 
-// read_memory reads what a program takes of each device: while it runs, beside arguments and results, and for its code.
-// Both stay 0 if the plugin does not say.
+// read_memory reads how much memory a program takes on each device: while it runs, besides arguments and results, and
+// for its code. Both stay 0 if the plugin does not say.
 static void read_memory(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   if (!PW_HAS(PJRT_Executable_GetCompiledMemoryStats)) return;
   PW_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, stats);
@@ -193,7 +193,8 @@ static PJRT_Error* read_devices(PJRT_LoadedExecutable* e) {
   return NULL;
 }
 
-// find_memories finds out where each result lies on each device, and whether it can be handed out before it is made.
+// find_memories finds the memory of each result on each device, and whether the result can be handed out before it is
+// made.
 static PJRT_Error* find_memories(PJRT_LoadedExecutable* e, PJRT_Executable* x) {
   // A buffer that is made before its contents cannot have a layout or packing of its own.
   e->promises = e->num_outputs > 0 && pw_default_layouts(x);

@@ -57,8 +57,8 @@ void pw_moves_free(pw_moved* m) {
   }
 }
 
-// move brings an input to the device it is needed on: some clients hand over
-// arguments as they lie, and the system moves them.
+// move brings an input to the device where it is needed: some clients pass arguments that are on other devices, and the
+// system moves them.
 static PJRT_Error* move(pw_buffer* b, PJRT_Device* to, pw_moved** list, PJRT_Buffer** out) {
   pw_moved* m = pw_alloc(sizeof *m);
   if (m == NULL) return pw_short("a copy of an argument", sizeof *m);
@@ -189,7 +189,7 @@ static uint64_t* lay_out(pw_call* c, void** block) {
 }
 
 // read_input checks one argument, and brings it to its device where it lies on another. The gang is read after the
-// checks: it is cleared when that gang has been launched, and a gang too many in `after` costs a look, no more.
+// checks: it is cleared when that gang has been launched, and one gang too many in `after` does no harm.
 static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_t i, gangs* after) {
   const PJRT_LoadedExecutable* e = c->e;
   pw_buffer* b = pw_buffer_of(c->args->argument_lists[row][i]);
@@ -208,7 +208,7 @@ static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_
   return b->device == device ? NULL : move(b, device, &c->moves, &c->flat[at]);
 }
 
-// read_inputs reads all arguments, and notes the gangs that have yet to be launched to make some of them.
+// read_inputs reads all arguments, and lists the gangs that make some of them and are not launched yet.
 static PJRT_Error* read_inputs(pw_call* c, gangs* after) {
   for (size_t d = 0; d < c->n; d++) {
     PJRT_Device* device = c->only ? c->only : c->e->devices[d];
@@ -222,7 +222,7 @@ static PJRT_Error* read_inputs(pw_call* c, gangs* after) {
   return c->inherits && c->e->collective ? pw_provenance_fault(c->inputs, c->n * c->m) : NULL;
 }
 
-// find_reads notes the gangs of which every device reads what they made there: of one array, each its own shard.
+// find_reads lists the gangs whose outputs are read on every device: each device reads its own shard of one array.
 static PJRT_Error* find_reads(const pw_call* c, gangs* reads) {
   PJRT_Error* err = NULL;
   for (size_t i = 0; c->n > 1 && i < c->m && err == NULL; i++) {
@@ -291,7 +291,7 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
     turn->freed = NULL;  // it was of this function
     turn->num_freed = 0;
     again = turn->verdict > 0 && turn->can_wait;
-    // A run that reads what has failed needs no room: its error is that.
+    // A run that reads a failed array needs no room: it fails with that array's error.
     if (again && c->inherits) failed = pw_provenance_fault(c->inputs, c->n * c->m);
     again = again && failed == NULL && pw_room_wait(&room, e->pass);
     if (again || failed) free(turn->message);
@@ -300,7 +300,7 @@ static PJRT_Error* order(pw_call* c, const gangs* after, const gangs* reads, uin
   PJRT_Error* err = turn->verdict > 0 ? pw_error_take((PJRT_Error_Code)turn->verdict, turn->message) : NULL;
   err = pw_room_end(&room, err);
   if (err) return located_now(err, e, c->args->options, NULL, 0);
-  // A computation whose shards do not wait comes after what it reads, and so do its results.
+  // A computation whose shards do not wait for each other comes after its inputs, and so do its results.
   uint64_t maker = e->collective ? turn->gang : 0;
   for (size_t i = 0; !e->collective && i < reads->num; i++) maker = reads->list[i] > maker ? reads->list[i] : maker;
   for (size_t o = 0; o < c->outs; o++) {
@@ -378,8 +378,8 @@ static PJRT_Error* launch(pw_call* c, const pw_turn* turn, int64_t begin) {
   return NULL;
 }
 
-// end_kept deletes the arguments that the run would have taken over, had they not been on their way elsewhere. So what
-// was donated is gone for its owner, whenever its bytes go. A handle that a captured program has of an array that was
+// end_kept deletes the donated arguments that the run could not take over, because they were being sent elsewhere. So a
+// donated array is gone for its owner, whenever its bytes go. A handle that a captured program has of an array that was
 // not donated to it stays.
 static void end_kept(const pw_call* c) {
   const PJRT_LoadedExecutable* e = c->e;
@@ -396,8 +396,8 @@ static void end_kept(const pw_call* c) {
   }
 }
 
-// run takes a call whose arguments are right through the core and to the plugin. With an error nothing is left of it.
-// The slots are taken before the core is asked: behind that nothing can fail for lack of memory, but in the plugin.
+// run takes a call whose arguments are right through the core and to the plugin. After an error nothing is left of it.
+// The slots are taken before the core is asked: after that nothing can fail for lack of memory, except in the plugin.
 static PJRT_Error* run(pw_call* c, const gangs* after, uint64_t* objects, int64_t begin) {
   gangs reads;
   gangs_init(&reads);

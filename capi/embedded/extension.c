@@ -167,8 +167,8 @@ PJRT_Extension_Base* pw_extensions(bool profiled) {
   for (PJRT_Extension_Base* x = pw_under->extension_start; x; x = x->next) {
     if (!keeps(x->type) || (profiled && x->type == PJRT_Extension_Type_Profiler)) continue;
     profiles |= x->type == PJRT_Extension_Type_Profiler;
-    // A copy as long as the plugin's, so that fields newer than this build pass. Layouts and Stream are cut to
-    // what is known here, since newer fields may take handles of ours.
+    // A copy as long as the plugin's, so that fields newer than this build pass. Layouts and Stream are cut to the
+    // fields known here, since newer ones may take handles of ours.
     size_t size = x->struct_size;
     if (x->type == PJRT_Extension_Type_Layouts && size > sizeof(PJRT_Layouts_Extension))
       size = sizeof(PJRT_Layouts_Extension);

@@ -19,7 +19,7 @@
 #include "gate.h"
 #include "interpreter.h"
 
-// How often a wait looks for Ctrl-C and for threads that have ended: nothing tells it of these.
+// How often a wait looks for Ctrl-C and for threads that have ended: nothing notifies it of these.
 static const int64_t kLookNs = 100000000;
 // For how long other threads may free something while no run is under way.
 static const int64_t kCalmNs = 5000000000;
@@ -143,8 +143,8 @@ int64_t pw_taken(const pw_call* c) {
 
 void pw_room_ask(pw_room* r) { r->seen = atomic_load(&made); }
 
-// can_change reports whether room may be made. Only what has happened since the core was asked could have been missed,
-// and that shows in made.
+// can_change reports whether room may be made. Only changes since the core was asked could have been missed, and these
+// show in made.
 static bool can_change(pw_room* r, int64_t now) {
   if (atomic_load(&r->session->under_way) > 0 || atomic_load(&telling) > 0) {
     r->calm = 0;

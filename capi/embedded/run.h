@@ -89,7 +89,7 @@ bool pw_provenance_explains(PJRT_Error** error, pw_buffer* const* inputs, size_t
 PJRT_Error* pw_provenance_fault(pw_buffer* const* inputs, size_t n);
 PJRT_Error* pw_provenance_error(PJRT_Error* error, pw_buffer* buffer);
 
-// pw_progress writes how far a gang is, and tells the core where it wants to know. After PW_DONE the cell is the
+// pw_progress records the progress of a gang, and tells the core if it wants to know. After PW_DONE the cell is the
 // core's. It may be NULL.
 void pw_progress(uint64_t session, pw_cell* cell, uint64_t gang, uint32_t bits);
 

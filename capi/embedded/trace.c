@@ -1,4 +1,4 @@
-// What the frontend records of runs during a trace, see trace.go.
+// The frontend's records of runs during a trace, see trace.go.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>

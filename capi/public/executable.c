@@ -333,7 +333,7 @@ static pathways_error gather(running* r, const pathways_array* inputs) {
   return 0;
 }
 
-// prepare allocates what the results need, so that nothing can fail after the run has begun.
+// prepare allocates the results' handles, so that nothing can fail after the run has begun.
 static pathways_error prepare(running* r, const pathways_run_options* o, bool done, pc_future** future) {
   for (size_t i = 0; i < o->num_keep; i++) {
     r->keep[i] = o->keep[i];

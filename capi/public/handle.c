@@ -38,7 +38,7 @@ static slot* at(uint32_t index) {
   return slab ? &slab[index % kSlab] : NULL;
 }
 
-// seed is where a process's generations begin, so that handles of another process are not mistaken for its own.
+// seed is the first generation of a process, so that handles of another process are not mistaken for its own.
 static uint32_t seed(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

@@ -206,7 +206,7 @@ static PJRT_Buffer** shards_of(pc_array* const* list, size_t n, size_t shards) {
 
 static pathways_error pc_no_program(void) { return pc_short("a program", sizeof(program)); }
 
-// end_with ends a capture with results, and keeps what the program needs of it.
+// end_with ends a capture with results, and keeps the parts that the program needs.
 static pathways_error end_with(capture* c, program* p, pc_array* const* list, size_t n) {
   PJRT_Buffer** shards = shards_of(list, n, p->out_shards);
   size_t* counts = pw_zeros(n, sizeof *counts);

@@ -33,8 +33,8 @@ char* pathways_set_cluster(const char* address, const char* versions);
 // code and the text that its calls fail with.
 char* pathways_lost(void);
 
-// What has happened to the sessions on clusters of this process after the moment of a number, as a JSON object: last,
-// and moments [{number, kind, at, worker, devices, reason}]. Where there is nothing, it waits for timeout_ms at most.
+// The events of this process's sessions on clusters after the one with this number, as a JSON object: last, and moments
+// [{number, kind, at, worker, devices, reason}]. If there are none, it waits for timeout_ms at most.
 char* pathways_moments(uint64_t after, int64_t timeout_ms);
 
 // What this library is and which plugin it uses, as a JSON object: version, go,

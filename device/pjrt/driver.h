@@ -51,7 +51,7 @@ void pwdrv_sort_small_blocks(void);  // the same, in a process that does nothing
 // Has the library that contains an address call other functions by these names; keep.c says which and why. Returns
 // whether large blocks of its memory are kept from now on when it frees them.
 bool pwdrv_keep_blocks_of(const void* inside);
-// Offers the system what was kept for so many milliseconds, and returns to it what was kept for so many.
+// Offers the system blocks that were kept for so many milliseconds, and returns to it those that were kept for so many.
 void pwdrv_keep_tidy(uint32_t offered_after, uint32_t returned_after);
 typedef struct {
   size_t used, kept, most;  // bytes; of used and kept together, there were never more than most
@@ -222,8 +222,8 @@ typedef struct {
   void* future;       // out: if it is set, pwdrv_future_finish ends the call
 } pwdrv_collective;
 
-// Registers the target for the CPU. missing is what the plugin lacks; code is 0, or that of the plugin's refusal, whose
-// message the caller frees.
+// Registers the target for the CPU. missing names what the plugin lacks; code is 0, or the code of the plugin's
+// refusal, whose message the caller frees.
 pwdrv_status pwdrv_collectives_register(const PJRT_Api* api, const char* target, int* code, char** message);
 // Makes calls of executions in the context name a client. The target must be registered.
 pwdrv_status pwdrv_context_client(const PJRT_Api* api, PJRT_ExecuteContext* context, uintptr_t client);

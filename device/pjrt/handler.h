@@ -20,7 +20,7 @@ void* pwdrv_context_of(const XLA_FFI_Api* api, void* ctx, int64_t type);
 // Returns the client that an execution's context names; 0 if it names none.
 uintptr_t pwdrv_client_of(const XLA_FFI_Api* api, void* ctx);
 
-// Which run of which device calls.
+// The run and the device of a call.
 XLA_FFI_Error* pwdrv_read_run(const XLA_FFI_Api* api, void* ctx, int32_t* launch, int* local);
 
 #endif  // PATHWAYS_DEVICE_PJRT_HANDLER_H_

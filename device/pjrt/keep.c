@@ -164,7 +164,7 @@ static uint32_t chained(uint32_t at, uint32_t chain) {
   return at;
 }
 
-// Returns a block of so many pages, or NULL where there is no room.
+// Returns a block of so many pages, or NULL if there is no room.
 static void* allocate(size_t pages) {
   uint32_t size, at = 0, chain = 0;
   int class = class_of(pages, &size);
@@ -212,7 +212,7 @@ static void release(void* block) {
 }
 
 static void* large(size_t alignment, size_t size) {
-  // More than the machine has is refused by the C library, where this would promise it.
+  // The C library refuses more than the machine has, which this allocator would promise.
   if (size < kPage || alignment > kPage || size > heap.span / kTimesMemory) return NULL;
   return allocate((size + kPage - 1) >> kPageBits);
 }
