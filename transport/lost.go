@@ -20,8 +20,8 @@ func LostPeer(peer, format string, args ...any) error {
 	return status.New(status.Unavailable, "%w", &Lost{Peer: peer, What: fmt.Sprintf(format, args...)})
 }
 
-// ByName is the error of a connection for who names its peer in front of it: the peer
-// is "it" there, and not an address.
+// ByName is the error of a connection for callers that name its peer in front of it: the peer is "it" there, and not an
+// address.
 func ByName(err error) error {
 	var lost *Lost
 	if errors.As(err, &lost) {
@@ -34,8 +34,8 @@ func ByName(err error) error {
 // ended, or it lives and has given the connection up, or something between them has cut it.
 const Ended = "closed the connection without a goodbye: it has died, was cut off, or had heard nothing for too long"
 
-// Anew is what Lost says of a connection whose peer came over another one before this side knew that it had given the
-// first one up.
+// Anew is Lost's text for a connection whose peer came over another one before this side knew that the peer had given
+// up the first.
 const Anew = "connected anew: it had heard nothing for too long, or was cut off"
 
 // Gone returns the error of work under way with a process that has gone: UNAVAILABLE, or NOT_FOUND if it was never

@@ -73,7 +73,7 @@ type Peeker interface {
 // Watched is a Conn that outlives its connections, see transport/link.
 type Watched interface {
 	// Watch has changed called when the Conn has lost its connection, with the reason why, and with nil when it has
-	// another. The calls come one by one, on the goroutine that is in Recv. It is set before the first Recv.
+	// another. The calls are made one by one, on the goroutine that is in Recv. It is set before the first Recv.
 	Watch(changed func(why error))
 }
 

@@ -5,7 +5,7 @@
 #include "_cgo_export.h"
 #include "cluster.h"
 
-// where finds the device and memory that a call names by either of them.
+// where finds the device and memory of a call that names either of them.
 static PJRT_Error* where(PJRT_Device* device, PJRT_Memory* memory, PJRT_Device** d, pr_memory** m) {
   *d = device;
   *m = memory ? (pr_memory*)memory : (device ? pr_memory_kind(device, "", 0) : NULL);

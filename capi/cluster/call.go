@@ -19,8 +19,8 @@ import (
 )
 
 // caller runs the functions that jaxlib passed to an execution. The thread that executes serves its calls. A call that
-// comes while that thread is busy gets a goroutine of its own, since a function may wait for the one of another device.
-// There are never more of them than devices that call.
+// comes while that thread is busy gets a goroutine of its own, since a function may wait for the function of another
+// device. There are never more of them than devices that call.
 type caller struct {
 	functions unsafe.Pointer // jaxlib keeps them until the run has ended
 	handle    cgo.Handle     // of the caller, for the thread

@@ -234,8 +234,8 @@ static void forget(call* c) {
   }
 }
 
-// submit hands the run to the cluster. Functions are those that it may call, or NULL. At is where the call was made,
-// where that has been looked up. On success one reference to made is Go's. The lists are read before prGoRun returns.
+// submit hands the run to the cluster. Functions are those that it may call, or NULL. At is the line of the call, if it
+// has been looked up. On success one reference to made is Go's. The lists are read before prGoRun returns.
 static PJRT_Error* submit(call* c, pr_future* made, const void* functions, char* at, pr_run* run) {
   const PJRT_ExecuteOptions* options = c->args->options;
   uint32_t only_row = c->only ? (uint32_t)c->only->description.id : 0;

@@ -4,8 +4,8 @@
 // message are written before the gate opens and never after, so a thread that sees it open reads them without a lock.
 //
 // A callback is called once. callbacks is a stack until the completing thread exchanges it for &fired, which it does
-// when the gate is open. A callback that was pushed before is on the stack that this thread took; one that comes later
-// finds &fired, and is called by the thread that brings it. Both get the end, and no lock is held while they run.
+// when the gate is open. A callback that was pushed before is on the stack that this thread took; a later one finds
+// &fired, and is called by the thread that adds it. Both get the end, and no lock is held while they run.
 #include <stdlib.h>
 
 #include "cluster.h"

@@ -87,9 +87,8 @@ func prGoRun(r *C.pr_run) (code C.int) {
 	return C.int(base.Fail(err, &r.message))
 }
 
-// mix lists where arguments come from whose rows are shards of several objects.
-// Shards that are not on their row's device are brought there first, as new
-// objects, which it returns.
+// mix lists the sources of arguments whose rows are shards of several objects. Shards that are not on their row's
+// device are brought there first, as new objects, which it returns.
 func (s *session) mix(r *C.pr_run, spec *client.RunSpec) (moved []uint64, err error) {
 	rows := unsafe.Slice((*uint32)(r.rows), r.num_rows)
 	all := unsafe.Slice(r.shards, r.num_rows*r.num_mixed)
@@ -175,7 +174,7 @@ func (p *put) fill(_ uint32, dst []byte, written func(error)) {
 	written(err)
 }
 
-// keep has the caller's data copied, where the cluster has not had it yet.
+// keep has the caller's data copied, if the cluster has not read it yet.
 func (p *put) keep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,7 +5,7 @@
 // embedded.h says how it is built. In short: five kinds of handle are ours, and all others are the plugin's own and
 // pass through; slots that only read answer in C; a run of several devices enters Go once, to get its turn, and the
 // plugin is then called on the same thread with no Go frame around it. A run of one device needs no turn, and enters Go
-// only where memory has a limit, or where it reads what has yet to be launched.
+// only if memory has a limit, or if a run that makes its inputs is not launched yet.
 //
 // # Guarantees
 //

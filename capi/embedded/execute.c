@@ -188,7 +188,7 @@ static uint64_t* lay_out(pw_call* c, void** block) {
   return (uint64_t*)(block + c->n * c->outs);
 }
 
-// read_input checks one argument, and brings it to its device where it lies on another. The gang is read after the
+// read_input checks one argument, and copies it to its device if it is on another one. The gang is read after the
 // checks: it is cleared when that gang has been launched, and one gang too many in `after` does no harm.
 static PJRT_Error* read_input(pw_call* c, PJRT_Device* device, size_t row, size_t i, gangs* after) {
   const PJRT_LoadedExecutable* e = c->e;

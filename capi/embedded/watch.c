@@ -50,9 +50,9 @@ void pw_watch_free(pw_watch* w) {
   free(w);
 }
 
-// settle takes what it is told of an ending into account. The last to call it counts the time that the device took: a
-// thread that reports an input may be overtaken by the run that the input set off. How long such a run took is not
-// known, and it counts as usual ones do.
+// settle accounts for one ending. The last to call it counts the time that the device took: a thread that reports an
+// input may be overtaken by the run that the input set off. How long such a run took is not known, and it counts as
+// usual ones do.
 static void settle(struct ending* end) {
   if (atomic_fetch_sub_explicit(&end->open, 1, memory_order_acq_rel) != 1) return;
   pw_watch* w = end->watch;

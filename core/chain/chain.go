@@ -1,4 +1,4 @@
-// Package chain finds what a gang waits for: on each worker where its devices stand, which worker has not come, and
+// Package chain finds what a gang waits for: on each worker what its devices wait for, which worker has not come, and
 // what that one does itself, down to the cause. It goes by a report and changes nothing; `pathways why` prints its
 // lines, and a gang that is aborted because it stands still has them as its error.
 //
@@ -152,7 +152,7 @@ func (c *Chain) client(s *wire.Report_SessionReport, depth int) {
 	}
 }
 
-// device says what a device does that has not come to a collective.
+// device says what a device does that has not reached a collective.
 func (c *Chain) device(k *wire.Report_Worker, gang uint64, device uint32, depth int) {
 	if !c.busy(k, func(devices []uint32, g uint64) bool { return g != gang && slices.Contains(devices, device) }, depth) {
 		c.Say(depth, "device %d of %s has not reached it: its computation has failed there, or takes longer", device,

@@ -9,11 +9,11 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// JAX makes arrays of shards that were put or computed apart (jax.make_array_from_single_device_arrays), and says so
-// to no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones
-// on the same devices, the client has them assembled: one message tells controller and workers once what they are, and
-// this run and those behind it name one object. An array that one run alone reads stays as it is, since to assemble it
-// would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
+// JAX makes arrays of shards that were put or computed apart (jax.make_array_from_single_device_arrays), and says so to
+// no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones on
+// the same devices, the client has them assembled: one message tells controller and workers once which objects they
+// are, and this run and later ones name one object. An array that one run alone reads stays as it is, since to assemble
+// it would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
 // each would be sent all pieces, while of an assembled object each is sent its own.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.
@@ -47,7 +47,7 @@ func keyOf(devices string, pieces []*wire.Piece) string {
 	return string(key)
 }
 
-// read records that a run reads an argument. It returns what is known of it, nil if that is too much to remember.
+// read records that a run reads an argument. It returns the argument's record, nil if there are too many to remember.
 func (a *assemblies) read(devices string, pieces []*wire.Piece) (known *assembly, again bool) {
 	key := keyOf(devices, pieces)
 	if known = a.by[key]; known != nil {

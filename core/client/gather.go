@@ -17,8 +17,8 @@ import (
 // gathered: they become the rows of one operation that makes one object. The first row is given its operation's number
 // and object at once, and its message stays open: the next row joins it if it has the same shape and memory, and a
 // device that is not among the rows. A row for a lost worker stays alone, and fails at once. Long rows are pushed at
-// once, whether the message was sent or not. Short ones lie where the workers read them, and the message says where
-// (lay); if a worker cannot read there, all of them leave with the message, in one write for each worker.
+// once, whether the message was sent or not. Short ones are put into memory that the workers read, and the message says
+// where (lay); if a worker cannot read there, all of them leave with the message, in one write for each worker.
 //
 // The message is sent, and the put is closed
 //
@@ -29,11 +29,11 @@ import (
 //   - when SendPuts is called: a thread is about to wait for the array;
 //   - when it has waited for long enough (sendLate), so that its bytes travel while the caller does something else.
 //
-// The end of the operation is that of all rows, and so is its error. A worker that is lost meanwhile is no error, as
-// long as another one is left: only its own rows are lost, see core/controller/loss.go. What else can happen to a row
-// fails all of them: this process and a worker cannot reach each other, a worker or a device has no memory for it, or
-// the caller has no bytes. Then an array is not what was asked for although its devices are there, and all that wait
-// for it must hear that, not only those that read that row.
+// All rows share the end of the operation, and its error. A worker that is lost meanwhile is no error, as long as
+// another one is left: only its own rows are lost, see core/controller/loss.go. What else can happen to a row fails all
+// of them: this process and a worker cannot reach each other, a worker or a device has no memory for it, or the caller
+// has no bytes. Then an array is not what was asked for although its devices are there, and all that wait for it must
+// hear that, not only those that read that row.
 
 // How long an open put waits for a further row, or for someone who needs it: longer than JAX takes to slice the next
 // row. A put whose rows are long is sent soon, since the workers ask for the bytes only then. For short ones it is
@@ -60,7 +60,7 @@ type Gathering interface {
 	Sent()
 }
 
-// openPut is a put whose message has yet to be sent. remote.order guards it.
+// openPut is a put whose message has not been sent yet. remote.order guards it.
 type openPut struct {
 	op, object, token uint64
 	shape             shape.Shape
@@ -149,9 +149,9 @@ func (r *remote) sendPut(later bool) {
 	o.with.Sent()
 }
 
-// lay puts the rows of a put where their workers read them, if all of them are short and all workers can: then no
-// message goes to a worker but the controller's. It returns what says where, and what is called when the operation has
-// ended.
+// lay puts the rows of a put into memory that their workers read, if all rows are short and all workers can read it:
+// then no message goes to a worker but the controller's. It returns their place for the message, and a function to call
+// when the operation has ended.
 func (r *remote) lay(o *openPut) (laid *wire.Laid, release func()) {
 	if r.shelf == nil {
 		return nil, nil

@@ -109,8 +109,8 @@ func (a *retold) say(kind wire.Kind, m proto.Message) {
 	}
 }
 
-// rejoin tells a controller that has started again what this session has. The reader calls it, and receives nothing
-// meanwhile, so a submission that holds order does not wait for this.
+// rejoin reports to a controller that has started again what this session has. The reader calls it, and receives
+// nothing meanwhile, so a submission that holds order does not wait for this.
 func (r *remote) rejoin() error {
 	r.order.Lock()
 	defer r.order.Unlock()

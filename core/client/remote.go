@@ -203,9 +203,8 @@ type PutSpec struct {
 	// error.
 	Lend     func(device uint32) []byte
 	Returned func(device uint32)
-	// Gather lets puts of one device each, of one shape, which are submitted one behind
-	// the other, be one operation that makes one object. It may be nil. If Put returns an
-	// error, nothing is called of it.
+	// Gather lets puts to one device each, of one shape, which are submitted one after another, become one operation that
+	// makes one object. It may be nil. If Put returns an error, nothing is called of it.
 	Gather Gathering
 	Token  uint64
 }

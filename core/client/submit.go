@@ -296,8 +296,8 @@ func (r *remote) pushed(op, worker, token uint64, put *putting, err error) {
 	}
 }
 
-// broke tells the workers that some bytes will not come, because they would wait for them. If the worker they were for
-// is lost, it does nothing: the controller has the put go on without it, or ends it.
+// broke tells the workers that some bytes will not come, since they would wait for them. If the worker they were for is
+// lost, it does nothing: the controller has the put go on without it, or ends it.
 func (r *remote) broke(op, worker uint64, put *putting, err error) {
 	r.mu.Lock()
 	_, open := r.pending[op]

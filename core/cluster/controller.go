@@ -142,7 +142,7 @@ func (c ControllerConfig) server(tenants *tenantFile, stopped func()) server.Con
 	return config
 }
 
-// options returns what its listeners ask of those that connect.
+// options returns its listeners' demands on those that connect.
 func (c ControllerConfig) options(secure *tls.Config, tenants *tenantFile) stream.Options {
 	o := stream.Options{
 		Credentials: transport.Credentials{Token: c.Secret.Token, TokenPath: c.Secret.TokenPath, Software: c.Software,

@@ -156,7 +156,7 @@ func (e *entry) meetPeers() (err error) {
 	return nil
 }
 
-// pin returns what tells the devices of memory that arrays come and go in, nil where they do not need to know.
+// pin returns the function that announces memory for arrays to the devices, nil if they do not need to know.
 func (e *entry) pin() func(data []byte) (unpin func()) {
 	driver, ok := e.Driver.(device.Pinner)
 	if !ok {

@@ -368,7 +368,7 @@ type broken interface {
 	GetWhy() string
 }
 
-// link prints a row about a connection. Without says what is special where it is not there now.
+// link prints a row about a connection. Without is the text for a connection that is not there now.
 func (s *section) link(whose string, l broken, without string) {
 	state := fmt.Sprintf("connected, after %v without", time.Duration(max(1, l.GetBackMs()))*time.Millisecond)
 	if l.GetCutMs() > 0 {

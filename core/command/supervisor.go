@@ -68,7 +68,7 @@ func (p *program) supervisor() *cobra.Command {
 	return cmd
 }
 
-// leave starts the supervisor of a cluster whose processes run. First tells it from one that takes another's place.
+// leave starts the supervisor of a cluster whose processes run. First distinguishes it from one that replaces another.
 func (p *program) leave(s settings, c place, first bool) (process, error) {
 	q, err := p.launch(c, supervisorName,
 		[]string{supervision, "--dir", filepath.Dir(c.dir), "--cluster", c.cluster, "--log", s.text("log")}, first)
@@ -151,7 +151,7 @@ func (w *vigil) look() (over bool, err error) {
 	return false, nil
 }
 
-// findDead tells the rules of processes that have died, and does what they say. It reports whether the list of
+// findDead passes processes that have died to the rules, and does what they say. It reports whether the list of
 // processes has changed, and whether the cluster has ended.
 func (w *vigil) findDead() (changed, over bool) {
 	for i := range w.all {

@@ -12,10 +12,10 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Admission is the step between perform and the order: a gang enters it only once there is memory for what it makes,
-// on all its devices at once; once the bytes that its session's client has yet to bring are there; and once its program
-// is loaded, where another session uses its workers. Until then it is held: it stands in no schedule and in front of no
-// other session. Its own session's later operations wait behind it.
+// Admission is the step between perform and the order: a gang enters it only once there is memory for what it makes, on
+// all its devices at once; once the bytes that its session's client has yet to bring are there; and once its program is
+// loaded, where another session uses its workers. Until then it is held: it is in no schedule, and no other session
+// waits behind it. Its own session's later operations wait behind it.
 //
 // # What is counted
 //
@@ -79,7 +79,7 @@ type hold struct {
 // forMemory reports whether the gang waits for memory, and for nothing else before.
 func (h *hold) forMemory() bool { return h.puts == nil && !h.loading }
 
-// admit has a gang that was checked, and whose objects are made, go on, or holds it.
+// admit lets a gang go on that was checked, and whose objects are made, or holds it.
 func (st *State) admit(g *gang) {
 	if st.known != nil {
 		st.readmit(g, st.known)
@@ -298,7 +298,7 @@ func (st *State) proceedWith(g *gang) {
 	}
 }
 
-// goOn has an operation go on whose turn has come among those of its session.
+// goOn lets an operation go on whose turn has come among those of its session.
 func (st *State) goOn(g *gang) {
 	switch {
 	case g.program != nil:
@@ -315,7 +315,7 @@ func (st *State) goOn(g *gang) {
 	st.leaveLine(g)
 }
 
-// hold has a gang wait, and its session's later operations behind it.
+// hold makes a gang wait, and its session's later operations behind it.
 func (st *State) hold(g *gang) {
 	if g.s.waiting != nil { // what goes past a held gang goes only where there is room: a session waits for one gang
 		st.refused(g, st.noRoom(g, "and an earlier operation of the session waits already"))

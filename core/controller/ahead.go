@@ -10,8 +10,8 @@ import (
 
 // Frees and fetches may go past a gang that is held: frees of arrays that nothing before them uses, and fetches of
 // arrays that are there and that nothing before them donates or frees. Puts may go past a gang that is held for the
-// bytes of puts, or for its program, so that bytes come one after the other. They do where there is room for them
-// beside all that they go past. That changes no result.
+// bytes of puts, or for its program, so that bytes come one after the other. They do if there is room for them besides
+// all that they go past. That changes no result.
 //
 // Everything else waits while it is decided which of them may, so nothing here looks at a whole queue. A queued
 // operation is counted once, and taken out of the counts once.
@@ -456,8 +456,8 @@ func uses(message any, each func(id uint64)) {
 	}
 }
 
-// consumed calls each for the arrays whose contents are not there for what comes after an operation: those that it
-// donates or frees. It may be called more than once for one.
+// consumed calls each for the arrays whose contents later operations do not find: those that it donates or frees. It
+// may be called more than once for one.
 func (st *State) consumed(s *session, message any, each func(id uint64)) {
 	switch m := message.(type) {
 	case *wire.Run:

@@ -11,7 +11,7 @@ import (
 // This file is what the caller of State does with a message before Step, so that no other session waits for it: all
 // that is long and needs nothing which changes. It calls Decode, Split until there is no more, Arrived, and Survey.
 
-// Arrived returns the event of a message, with what can be read of it beside other calls of State.
+// Arrived returns the event of a message, with what can be read of it in parallel with other calls of State.
 func Arrived(conn uint64, kind wire.Kind, m proto.Message, payload []byte) Event {
 	ev := Event{Kind: Message, Conn: conn, Wire: kind, Message: m, Payload: payload}
 	if len(payload) >= lateSize { // State neither copies it nor waits for it to be copied

@@ -163,7 +163,7 @@ func ownPieces(at *place, m *wire.Assemble) map[int]*wire.Assemble {
 var errMemberFreed = status.New(status.InvalidArgument,
 	"an array was assembled of others, one of which was freed since")
 
-// errMemberDonated is the same where a computation took over one of them.
+// errMemberDonated is the same for a member that was donated to a computation.
 var errMemberDonated = status.New(status.InvalidArgument,
 	"an array was assembled of others, one of which was donated to a run since")
 

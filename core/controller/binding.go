@@ -26,8 +26,8 @@ type binding struct {
 	brings []*wire.Platform // of the devices, each once
 }
 
-// bind returns the binding of a view: that which it made last, where it is of the same view, as for clients that begin
-// one after the other. Workers of the view that have gone have kept their slots.
+// bind returns the binding of a view: the one that it made last, if that is of the same view, as for clients that begin
+// one after another. Workers of the view that have gone have kept their slots.
 //
 // All gangs wait meanwhile. So what is as in the binding made last is copied from there, since most of ten thousand
 // workers are when one has come or gone.
@@ -72,7 +72,7 @@ func (b *binding) add(w *worker, s placement.Span) {
 	}
 }
 
-// trail goes through the spans of a binding, beside those of a view that differs by few of them.
+// trail goes through the spans of a binding, next to those of a view that differs in few of them.
 type trail struct {
 	of     *binding
 	span   int // the next
@@ -83,8 +83,8 @@ type trail struct {
 const farthest = 16
 
 // along returns how many spans, from the first on, are as in the binding from its next one on, or from one that is not
-// much farther on. These are then the next ones. A worker that has a slot keeps it as long as views have it, so what
-// the binding has of such spans is still so.
+// much farther on. These are then the next ones. A worker keeps its slot as long as views have it, so the binding's
+// entries for such spans are still valid.
 func (t *trail) along(spans []placement.Span) (n int) {
 	is := func(i int, s placement.Span) bool {
 		o := t.of.spans[i]

@@ -9,9 +9,9 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// A controller that has started again makes its State of three things: the facts that it kept (facts.go), what its
-// workers say that they have, and what its clients say that they have sent and know no end of. It waits until all that
-// it kept have come back, or are lost; then rebuild makes the rest in one step, and all goes on.
+// A controller that has started again makes its State of three things: the facts that it kept (facts.go), its workers'
+// reports of what they have, and the operations that its clients have sent and whose end they do not know. It waits
+// until all that it kept have come back, or are lost; then rebuild makes the rest in one step, and all goes on.
 //
 // # Why no operation is done twice, and none is lost
 //
@@ -31,21 +31,21 @@ import (
 //
 // # Why the order is one
 //
-// Each worker was sent gangs by rising numbers, over a link that keeps their order. So what a worker lacks of the
-// gangs that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new.
-// New gangs get numbers above all that any worker has had, also above those of gangs that all have forgotten: a worker
+// Each worker was sent gangs by rising numbers, over a link that keeps their order. So what a worker lacks of the gangs
+// that others have is above all that it has, and rebuild sends it these by rising numbers, before anything new. New
+// gangs get numbers above all that any worker has had, also above those of gangs that all have forgotten: a worker
 // drops what comes for a collective under such a number, since that gang has ended. So all workers have the gangs that
 // they share in one order, as if the controller had not ended. An operation of a session that was not dispatched shares
-// no device with later ones that were (line.go), and so it may come behind them; one whose messages were lost comes
-// before those that do.
+// no device with later ones that were (line.go), and so it may come behind them; an operation whose messages were lost
+// comes before those that arrived.
 //
 // A worker that lacks a gang and has had a later one was never sent it: it came in the place of a worker that was lost
 // with its part, or the operation failed before it was sent. In either case it has failed.
 //
 // # What is not made again
 //
-// How long sessions have computed, what programs usually take, and what the schedule has charged to whom begin anew. A
-// gang that was under way takes no place in its island's schedule any more.
+// The device time of sessions, the usual times of programs, and the schedule's charges begin anew. A gang that was
+// under way takes no place in its island's schedule any more.
 
 // comeback is what a State waits for after the controller has started again.
 type comeback struct {
@@ -213,8 +213,8 @@ func (r *rebuilding) worker(w *worker) {
 }
 
 // takesOffer is the moment of an offer (rebind.go) that was not answered when the controller ended, if the session's
-// client has taken it. Operations that the client sent before, and of which it knows no end, come behind it: those that
-// read what was lost fail all the same.
+// client has taken it. Operations that the client sent before, and whose end it does not know, come after it: those
+// that read what was lost fail all the same.
 func (r *rebuilding) takesOffer(s *session) {
 	switch took := func(m *wire.Rejoin) bool { return m.Epoch == s.offered.view.Epoch() }; {
 	case s.offered == nil:
@@ -453,7 +453,7 @@ func (r *rebuilding) goOn(s *session) {
 		if one.s != s || one.gang != nil || r.st.sessions[s.id] != s {
 			continue
 		}
-		// What has no number of its own, such as a Forget, is behind all that the client has sent.
+		// Messages without a number of their own, such as a Forget, come after all operations that the client has sent.
 		if s.last = last; one.op != 0 {
 			s.last = one.op - 1
 		}

@@ -6,17 +6,17 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// Workers learn of each other when they first exchange bytes: before the message that has them do so, and once. Two
-// that know each other are told when one of them is lost. In the same way a worker learns of a session, and with it of
-// the client, see tell.
+// Workers learn of each other when they first exchange bytes: before the message that has them do so, and once. A
+// worker is told when one that it knows is lost. In the same way a worker learns of a session, and with it of the
+// client, see tell.
 //
 // These exchange bytes: the workers of a collective program, when it is loaded; those of a program of an epoch, whose
 // devices have names there, when it is compiled or loaded; the two ends of a move, when it is dispatched, or its graph
 // is defined; and the two ends of an artifact's way.
 //
-// Both ends are told before either is told to send, each on its own connection. So one may hear from the other before
-// it has heard of it. Links take that, since a process shows who it is by a proof, and a board keeps what has come for
-// a gang that has yet to begin.
+// Both ends are told before either is told to send, each on its own connection. So one may receive messages from the
+// other before it knows it. Links take that, since a process shows who it is by a proof, and a board keeps what has
+// come for a gang that has yet to begin.
 
 // introductions says which workers are to know of which. There is one at a time.
 type introductions struct {

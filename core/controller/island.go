@@ -2,10 +2,10 @@ package controller
 
 import "github.com/openpathways/pathways/core/schedule"
 
-// The order of gangs is core/schedule's. An island has one schedule, to which the controller tells what happens (feed)
-// and whose actions it carries out: start for a run whose turn has come, refused for one that gets no turn. Both may
-// tell the schedule something in turn. The feed that is under way carries out what follows from that too, so actions
-// are carried out one after the other, in the order of the schedule.
+// The order of gangs is core/schedule's. An island has one schedule. The controller passes events to it (feed) and
+// carries out its actions: start for a run whose turn has come, refused for one that gets no turn. Both may tell the
+// schedule something in turn. The feed that is under way carries out what follows from that too, so actions are carried
+// out one after the other, in the order of the schedule.
 
 // island is the order of an island's gangs.
 type island struct {

@@ -74,8 +74,8 @@ func surveyTrace(ev *Event, s *session, m *wire.Trace) (work func()) {
 	return nil
 }
 
-// traceComes takes a part of a session's trace. Clients send none where traces are not kept, and none that are longer
-// than they were told. Of the last part, whole is what surveyTrace has found, if it was asked.
+// traceComes takes a part of a session's trace. Clients send none if traces are not kept, and none that are longer than
+// they were told. Of the last part, whole is what surveyTrace has found, if it was asked.
 func (st *State) traceComes(s *session, m *wire.Trace, whole *wholeTrace) {
 	if m.At == 0 {
 		st.dropTrace(s)

@@ -25,8 +25,8 @@ import (
 // # Why a request keeps its place
 //
 // What decides about turns is on disk when its client is told its place: when it was asked, its priority, and the order
-// of those that were asked at one time. A client asks again for all that it has had no answer to. What the disk knows
-// of that goes on as it was, or is answered again; what it does not know is new, and comes behind the others.
+// of those that were asked at one time. A client asks again for all that it has had no answer to. What is on disk of it
+// goes on as it was, or is answered again; what is not on disk is new, and comes after the others.
 
 // keepSlice keeps a slice that was granted, or whose devices were chosen again.
 func (st *State) keepSlice(s *placement.Slice) {

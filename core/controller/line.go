@@ -10,12 +10,12 @@ import (
 //
 // # Why the order of a device is enough
 //
-// An operation that needs another one to be dispatched before it has a device in common with it. What reads an array,
-// or donates it, has devices where the array is; what makes it has all of these; and a free waits on all devices of
-// its array. Between devices bytes are carried by transfers, which have the devices at both ends. So in any order that
-// keeps the session's on each device, a reader comes after the maker, and what frees or donates after the readers. Puts
-// read nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go keeps nothing
-// back.
+// An operation that needs another one to be dispatched before it has a device in common with it. An operation that
+// reads or donates an array has devices where the array is; what makes it has all of these; and a free waits on all
+// devices of its array. Between devices bytes are carried by transfers, which have the devices at both ends. So in any
+// order that keeps the session's on each device, a reader comes after the maker, and what frees or donates after the
+// readers. Puts read nothing, and what reads them waits for them by itself: they wait for nothing. What only lets go
+// keeps nothing back.
 //
 // A fetch makes nothing, so it waits for what makes its array alone: a script that reads what it computed some steps
 // ago gets it while later steps wait for their places. (To read what was donated or freed before is an error of the
@@ -28,10 +28,10 @@ import (
 //
 // # What it costs
 //
-// A transfer has the devices at both ends, so what comes behind it on the receiving one waits until what makes its
-// array has a place, whether it reads that array or not. Places are given ahead for a window of device time only: a
-// session that submits operations earlier than in the order in which they begin keeps other devices idle. Pipelines and
-// MPMD programs are submitted in that order (python/pathways/_schedule.py, mpmd/_timetable.py).
+// A transfer has the devices at both ends, so later operations on the receiving one wait until the maker of its array
+// has a place, whether they read that array or not. Places are given ahead for a window of device time only: a session
+// that submits operations earlier than in the order in which they begin keeps other devices idle. Pipelines and MPMD
+// programs are submitted in that order (python/pathways/_schedule.py, mpmd/_timetable.py).
 //
 // To have only what reads a transfer's array wait for it there would be enough for the above, but not for a controller
 // that starts again: it takes what a worker has of a device to be all that came before it in the session (lost.go).
@@ -173,7 +173,7 @@ func (st *State) waitsForTurn(g *gang) bool {
 	return true
 }
 
-// keepInLine has those that come behind a run which waits for its place wait for it.
+// keepInLine has later operations wait for a run which waits for its place.
 func (st *State) keepInLine(g *gang) {
 	if g.entry == nil {
 		e := st.newEntry(g.s)
@@ -242,7 +242,7 @@ func (st *State) forgetNow(s *session, m *wire.Forget) {
 	st.forgetPrograms(s, m)
 }
 
-// freeBehindInTurn releases what no node behind this one uses, once those that use it have been dispatched.
+// freeBehindInTurn releases the arrays that no later node uses, once the nodes that use them have been dispatched.
 func (st *State) freeBehindInTurn(p *play, node int) {
 	if p.s.line.length > 0 && len(p.g.nodes[node].frees) > 0 {
 		e := st.newEntry(p.s)

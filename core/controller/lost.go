@@ -16,7 +16,7 @@ import (
 // dispatched before, since it failed: it is performed as if it had just come. Puts and fetches tell nothing of earlier
 // operations, which they may pass (ahead.go).
 //
-// It had a number between those of the operations around it, which no worker has. It gets such a one again.
+// It had a number between those of the operations around it, and no worker has that number. It gets such a one again.
 
 // findLost finds the operations of a session that were dispatched and that no worker has, and adds them to those that
 // are under way.

@@ -30,11 +30,11 @@ import (
 //
 // # Why the order is one
 //
-// A session's operations are performed in the order of their numbers. Of those that have a device in common, none is
-// dispatched before the one in front of it, puts and fetches aside (line.go). So a reader of an object comes after its
-// maker. enter counts upward, the message leaves in the same Step, and a connection keeps the order of messages. So
-// every worker receives gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since
-// workers wait only for earlier gangs, their waits cannot form a cycle.
+// A session's operations are performed in the order of their numbers. Operations that share a device are dispatched in
+// their order, except for puts and fetches (line.go). So a reader of an object comes after its maker. enter counts
+// upward, the message leaves in the same Step, and a connection keeps the order of messages. So every worker receives
+// gangs by rising numbers. Two gangs that share devices come in one order everywhere, and since workers wait only for
+// earlier gangs, their waits cannot form a cycle.
 //
 // # What a failure leaves behind
 //
@@ -411,8 +411,8 @@ func (st *State) enter(g *gang, workers set, conns []uint64) {
 	}
 }
 
-// fail is a gang's first failure: the client, what reads its objects, and the
-// other workers hear of it.
+// fail is a gang's first failure: the client is told, as are the operations that read its objects, and the other
+// workers.
 func (st *State) fail(g *gang, err error) {
 	if g.err != nil {
 		return

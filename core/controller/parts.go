@@ -9,7 +9,8 @@ import (
 // Of an operation that names shards one by one, each worker is sent its own part: of a Put the devices that it has, of
 // a Transfer the moves that begin or end at them, of a Graph the moves of its transfers, and the runs that it takes
 // part in. So a worker's message grows with its own shards, and that of one worker alone is the client's message. A
-// move whose other end is another worker's says whose: of a session's devices a worker knows its own (tellDevices).
+// move whose other end is on another worker names that worker: of a session's devices a worker knows its own
+// (tellDevices).
 
 // dispatchParts is dispatch of a Put or a Transfer for several workers.
 func (st *State) dispatchParts(g *gang) {

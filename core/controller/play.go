@@ -6,9 +6,8 @@ import (
 	"github.com/openpathways/pathways/core/wire"
 )
 
-// play is a play of a graph, until all its nodes have been performed. They are
-// operations like others, one behind the other: each that may start does so at
-// once.
+// play is a play of a graph, until all its nodes have been performed. They are operations like others, one after the
+// other: each that may start does so at once.
 type play struct {
 	s         *session
 	g         *graph

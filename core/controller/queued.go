@@ -64,7 +64,7 @@ func (st *State) operation(s *session, ev *Event, op uint64, nodes int) error {
 // maxRun bounds a run's message, some hundred thousand inputs: it is looked at and copied while all sessions wait.
 const maxRun = 1 << 20
 
-// freeLater frees objects behind the operations that came before. Free and Forget have no number and are not counted as
+// freeLater frees objects after the operations that came before. Free and Forget have no number and are not counted as
 // under way; a bound on the queue takes the place of the credit.
 func (st *State) freeLater(s *session, ev *Event, m *wire.Free) error {
 	if s.freeing += len(m.Objects) + rowsIn(m.Rows); s.freeing > 2*st.limits.Objects {

@@ -105,7 +105,7 @@ func (st *State) inTheWay(g *gang, device int) (all []*session) {
 	return all
 }
 
-// quotaText returns what a gang that is held for its tenant's quota needs, and which sessions have what the tenant may.
+// quotaText returns the need of a gang that is held for its tenant's quota, and the sessions that use the quota.
 func (st *State) quotaText(g *gang) (text string, device int) {
 	t := g.s.tenant
 	on, has, need := st.beyondQuota(g, true, false)

@@ -18,8 +18,8 @@ type spot struct{ host, network string }
 
 func spotOf(h *wire.Hello) spot { return spot{h.Host, h.Network} }
 
-// reaches reports whether a process here can dial one at there that has these addresses.
-// It can where nothing speaks against it, as where a network is not known.
+// reaches reports whether a process here can dial one at there that has these addresses. It can unless something speaks
+// against it, for example if a network is not known.
 func (here spot) reaches(there spot, addresses []string) bool {
 	for _, a := range addresses {
 		switch wire.WhereFrom(a) {

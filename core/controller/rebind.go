@@ -62,8 +62,8 @@ func (st *State) offerAll() {
 	slices.Sort(st.offering)
 }
 
-// makeOffers makes offers for about the time that Weigh says, at least one. What has changed meanwhile counts for those
-// that follow.
+// makeOffers makes offers for about the time that Weigh says, at least one. Changes meanwhile count for those that
+// follow.
 func (st *State) makeOffers() {
 	var compared *placement.View
 	for spent := int64(0); len(st.offering) > 0 && (st.weight == 0 || spent < st.weight); {

@@ -327,7 +327,7 @@ func (st *State) connsOf(workers set) []uint64 {
 	return to
 }
 
-// tell makes the session known to those of the workers that do not know it.
+// tell introduces the session to those workers that do not know it.
 func (st *State) tell(s *session, workers set) {
 	if s.told.covers(workers) {
 		return
@@ -343,8 +343,8 @@ func (st *State) tell(s *session, workers set) {
 	st.tellDevices(s, fresh)
 }
 
-// tellDevices tells workers of a session: each which of its devices are the worker's own. Where the others are that it
-// exchanges bytes with, the moves and the programs say that have it do so.
+// tellDevices tells workers of a session: each which of its devices are the worker's own. Moves and programs say which
+// other workers it exchanges bytes with.
 func (st *State) tellDevices(s *session, workers set) {
 	type row struct {
 		w            *worker

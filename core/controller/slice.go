@@ -170,7 +170,8 @@ func (st *State) lookForSlices() {
 	st.untold = len(st.layout.Requests())
 }
 
-// tellPlaces tells clients of the places of their requests in the queue, and which sessions have what they lack.
+// tellPlaces tells clients the places of their requests in the queue, and which sessions have the devices that they
+// lack.
 func (st *State) tellPlaces() {
 	all := st.layout.Requests()
 	st.untold = min(st.untold, len(all))

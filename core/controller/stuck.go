@@ -25,11 +25,12 @@ import (
 //	on a silent worker  one that was not heard of for some heartbeats
 //
 // Anything else goes on, above all a device that computes, a function of a client, a program that is being loaded, and
-// a part of which nothing is known. So what takes long is left alone, however long, and so is what waits for it.
+// a part of which nothing is known. So a long computation is left alone, however long it takes, and so are those that
+// wait for it.
 //
 // Of gangs that stand still only those are aborted that have a reason of their own: those that wait behind none, and
 // those with a part on a worker that was silent for so long and another part elsewhere. The others may go on when these
-// have gone. A gang is only ever behind gangs with lower numbers, so where some stand still, one has such a reason.
+// have gone. A gang is only ever behind gangs with lower numbers, so if some stand still, one has such a reason.
 //
 // A transfer computes nothing, so it stands still where it has a part on a worker that was silent for so long, and
 // another part elsewhere.

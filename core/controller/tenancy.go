@@ -54,7 +54,7 @@ func (st *State) setTable(table *tenant.Table, err error, asked uint64) {
 }
 
 // apply takes the tenants of a table. Sessions stay with their tenants, on the new terms; those of tenants that are no
-// longer named go on, on the old ones.
+// longer named keep the old ones.
 func (st *State) apply(table *tenant.Table) {
 	st.table = table
 	for name, t := range st.tenants {

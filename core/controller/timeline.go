@@ -17,7 +17,7 @@ import (
 const (
 	lookFor   = 5e9 // ns that workers tell what devices do after a look
 	lookAgain = 1e9 // ns after which a look has it told longer
-	// What a worker told that is older is forgotten, in ns. It bounds what is kept, too: see keepDoing.
+	// Older reports of a worker are forgotten, in ns. It bounds what is kept, too: see keepDoing.
 	keepsDoing = 12e9
 )
 
@@ -132,8 +132,8 @@ func (st *State) lookAway() {
 // the most that the two clocks drift apart in a second.
 const clockSlack = 100e3
 
-// keepDoing keeps what a worker tells, and forgets what is old. A worker that tells without being asked, or more often
-// than with its heartbeats, is not listened to.
+// keepDoing keeps a worker's report of its devices' work, and forgets old ones. A worker that tells without being
+// asked, or more often than with its heartbeats, is not listened to.
 func (st *State) keepDoing(w *worker, m *wire.Doing) {
 	d := &w.doing
 	for len(d.all) > 0 && (st.now-d.all[0].NowNs-d.all[0].AheadNs > keepsDoing || len(d.all) >= mostDoing) {
@@ -142,7 +142,7 @@ func (st *State) keepDoing(w *worker, m *wire.Doing) {
 	if d.asked == nil || st.looked == 0 {
 		return
 	}
-	// A message that was under way for long seems to come from a clock that is behind. The fastest is nearest.
+	// A message that took long seems to come from a clock that is behind. The fastest is nearest.
 	if ahead := st.now - m.NowNs; len(d.all) == 0 || ahead < d.ahead+clockSlack {
 		d.ahead = ahead
 	} else {

@@ -6,8 +6,8 @@ import (
 )
 
 // What waits for a worker that says nothing waits until it is heard of, or lost: the latter comes in bounded time, by
-// Config.Silence and the lease of its link, and ends all that the worker has a part in. What stands still on other
-// workers meanwhile may end earlier, see stuck.go. `pathways why` shows both.
+// Config.Silence and the lease of its link, and ends all that the worker has a part in. Gangs that stand still on other
+// workers may end earlier, see stuck.go. `pathways why` shows both.
 
 // isSilent reports whether a worker was not heard of for some heartbeats.
 func (st *State) isSilent(w *worker) bool {

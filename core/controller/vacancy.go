@@ -95,7 +95,7 @@ func (st *State) releaseUnused() {
 	}
 }
 
-// vacanciesOf tells a session's client which of its workers have yet to come.
+// vacanciesOf tells a session's client which of its workers have not come yet.
 func (st *State) vacanciesOf(s *session, m *wire.Welcome) {
 	s.workers.each(func(slot int) {
 		if w := st.workers[slot]; w.gone != nil {

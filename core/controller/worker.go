@@ -65,7 +65,7 @@ func (w *worker) refuses(g *gang, why error, now int64) {
 		why: why}
 }
 
-// report tells what refuses took note of, nil if it was never called.
+// report returns the refusals that refuses recorded, nil if there are none.
 func (r *shortage) report(now int64) *wire.Report_Refusal {
 	if r.why == nil {
 		return nil

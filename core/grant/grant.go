@@ -1,5 +1,5 @@
-// Package grant is what embedded sessions and those of clusters have in common where a user asks for a slice: the
-// calls, and a request that waits. core/placement decides who gets what.
+// Package grant is the part of a request for a slice that embedded sessions and those of clusters share: the calls, and
+// a request that waits. core/placement decides who gets what.
 //
 // # Concurrency
 //

@@ -34,8 +34,8 @@ func (l *Ledger) Fits(specs []Spec, temp int64) bool {
 	return d < 0
 }
 
-// WillFit reports whether it would fit without the bytes that leave and without the computations under way: whether to
-// wait for what ends by itself is enough.
+// WillFit reports whether it would fit without the bytes that leave and without the computations under way: whether
+// waiting for work that ends by itself is enough.
 func (l *Ledger) WillFit(specs []Spec, temp int64) bool {
 	d, _ := l.lacks(specs, temp, true)
 	return d < 0

@@ -105,7 +105,7 @@ type queue struct {
 
 // search is a search for the devices of a request, in steps. Others come in between. So before it ends in a grant, it
 // looks at the devices again, and begins anew if something has happened to some. If that goes on, it does all steps at
-// once. It also begins anew where a worker leaves, or takes the place of another.
+// once. It also begins anew when a worker leaves, or takes the place of another.
 type search struct {
 	of      *Request // nil: it is yet to begin
 	found   found
@@ -194,7 +194,7 @@ func (m *Map) SetQuota(owner string, quota int) {
 // Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
 // any more. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's
 // devices has a few steps, which each take time in proportion to the cluster's devices; it does at most so many. Where
-// more reports true, the next call goes on with the rest; what has changed meanwhile counts in the look that follows.
+// more reports true, the next call goes on with the rest; changes meanwhile count in the next look.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue
 	for begin := q.at == 0 && q.search.of == nil; ; begin = false {

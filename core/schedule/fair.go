@@ -27,7 +27,7 @@ import (
 // A tenant that is ahead of another which has gangs there has no more than its part of what is placed, and so has a
 // session among those of its tenant. So shares hold, too, for sessions that have a few gangs under way at a time and
 // wait for one to end before they ask for the next: what they all have under way may be less than a window, and a
-// device takes that as it comes. Two gangs and a small part of the window each has in any case, so that the device has
+// device takes it in any order. Two gangs and a small part of the window each has in any case, so that the device has
 // work while its next ones come. The other may be away, too, for a window at most: one that waits for its last gang to
 // end before it asks for more would otherwise find the window full whenever it comes back.
 //
@@ -42,20 +42,19 @@ import (
 //
 // A place cannot be taken back, so few are given ahead: on each device as many as fill Window nanoseconds by their
 // estimates, and at most Gangs of them. A gang that was not measured yet, or is longer than the window, takes a whole
-// one, so it waits until its devices are free. Where all that has its place is about to end, and was not many short
-// gangs, the next have their places already, for one window more, so that the device has them then: otherwise a gang
-// that leaves no room for the next, such as one of 40 ms for one of 20, would leave its device idle while the
-// controller hears of its end. So a session that is below its share waits for one window at most, or for one gang
-// that is longer and the end of another: the rest of it, if it takes longer than usual, and what had its place as if
-// it did not.
+// one, so it waits until its devices are free. If all placed gangs are about to end, and were not many short ones, the
+// next are placed already, for one window more, so that the device has them in time: otherwise a gang that leaves no
+// room for the next, such as one of 40 ms for one of 20, would leave its device idle while the controller hears of its
+// end. So a session that is below its share waits for one window at most, or for one longer gang and the end of
+// another: the rest of that one, if it takes longer than usual, and the gangs that were placed as if it did not.
 //
 // # Gangs of several devices
 //
 // A tenant's lead is that of the device where it leads most: there it has its share, and on its other devices others
-// have what it leaves (max-min fairness). A device that no other tenant wants, or that is idle for much of the time,
-// keeps it from nothing, and does not count. What a tenant has yet to get on the device that counts is kept for it, up
-// to a bound. On its others it is at most the slack further behind, so that it does not come before those who use them
-// for long when it is to get more there.
+// have the rest (max-min fairness). A device that no other tenant wants, or that is idle for much of the time, keeps it
+// from nothing, and does not count. Device time that a tenant has not had yet on the device that counts is kept for it,
+// up to a bound. On its other devices it is at most the slack further behind, so that it does not come before their
+// other users for long when its share there grows.
 //
 // The devices of a gang begin together, so those that are free first are idle until the last one is. Three rules bound
 // that. Others come before the gang if they end before it is expected to begin (backfill). It has its place shortly
@@ -76,8 +75,8 @@ import (
 //
 // Devices that all gangs so far have used together are one group, and are counted as one. A step looks at the groups of
 // the gangs that are first in their sessions, and never at devices; at none if no device has room, and at few if none
-// of these gangs has room on all of its devices. Of those who are asked, none comes after the last one that has. What
-// tenants get of a group is computed again only where others want it than before.
+// of these gangs has room on all of its devices. Of those who are asked, none comes after the last one that has.
+// Tenants' shares of a group are computed again only when the set of tenants that want it has changed.
 type Fair struct {
 	Window int64 // nanoseconds of estimated device time that are placed ahead; 0 means DefaultWindow
 	Gangs  int   // placed and not ended on one device; 0 means no bound
@@ -533,8 +532,8 @@ func (f *Fair) estimate(g *Gang) int64 {
 	return max(f.cost(g), g.Cost)
 }
 
-// cost returns what a gang takes of the window on each device. One that may wait for gangs that come later takes
-// nothing of it, or these would have to wait for it.
+// cost returns what a gang takes of the window on each device. A gang that may wait for later gangs takes nothing of
+// the window, or these would have to wait for it.
 func (f *Fair) cost(g *Gang) int64 {
 	switch {
 	case g.Calls:

@@ -2,7 +2,7 @@ package schedule
 
 import "math"
 
-// Tenant is whose sessions some are, and on which terms they share devices with those of others. A Tenant does not
+// Tenant is the owner of sessions, with the terms on which they share devices with those of others. A Tenant does not
 // change; where its terms do, later gangs come with another of the same ID.
 type Tenant struct {
 	ID     uint32

@@ -227,8 +227,8 @@ func (s *Site) viewOf(r *http.Request) viewer {
 			return v
 		} // else it is that of another cluster
 	}
-	// A page of elsewhere can have a name of its own stand for this machine, and so ask from the user's browser; but it
-	// cannot change the name that the browser sends.
+	// A page from elsewhere can make a name of its own point to this machine, and so send requests from the user's
+	// browser; but it cannot change the name that the browser sends.
 	if s.config.Open && isThisMachine(r.Host) {
 		return viewer{role: tenants}
 	}
@@ -267,7 +267,7 @@ func (s *Site) answer(v viewer, ask *wire.Ask) *wire.Report {
 	return s.config.Source.Answer(ask, wire.Viewer{IsTenant: v.role != operators, Tenant: v.tenant})
 }
 
-// viewing returns who a request comes from, once that is known.
+// viewing returns the viewer of a request, once it is known.
 func viewing(r *http.Request) viewer {
 	v, _ := r.Context().Value(viewKey{}).(viewer)
 	return v

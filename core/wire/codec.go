@@ -11,9 +11,9 @@ import (
 // takes no reflection, and no allocation where the memory is used again.
 //
 // Append writes the bytes that the generated code writes: fields by number, zeros left out, lists of numbers packed.
-// Parse reads what the generated code reads, into the memory of the message's own lists; what is bytes in the message
-// is memory of what it was read from. Fields that it does not know, or that have another type, it skips. Its errors
-// are INVALID_ARGUMENT. Tests compare both with the generated code.
+// Parse reads what the generated code reads, into the memory of the message's own lists; byte fields of the message
+// share the memory from which it was read. Fields that it does not know, or that have another type, it skips. Its
+// errors are INVALID_ARGUMENT. Tests compare both with the generated code.
 
 // Append appends the encoded message to b.
 func (m *Run) Append(b []byte) []byte {

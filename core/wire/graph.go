@@ -130,7 +130,7 @@ type Told struct {
 	Peer  uint64
 }
 
-// Told returns what was told of each of the moves that Program makes of a graph's Transfer.
+// Told returns the controller's additions to each of the moves that Program makes of a graph's Transfer.
 func (m *Transfer) Told() (all []Told) {
 	for _, v := range m.Moves {
 		for k := range max(1, v.GetCount()) {

@@ -29,7 +29,7 @@ type artifacts struct {
 	fetching map[uint64]chan struct{} // closed when the bytes of an artifact have come, or not
 	asked    map[uint64]chan source   // have room for the answer
 	giving   map[uint64]bool          // transfers from here that have not ended
-	// start ends when the controller has started again: what it had processes send to each other is sent anew then.
+	// start ends when the controller has started again: transfers that the controller had begun are begun anew then.
 	start context.Context
 	ended context.CancelCauseFunc
 }
@@ -233,9 +233,9 @@ func (w *Worker) share(l *wire.Loadable, places []*wire.Place, local []int) *loa
 	return e
 }
 
-// offer tells the controller that others can have an artifact from this worker, if they can, and releases the bytes
-// that it was loaded from if they cannot, or have them from what is kept here. The caller uses e. Writing a long
-// executable to a file takes as long as loading it, so runs do not wait for this.
+// offer tells the controller that this worker can send an artifact to others, if it can. Otherwise, or if it sends from
+// its store, it releases the bytes from which the artifact was loaded. The caller uses e. Writing a long executable to
+// a file takes as long as loading it, so runs do not wait for this.
 func (w *Worker) offer(e *loaded, form wire.Loadable_Form) {
 	a := &w.artifacts
 	a.mu.Lock()
@@ -337,8 +337,8 @@ const fetchTries = 5
 // that a sender has gone before the controller does, which then names the same one again.
 const fetchPause = 10 * time.Millisecond
 
-// fetch returns the serialized form and the code of an artifact, for the caller to release: what is kept here, or what
-// comes from a worker that the controller names.
+// fetch returns the serialized form and the code of an artifact, for the caller to release: from this worker's store,
+// or from a worker that the controller names.
 func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 	a := &w.artifacts
 	for { // one at a time: the controller knows of one transfer of an artifact to this worker

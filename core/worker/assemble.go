@@ -8,7 +8,7 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// came tells the destination of a move, which is here, that its piece has come, or why it will not.
+// came tells the destination of a move, which is here, that its piece has arrived, or why it will not.
 func (v *move) came(g *gang, t *transfer, err error) {
 	v.queue.soon(func() { v.queue.step(g, t, v.local, assembly.Event{Kind: assembly.Came, Err: err}) })
 }
@@ -116,7 +116,7 @@ func (q *queue) giveUp(g *gang, t *transfer, l *leg, err error) {
 	q.moved(g, t, l, err)
 }
 
-// drop releases what has come for a shard that will not be made. No one writes to it any more.
+// drop releases the pieces that have come for a shard that will not be made. No one writes to it any more.
 func (l *leg) drop() {
 	if l.copied != nil {
 		l.copied.Close()

@@ -11,11 +11,9 @@ import (
 // lives that is the user's affair. Once the session has gone nothing reads what it
 // computes, and only the worker can end it.
 
-// overdue returns the computation for which the worker has to restart, or nil: one
-// whose session ended after ago or earlier, and which has been the oldest of its device
-// for as long. What runs behind another session's computation does not count, since
-// that one may be what takes so long; nor does a session whose computations end one
-// after the other.
+// overdue returns the computation for which the worker has to restart, or nil: one whose session ended after ago or
+// earlier, and which has been the oldest of its device for as long. A computation behind another session's does not
+// count, since that one may be the slow one; nor does a session whose computations end one after the other.
 func overdue(all []Running, after time.Duration) *Running {
 	for i := range all {
 		if r := &all[i]; after > 0 && r.Gone >= after && r.Since >= after {

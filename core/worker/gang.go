@@ -110,9 +110,8 @@ func (g *gang) allocated(err error) {
 	}
 }
 
-// abandon has the driver end what it has launched, where that waits for members
-// that will not come because the gang has failed. It is called when it fails, and
-// again after a launch that may have come too late to be found.
+// abandon has the driver end launched parts that wait for members which will not come because the gang has failed. It
+// is called when it fails, and again after a launch that may have come too late to be found.
 func (g *gang) abandon() {
 	r, ok := g.work.(*run)
 	if !ok || r.program.form != wire.Loadable_JOINED {

@@ -11,9 +11,9 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A program that calls functions of its client is launched beside the queues: the driver may
-// run it within Execute, and the functions may run programs on the same devices, which would
-// stand behind it. What it makes is pending meanwhile, and what it reads pinned.
+// A program that calls functions of its client is launched beside the queues: the driver may run it within Execute, and
+// the functions may run programs on the same devices, which would stand behind it. Its outputs are pending meanwhile,
+// and its inputs pinned.
 
 // aside launches a part beside the queue. Its slot in the window stays taken, so that no more
 // than the window have goroutines.

@@ -12,8 +12,8 @@ import (
 	"github.com/openpathways/pathways/transport/content"
 )
 
-// What this worker has of its machine's memory is counted where it is taken and given back, and told with heartbeats.
-// It is in five places, each with a bound:
+// The machine's memory that this worker has is counted when it is taken and returned, and reported with heartbeats. It
+// is in five places, each with a bound:
 //
 //	blocks of the exchange   arrays and collectives that come or go; bounded by the exchange's pool, for whose memory
 //	                         senders wait. A device that reads an array where it came keeps its block

@@ -42,7 +42,7 @@ const (
 	mostWatch = time.Minute
 )
 
-// watch begins to tell what devices do, or does it for longer.
+// watch begins to report what devices do, or extends the time for it.
 func (w *Worker) watch(m *wire.Watch) {
 	until := w.elapsed() + min(time.Duration(m.Ms)*time.Millisecond, mostWatch)
 	bars := max(1, min(int(m.Bars), mostBars))

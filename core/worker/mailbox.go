@@ -17,7 +17,7 @@ import (
 //     another thread);
 //   - a deputy, while the owner is inside the driver. It applies tasks and begins nothing.
 //     A driver may run a program inside Execute, and wait there for other workers. These
-//     may wait for what this queue is told meanwhile, such as that something failed or ended.
+//     may wait for tasks of this queue that come meanwhile, such as the end of a part.
 //
 // These are all transitions:
 //
@@ -40,8 +40,8 @@ import (
 // Why post never blocks: mu is not held while a task is applied, the driver is called, or a
 // token is sent; and wake has room for the only token, since a token is the ownership.
 
-// task is something that a queue is told: that a part has come, or a call that tells its
-// state machine of something. The zero task has it look again at what it waits for.
+// task is something that a queue is told: that a part has come, or a call that reports something to its state machine.
+// The zero task has the queue check again what it waits for.
 type task struct {
 	part devicequeue.Part
 	call func()

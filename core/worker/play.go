@@ -18,7 +18,7 @@ import (
 // An array that the graph does not keep is freed by each device for itself. resolve finds the last node that uses it
 // there, and playNode posts the free behind that node's part, into the same queue. A queue takes its parts in order:
 // all parts of this device that use the shard come before, and pin it until they have ended. Other devices have shards
-// of their own. Where a node fails, the frees behind it are posted all the same.
+// of their own. If a node fails, the frees after it are posted all the same.
 
 // graph is a session's graph, as this worker has resolved it. Its objects have the graph's own numbers; each play turns
 // them into the session's (graphs.Number).
@@ -56,7 +56,7 @@ func (w *Worker) graph(m *wire.Graph) {
 	}
 }
 
-// resolve keeps of each node what concerns this worker, and what its devices free behind which node.
+// resolve keeps the part of each node that concerns this worker, and the objects that its devices free after each node.
 func (w *Worker) resolve(g *graph, m *wire.Graph) error {
 	pg, err := m.Program()
 	if err != nil {

@@ -154,7 +154,7 @@ func (q *queue) facts(p devicequeue.Part, here bool) (f devicequeue.Facts) {
 	return f
 }
 
-// begin begins a part. What the part does from now on comes back as tasks; its end, as gang.end.
+// begin begins a part. Its further progress comes back as tasks; its end, as gang.end.
 func (q *queue) begin(f *devicequeue.Flight) {
 	g := gangOf(f.Part)
 	g.begins(f)

@@ -12,7 +12,7 @@ type region struct {
 	start, size, at []int64
 }
 
-// source is where the region lies in the array that it is taken from, where elements have width bytes.
+// source returns the region's layout in the array that it is taken from, whose elements have width bytes.
 func (r region) source(width int64) strided.Layout { return strided.Of(r.from, r.start, r.size, width) }
 
 // place returns where the region lies in the destination, whose dimensions are to.

@@ -89,8 +89,8 @@ func someOf[M proto.Message](all []M) int {
 	return len(all)
 }
 
-// rejoin tells a controller that has started again what this worker has. The goroutine that reads the connection calls
-// it.
+// rejoin reports to a controller that has started again what this worker has. The goroutine that reads the connection
+// calls it.
 func (w *Worker) rejoin() error {
 	w.posts.leave(true)
 	for _, s := range w.sessions {

@@ -169,12 +169,11 @@ func (q *queue) run(g *gang, r *run, f *devicequeue.Flight) {
 
 // launch hands a part that is a launch of its own to the driver.
 //
-// The driver may run the program within the call, as XLA's CPU client does where the inputs
-// are there. That takes as long as the program does, and the queue stands still meanwhile. It
-// must not stand still for what the program waits for: in a collective, for the other workers
-// of the gang, which may be at an earlier gang that waits for news of this device, such as the
-// end of what it computed or that it failed. So the queue is lent to a deputy, and the reports
-// of what has failed leave first. A deputy begins nothing, so the order of launches stays that
+// The driver may run the program within the call, as XLA's CPU client does where the inputs are there. That takes as
+// long as the program does, and the queue stands still meanwhile. It must not stand still for something that the
+// program itself waits for: in a collective, for the other workers of the gang, which may be at an earlier gang that
+// waits for news of this device, such as the end of what it computed or that it failed. So the queue is lent to a
+// deputy, and the reports of what has failed leave first. A deputy begins nothing, so the order of launches stays that
 // of the parts.
 func (q *queue) launch(g *gang, r *run, f *devicequeue.Flight) {
 	buffers := row(q.row[0][:0], f)

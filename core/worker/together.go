@@ -30,8 +30,7 @@ import (
 // run programs on them. So its queues go on before the launch (depart), which a goroutine
 // of its own makes.
 
-// meeting is where the devices of a gang that is one launch of the driver come
-// together. The last to come launches for all.
+// meeting collects the devices of a gang that is one launch of the driver. The last to come launches for all.
 type meeting struct {
 	mu       sync.Mutex            // guards the rest
 	rows     [][]device.Buffer     // by part
@@ -124,9 +123,8 @@ func (t *turned) Launch(turn uint64) bool { return (*gang)(t).launch(nil, turn) 
 // Fail implements executor.Launch.
 func (t *turned) Fail(_ uint64, err error) { (*gang)(t).spread(moments{}, nil, err, 0) }
 
-// launch hands the gang to the driver. Turn is its number in the island, whose
-// cell, where it has one, is told how far it is. It reports whether the gang is
-// under way.
+// launch hands the gang to the driver. Turn is its number in the island, whose cell, if it has one, records its
+// progress. It reports whether the gang is under way.
 func (g *gang) launch(cell *executor.Cell, turn uint64) bool {
 	r := g.work.(*run)
 	r.meet.begun.Store(true)

@@ -209,7 +209,7 @@ func (v *move) key(g *gang) transport.Key {
 
 func width(s shape.Shape) int64 { return int64(s.DType.Bits()+7) / 8 }
 
-// step tells the state machine of a part what happened, and does what follows.
+// step passes an event to the state machine of a part, and carries out the actions.
 func (q *queue) step(g *gang, t *transfer, l *leg, e assembly.Event) {
 	switch l.state.Step(e) {
 	case assembly.Expect:
@@ -254,7 +254,7 @@ func (q *queue) absent(l *leg) int {
 	return 0
 }
 
-// admit tells the other devices of a transfer that this one has come to it.
+// admit tells the other devices of a transfer that this one has reached it.
 func (q *queue) admit(g *gang) {
 	part := slices.Index(g.queues, q)
 	g.work.(*transfer).parts[part].admitted.Store(true)
@@ -265,8 +265,7 @@ func (q *queue) admit(g *gang) {
 	}
 }
 
-// refuseTransfer tells the other devices here that wait for what comes of a device's part why
-// it does not begin.
+// refuseTransfer tells the other devices here that wait for a device's part why it does not begin.
 func (q *queue) refuseTransfer(g *gang, t *transfer, l *leg, err error) {
 	g.fail(err)
 	q.step(g, t, l, assembly.Event{Kind: assembly.Refuse})

@@ -138,7 +138,7 @@ func (w *Worker) tellWaits(all []Wait, moved moves, now time.Time) (told []*wire
 	return told, more
 }
 
-// standing is a wait as a controller is told it, but for how long it has stood still.
+// standing returns a wait for a controller's report, without how long it has stood still.
 func (s *Wait) standing() *wire.Standing {
 	m := &wire.Standing{Gang: s.Gang, Session: s.Session, Program: s.Program, Line: s.Line, At: s.At, Awaits: s.For,
 		Processes: s.Processes[:min(len(s.Processes), mostWaits)], SinceMs: s.Since.Milliseconds(), Behind: s.Behind}

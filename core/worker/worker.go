@@ -298,8 +298,8 @@ func (w *Worker) Close() {
 	w.closed.Do(w.close)
 }
 
-// Leave is Close of a worker that is to end: it tells the controller first, and why,
-// where that is not just that it was told to stop.
+// Leave is Close of a worker that is to end: it tells the controller first, and the reason, unless it was just told to
+// stop.
 func (w *Worker) Leave(why error) {
 	w.goodbye(why)
 	w.Close()

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// behind is how much nicer than its process a thread behind is, so that it weighs a third.
+// behind is how much nicer than its process the thread of such a goroutine is: it weighs a third.
 const behind = 5
 
-// Behind has the calling goroutine stand behind the others of its process for its remaining life, which it spends in
-// long work that is not urgent. A goroutine calls it once, at its beginning: it stays on a thread of its own,
-// which ends with it.
+// Behind gives the calling goroutine, for its remaining life, a lower priority than the others of its process. It is
+// for long work that is not urgent. A goroutine calls it once, at its beginning: it stays on a thread of its own, which
+// ends with it.
 //
 // The thread has a lower priority, so one that wakes for a moment, as those that run computations do, need not wait
 // until several slices of this one are over. It is not so low that computations which take all processors starve it.

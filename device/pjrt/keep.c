@@ -13,11 +13,11 @@
 //     needs no more memory than without this, whatever the sizes that it asks for in turn.
 //   - What is kept for long goes back to the system in two steps, after the times that pwdrv_keep_tidy is told. First
 //     it is offered (MADV_FREE): the system takes it when it needs memory, before anything else, and counts it as free;
-//     if it did not, a block that comes to lie there finds its pages. Then it is returned, needed or not.
+//     if it did not, the next block there finds its pages. Then it is returned, needed or not.
 //   - Blocks do not overlap: each lies in a slot, whose place and size never change. A slot is in use, kept, offered
-//     (which counts as kept), or empty: addresses without memory. Only one that no list has is offered or emptied, so
-//     that no block comes to lie there meanwhile.
-//   - Where there is no range, or no room in it, the C library is asked.
+//     (which counts as kept), or empty: addresses without memory. Only a slot that is in no list is offered or emptied,
+//     so that it is not used meanwhile.
+//   - If there is no range, or no room in it, the C library is asked.
 //
 // The lock is held for some loads and stores, never for a call of the system, and by a fork, so that it is free in the
 // child.
@@ -259,7 +259,8 @@ bool pwdrv_keep_blocks_of(const void* inside) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, reserve);
   if (heap.base == NULL) return false;
-  // What frees comes first, so that no block is made that the C library would be told to free. These also take its own.
+  // The functions that free come first, so that no block is made that the C library would be asked to free. These also
+  // take its own.
   pwdrv_import frees[] = {{"free", (void*)pwdrv_keep_free, 0},
                           {"realloc", (void*)pwdrv_keep_realloc, 0},
                           {"malloc_usable_size", (void*)keep_usable_size, 0}};

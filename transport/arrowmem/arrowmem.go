@@ -162,7 +162,7 @@ func (a *Allocator) File(b []byte) (file *os.File, offset int64) {
 // Close ends the allocator: it allocates no more, and its memory goes back to the
 // system as it is freed.
 //
-// Errors: FAILED_PRECONDITION where some has yet to be freed.
+// Errors: FAILED_PRECONDITION if some of it is not freed yet.
 func (a *Allocator) Close() error {
 	a.arena.Close(status.New(status.Unavailable, "the allocator is closed; allocate before Close, or make another"))
 	if n, bytes := a.Used(); n > 0 {

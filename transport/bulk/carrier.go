@@ -15,19 +15,17 @@ import (
 	"github.com/openpathways/pathways/transport/stream"
 )
 
-// A link outlives its connections. When one breaks, messages wait, see package
-// resume, and the side that dialled dials again. Both sides first wait until nothing
-// of the old connection is read any more, so that the count of received messages is
-// final and no old bytes are written; then each tells the other its count, and sends
-// what the other has not got. An attempt has a number, and one that comes behind a
-// later one is refused.
+// A link outlives its connections. When one breaks, messages wait, see package resume, and the side that dialled dials
+// again. Both sides first wait until nothing of the old connection is read any more, so that the count of received
+// messages is final and no old bytes are written; then each tells the other its count, and sends the messages that the
+// other has not received. Attempts are numbered, and one that comes after a later one is refused.
 //
 // Bytes that were on streams may be lost with them. The receiver asks for each of
 // its unfinished blocks again, from the start, behind the messages that are sent
 // again. The sender keeps the bytes until the receiver has them all.
 //
-// Where a link has no connection for Config.DialTime, what is under way fails on
-// both sides, and so does what comes later, at once, until it has one again.
+// If a link has no connection for Config.DialTime, its blocks under way fail on both sides, and so do later ones, at
+// once, until it has one again.
 
 // carrier is a connection that a link goes over, with its stripes.
 type carrier struct {

@@ -99,8 +99,7 @@ func (l *link) onOffer(n uint64, key transport.Key, size int64) (then func(), er
 	return t.offer(), nil
 }
 
-// offer tells the caller that expects a block that it is there. Then is called when the lock
-// is free.
+// offer tells the caller that expects a block that it has come. Then is called when the lock is free.
 func (t *incoming) offer() (then func()) {
 	t.link.reach()
 	e, err := t.link.x.table.Offer(t.link.peer.number, t.key, t)

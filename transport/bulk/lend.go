@@ -80,8 +80,8 @@ func (l *link) withdraw(s *shm.Segment, kind wire.Kind, numbers map[*shm.Segment
 	})
 }
 
-// settleLent is settle of a block that the peer can read: it may be asked to give it
-// back, but only what it says of it is the end.
+// settleLent is settle of a block that the peer can read: the peer may be asked to return it, but only the peer's
+// answer is the end.
 func (t *outgoing) settleLent() {
 	switch {
 	case t.taken && !t.final:

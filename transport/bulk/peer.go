@@ -452,7 +452,7 @@ func (p *peer) end(err error) bool {
 	return true
 }
 
-// goodbye tells the peer of a link where it ends because this process does.
+// goodbye tells the peer of a link that it ends because this process does.
 func (x *Exchange) goodbye(l *link) {
 	if x.ctx.Err() != nil {
 		l.post(kindGoodbye, withStatus(nil, x.why))

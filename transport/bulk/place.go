@@ -9,8 +9,8 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// A block that is a part of an array goes straight from where it lies to where it is to lie: one copy on a host, and
-// none between hosts but those of the sockets.
+// A block that is a part of an array is copied straight from its place in the source to its place in the destination:
+// one copy on a host, and none between hosts but those of the sockets.
 //
 // On one host the array lies in a room: memory of the receiver that all senders of its parts map, and into which each
 // writes its own. So a room is protected from its senders by what they are told alone, unlike other shared memory,
@@ -18,7 +18,7 @@ import (
 // room then takes no new blocks, and goes back to the system with those that it has (shm.Segment.Retire). So what a
 // sender writes late goes to the array that it was for, which has failed, or to no one.
 //
-// Between hosts the stripes read the runs of bytes of a piece where they lie, and write them to where they are to lie.
+// Between hosts the stripes read the runs of bytes of a piece in place, and write them to their destinations.
 
 // Room implements transport.Exchange.
 func (x *Exchange) Room(space uint64, size int64, peers []uint64) (transport.Block, bool) {

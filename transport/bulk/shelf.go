@@ -8,12 +8,12 @@ import (
 	"github.com/openpathways/pathways/transport/shm"
 )
 
-// A shelf is memory of this process that peers on its host map once and then read where it lies. Blocks on it need no
+// A shelf is memory of this process that peers on its host map once and then read in place. Blocks on it need no
 // message of this process: the message that tells a peer what to do also says where the bytes are. It is one segment
 // that stays until the exchange closes, so one number names it to all peers.
 //
-// A peer has the segment once it has acknowledged the message that showed it. Only then is a block laid for it, since
-// what speaks of the block comes over another connection, and may come first.
+// A peer has the segment once it has acknowledged the message that showed it. Only then is a block put there for it,
+// since the message about the block comes over another connection, and may come first.
 
 // shelfNumber tells a shelf from memory that blocks are lent from.
 const shelfNumber = 1 << 31
@@ -48,7 +48,7 @@ func (x *Exchange) Lay(peers []uint64, size int64) (block transport.Block, offse
 	return transport.Block{Data: b.Data, Release: b.Release}, b.Offset, true
 }
 
-// shelved returns the shelf's segment. It is nil while that is being made, and where there is no memory for it.
+// shelved returns the shelf's segment. It is nil while the segment is being made, and if there is no memory for it.
 func (x *Exchange) shelved() *shm.Segment {
 	s := &x.shelf
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An area is the part of a board in which one member writes blocks that the others read where they lie.
+// An area is the part of a board in which one member writes blocks that the others read in place.
 //
 // A block is written once, however many read it, and stays until each of its readers has said that it is through, by
 // clearing its bit in the block's word. So no message goes back to the writer, which looks at the words when it needs

@@ -41,7 +41,7 @@ import (
 // comes between this look and the sleep has changed the count on which the receiver sleeps, which then returns at once.
 // One that nothing awaits is counted too; it wakes the receiver early, and does no other harm.
 //
-// No post waits, for room or for a member: what has no room stays in this process, and what is for a member that is
+// No post waits, for room or for a member: a letter without room stays in this process, and one for a member that is
 // lost is dropped. So a slow or dead member holds up only calls that need its blocks, and the engine fails those.
 //
 // The memory is unmapped when nothing uses it any more. Every writer and reader is counted: by inside between enter and
@@ -114,10 +114,9 @@ type wait struct {
 	peer int // in table.peers
 }
 
-// Where things are: a page that says what this is; a bell for each member: how
-// many blocks have come for it, with how many it wants to be woken, and how often
-// who lingers was woken, each on a line of its own; a ring for each pair: how far it is written, how far read,
-// and its bytes.
+// Where things are: a page that says what this is; a bell for each member: how many blocks have come for it, at how
+// many it wants to be woken, and how often a lingering goroutine was woken, each on a line of its own; a ring for each
+// pair: how far it is written, how far read, and its bytes.
 const (
 	boardMagic   = 0x70617468_77617932
 	boardPage    = 4096

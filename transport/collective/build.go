@@ -11,7 +11,7 @@ import (
 // others' plans. They fit together, and give the same bits whatever the way, since:
 //
 //   - What process p sends to q is sources(p, q), in that order. Both ends ask for it, p to fill the block and q to
-//     know what lies where, so a block needs no header. In owners, the two loops over processes and operands stand in
+//     know its contents, so a block needs no header. In owners, the two loops over processes and operands stand in
 //     for it: a piece is added to sends on one end where it is added to gets on the other.
 //   - A fold takes operands by place, never by when or how they came: from[s] is that of place s, in this process or in
 //     another's block. So it is the left fold over ranks, as in one process.

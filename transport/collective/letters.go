@@ -65,8 +65,8 @@ func (b *Board) expect(m *meeting, id, part uint64, peers []int) (all bool) {
 	return missing == 0
 }
 
-// begin says that blocks of a gang may come. Gangs begin in the order of their
-// numbers: what comes for a lower one that is not here is of one that has ended.
+// begin says that blocks of a gang may come. Gangs begin in the order of their numbers: a letter for a lower one that
+// is not here belongs to one that has ended.
 func (b *Board) begin(id uint64) {
 	b.mu.Lock()
 	b.live[id] = true
@@ -166,8 +166,8 @@ func (b *Board) linger(m *meeting, inHand int) {
 	}
 }
 
-// patience is how long to linger: where members share processors, each of the others
-// may need a turn of one before it comes.
+// patience is how long to linger: if members share processors, each of the others may need a turn on one before its
+// letter comes.
 func (b *Board) patience() time.Duration {
 	turns := len(b.met.Load().from) / runtime.NumCPU()
 	return lingerTime * time.Duration(min(max(1, turns), 8))

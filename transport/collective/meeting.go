@@ -92,8 +92,8 @@ func newMeeting(g *gang, site int, t *table, occurrence uint32) *meeting {
 // start begins a round: it pushes what the peers need and expects theirs. A caller that has a call in hand passes 1 +
 // its index, else 0.
 //
-// The round waits for one hold more than what it expects and pushes, which start releases last. So no block that
-// comes meanwhile ends the round, on another goroutine, before all of it is under way.
+// The round waits for one hold more than what it expects and pushes, which start releases last. So a block that comes
+// meanwhile, on another goroutine, cannot end the round before all of it is under way.
 func (m *meeting) start(inHand int) {
 	t, g := m.table, m.gang
 	if t.lanes != nil {

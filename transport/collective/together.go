@@ -8,10 +8,10 @@ import (
 
 // This file plans collectives among processes that share a board.
 //
-// In each round a process writes one block, and reads those of the others where they lie. Large arrays take many rounds
-// of some 2 MiB a process, so that what one writes is still in a cache when others read it, and areas stay small,
-// however large the arrays are. Rounds follow each other without a further word: that all blocks of a round have come
-// says that their writers were through with the round before.
+// In each round a process writes one block, and reads those of the others in place. Large arrays take many rounds of
+// some 2 MiB a process, so that what one writes is still in a cache when others read it, and areas stay small, however
+// large the arrays are. Rounds follow each other without a further word: that all blocks of a round have come says that
+// their writers were through with the round before.
 //
 // A reduction's bits do not depend on any of this: each element is folded once, or at each process alike, over all
 // ranks in group order.

@@ -79,8 +79,7 @@ func (w *Wait) join(lane Wait) {
 	add(&w.To, lane.To)
 }
 
-// tell says what the meeting waits for, but for blocks that come by a board.
-// gang.mu is held.
+// tell says what the meeting waits for, except blocks that come by a board. gang.mu is held.
 func (m *meeting) tell(p *plan, now time.Time) Wait {
 	if m.seen.IsZero() {
 		m.seen = now

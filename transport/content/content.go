@@ -187,7 +187,7 @@ func Receive(x transport.Exchange, from, transfer uint64, limit int64,
 	return func(why error) { Fail(x, transfer, why) }
 }
 
-// Fail has a transfer to or from this process fail with an error of the caller's, also where it comes later.
+// Fail has a transfer to or from this process fail with the caller's error, even if it begins later.
 func Fail(x transport.Exchange, transfer uint64, why error) {
 	x.Fail(transport.Contents(), transfer, why)
 }
@@ -223,7 +223,7 @@ func (in *incoming) begin(header []byte) error {
 	return nil
 }
 
-// proceed is told that some chunks have come, or why one has not, and expects the next ones.
+// proceed takes the news that some chunks have come, or why one has not, and expects the next ones.
 func (in *incoming) proceed(came int, err error) {
 	in.mu.Lock()
 	in.flying -= came

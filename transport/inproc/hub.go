@@ -93,8 +93,8 @@ type transfer struct {
 	err      error // why it fails when the memory is free again
 }
 
-// Join makes the exchange of a process. Its own errors call it by its name, if it has one. What others that have heard
-// of it sent it before waits for it.
+// Join makes the exchange of a process. Its own errors call it by its name, if it has one. Blocks that others sent to
+// it before, having heard of it, wait for it.
 func (h *Hub) Join(self uint64, name string) (*Exchange, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -29,8 +29,8 @@ type Conditions struct {
 	// nil: it loses nothing. It is asked where the ends make another connection: of links (transport/link), once both
 	// know that they are one.
 	Breaks func(from, to string) bool
-	// Repeats tells how long behind a Hello that resumes a link the same Hello comes once more, as one does that was
-	// late, on a connection that is closed when it is answered; 0 or nil: never.
+	// Repeats returns how long after a Hello that resumes a link the same Hello comes once more, like one that was late,
+	// on a connection that is closed when it is answered; 0 or nil: never.
 	Repeats func(from string) time.Duration
 	// Arrived is told of each message that has arrived; it may be nil.
 	Arrived func(from, to string, kind wire.Kind, payload []byte)

@@ -21,8 +21,8 @@ import (
 //   - Attempt numbers only rise, under the lock of the link. A Hello that was recorded and is sent again has a number
 //     that was used. A dialler that gave an attempt up has made a higher one, which replaces the offer of the lower;
 //     the lower one is refused with ABORTED, and its connection closed.
-//   - An offer only waits: the goroutine in Recv takes it and answers. So the count of received frames that Resumed
-//     tells is that of the moment in which the old line is no longer read.
+//   - An offer only waits: the goroutine in Recv takes it and answers. So Resumed's count of received frames is taken
+//     when the old line is no longer read.
 //
 // # Links of an earlier start
 //
@@ -30,8 +30,8 @@ import (
 // such a link without a line. The dialler resumes it with the term that it knows; the answer tells the new term, and
 // both sides count from 1 again: what either had sent and the other had not acknowledged is forgotten, and the
 // dialler's Recv returns wire.KindRestarted, so that the layers above say what they have. A dialler that did not get
-// the answer asks with the old term again, and is answered as before. One that got it has the new term, and once a
-// frame of it has come, the old one is refused.
+// the answer asks with the old term again, and is answered as before. A process that received it has the new term, and
+// once a frame from it has come, the old one is refused.
 //
 // Every wait has an end: next returns at the end of the lease, with the process at the other end, or with the Conn; a
 // dialler whose offer is not taken gives up after transport.HelloTime and dials again.

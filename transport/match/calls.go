@@ -35,8 +35,7 @@ func (c *Calls) Take() bool {
 	return true
 }
 
-// Run makes the calls that there are, and has a goroutine make those that come
-// meanwhile.
+// Run makes the pending calls, and has a goroutine make those that come meanwhile.
 func (c *Calls) Run() {
 	if c.some() {
 		go c.run()

@@ -1,11 +1,10 @@
-// Package match brings together what is offered under a key and who expects it,
-// whichever comes first. It is the one table of an exchange.
+// Package match matches blocks that are offered under a key with processes that expect them, whichever comes first. It
+// is the one table of an exchange.
 //
-// The table is bounded by the code that fills it: an expectation is its own process's,
-// an offer a peer's, which the exchange bounds. Operations that have failed and peers
-// that were lost are remembered, so that what comes for them later does not stay; the
-// oldest are forgotten, when nothing speaks of them any more. It may be used from any goroutine
-// and makes no call.
+// The table is bounded by the code that fills it: an expectation is its own process's, an offer a peer's, which the
+// exchange bounds. Operations that have failed and peers that were lost are remembered, so that blocks that come for
+// them later do not stay; the oldest are forgotten, when nothing speaks of them any more. It may be used from any
+// goroutine and makes no call.
 package match
 
 import (

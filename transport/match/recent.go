@@ -11,8 +11,7 @@ type Recent[K comparable] struct {
 	next  int
 }
 
-// Add remembers an end; the first error of a key stays. Where the oldest is
-// forgotten for it, that is what Add returns.
+// Add remembers an end; the first error of a key stays. If Add forgets the oldest to make room, it returns that.
 func (r *Recent[K]) Add(key K, err error) (oldest K, forgotten bool) {
 	if _, ok := r.why[key]; ok {
 		return oldest, false

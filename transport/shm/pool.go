@@ -42,8 +42,9 @@ const (
 type Config struct {
 	Limit int64         // bytes of all segments; half of the machine's memory
 	Idle  time.Duration // how long a segment without blocks stays; 10 s
-	// Pin tells devices of memory that blocks will lie in, and returns what tells them of its end, or nil. It takes
-	// milliseconds, and what it returns may have to wait for the devices. Nil where no device needs to know.
+	// Pin announces memory for blocks to devices, and returns a function that announces its end, or nil. It takes
+	// milliseconds, and the function that it returns may have to wait for the devices. Pin is nil if no device needs to
+	// know.
 	Pin func(data []byte) (unpin func())
 }
 

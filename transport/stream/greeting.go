@@ -172,8 +172,8 @@ func (r *resumed) Read(into []byte) (int, error) {
 	return r.Conn.Read(into)
 }
 
-// readGreeting reads the frame of a Hello, whose header has come, and nothing behind it. What it takes grows with what
-// comes; a newcomer that has to show a token and does not is read no further.
+// readGreeting reads the frame of a Hello, whose header has come, and nothing after it. Its memory grows as bytes come;
+// a newcomer that has to show a token and does not is read no further.
 func readGreeting(socket io.Reader, head []byte, cred transport.Credentials) ([]byte, error) {
 	n, kind := int(binary.LittleEndian.Uint32(head)), wire.Kind(head[4])
 	switch {

@@ -26,7 +26,7 @@ import (
 // that a peer counts as silent only if it is listened to; inside while the rest of a frame is awaited, which bounds a
 // frame's time; reads and frames count what has come.
 //
-// A file comes with the first bytes of its message, so it is in files before Recv returns the message that speaks of
+// A file comes with the first bytes of its message, so it is in files before Recv returns the message that announces
 // it.
 
 // maxFiles bounds the files that came and were not taken.
@@ -296,9 +296,8 @@ func (r *reader) readRaw(into []byte) (int, error) {
 // rest returns the bytes that were read and not received.
 func (r *reader) rest() []byte { return r.buf[r.r:r.w] }
 
-// TakeFiles lets the peer pass files from now on. It is called before the message
-// that may come with one is received. Where the connection is no unix socket it
-// does nothing.
+// TakeFiles lets the peer pass files from now on. It is called before the message that may come with one is received.
+// If the connection is not a unix socket, it does nothing.
 func (c *Conn) TakeFiles() {
 	if r := &c.reader; r.raw != nil && c.PassesFiles() {
 		r.oob = make([]byte, syscall.CmsgSpace(4*16))

@@ -8,13 +8,12 @@
 //
 // # Guarantees
 //
-// Order is kept. What a peer sends cannot make this side hold more than a frame
-// and a read buffer. Of frames that have yet to end, or are in use, the connections
-// of a listener hold an allowance each, and beyond that two of the largest frames
-// together; see pool. Memory grows with what comes, not with what is announced. A
-// peer that has yet to say hello holds a few KiB, and shuts no other out. A frame longer than allowed, of kind 0, cut
-// short, or not ended in time, a peer that does not read, and one that is silent for too long each fail this connection
-// and no other. One timer a connection watches all of these; no call sets a deadline.
+// Order is kept. What a peer sends cannot make this side hold more than a frame and a read buffer. Of frames that have
+// yet to end, or are in use, the connections of a listener hold an allowance each, and beyond that two of the largest
+// frames together; see pool. Memory grows as bytes come, not as they are announced. A peer that has yet to say hello
+// holds a few KiB, and shuts no other out. A frame longer than allowed, of kind 0, cut short, or not ended in time, a
+// peer that does not read, and one that is silent for too long each fail this connection and no other. One timer a
+// connection watches all of these; no call sets a deadline.
 //
 // An address is "unix:/path" or "tcp:host:port". Sockets of unix have mode 0600.
 // A TCP address that is not loopback needs TLS.
@@ -44,7 +43,7 @@ type Config struct {
 	Heartbeat time.Duration
 	// a peer that sends nothing for so long is gone; 0 is never. Three times its Heartbeat is usual
 	Silence time.Duration
-	// who dials takes the Silence of who listens, if that says it: a cluster's bound is set in one place
+	// the dialling side takes the Silence of the listening side, if that states one: a cluster's bound is set in one place
 	Follows   bool
 	FrameTime time.Duration // a frame that was begun ends within it; 30 s
 	WriteTime time.Duration // a peer reads something within it, or is gone; 30 s

@@ -24,7 +24,7 @@ type arrival struct {
 }
 
 // unfinished carries out what a pool decides for the connections of a listener: frames that have to wait are not read,
-// and their senders meet full sockets. The time that a frame may take stands still meanwhile. A nil one lets all go on.
+// and their senders meet full sockets. The time that a frame may take does not run meanwhile. A nil one lets all go on.
 type unfinished struct {
 	mu      sync.Mutex
 	pool    pool

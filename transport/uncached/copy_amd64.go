@@ -20,7 +20,7 @@ const (
 
 var hasVectors = cpu.X86.HasAVX2
 
-// stream copies as many bytes as dst has. A fence comes before another processor is told of them.
+// stream copies as many bytes as dst has. A fence must come before another processor reads them.
 func stream(dst, src []byte) {
 	if !hasVectors || len(dst) < shortest {
 		copy(dst, src)

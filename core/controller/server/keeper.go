@@ -181,7 +181,7 @@ func (c *link) letKept() (facts []fact) {
 }
 
 // restore has the links of an earlier start come back. What it keeps is one transaction: if this start ends early, the
-// next one finds what this one has found, or all that this one has made of it.
+// next one finds either the old facts or all of the new ones.
 func (s *Server) restore(k *controller.Kept) {
 	var links []*link
 	for i := range k.Links {

@@ -288,8 +288,8 @@ func (s *Server) join(c *link, lease time.Duration) bool {
 	return true
 }
 
-// readRejoin brings to State what a process says that has come back, and waits for the others. What it has sent before
-// that it had sent to the controller's earlier start, or says again. It reports whether the connection goes on.
+// readRejoin passes the report of a process that has come back to State, and waits for the others. What it has sent
+// before that it had sent to the controller's earlier start, or says again. It reports whether the connection goes on.
 func (s *Server) readRejoin(c *link) bool {
 	for {
 		kind, payload, err := c.in.Recv()

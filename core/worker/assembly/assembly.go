@@ -126,7 +126,7 @@ func (p *Part) Step(e Event) Action {
 	return p.complete()
 }
 
-// complete returns what follows where the last piece has come.
+// complete returns the actions that follow if the last piece has come.
 func (p *Part) complete() Action {
 	if !p.shard || p.here+p.away > 0 {
 		return None

@@ -37,7 +37,7 @@ type Recipe struct {
 	// Calls: the computation calls its client, which may submit operations that come after the next computation. So no
 	// other part waits for its end.
 	Calls bool
-	// Announced: other devices of the gang wait until this one has come to it.
+	// Announced: other devices of the gang wait until this one has reached it.
 	Announced bool
 }
 

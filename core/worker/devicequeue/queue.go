@@ -29,10 +29,10 @@
 //	there is no room for what it makes              it fails
 //	another device of the gang has yet to come      it waits
 //
-// Arrays: what a part makes is known from the moment it begins, and pending until the
-// caller says what came of it. An array that failed keeps its error, and whatever reads it
-// fails with the same one. A buffer is handed out for closing once: when its array cannot
-// be named any more, or has failed, and nothing that was begun has yet to read it.
+// Arrays: the outputs of a part are known from the moment it begins, and pending until the caller reports their
+// outcome. An array that failed keeps its error, and whatever reads it fails with the same one. A buffer is handed out
+// for closing once: when its array cannot be named any more, or has failed, and nothing that was begun has yet to read
+// it.
 //
 // Memory: the bytes of the arrays that are there, without those that are leaving, are at most
 // Config.MemoryLimit.
@@ -362,8 +362,8 @@ func (q *Queue) Depart(f *Flight) {
 	}
 }
 
-// Failed records that a computation was not launched, because of err: what it would have
-// made fails, and what it would have donated stays.
+// Failed records that a computation was not launched, because of err: its outputs fail, and the inputs that it would
+// have donated stay.
 func (q *Queue) Failed(f *Flight, err error) {
 	q.Depart(f)
 	for _, in := range f.Inputs {
@@ -378,8 +378,8 @@ func (q *Queue) Failed(f *Flight, err error) {
 	q.land(f)
 }
 
-// Ended records that a computation that was launched has ended. With an error, what it made
-// has failed with it, also for what has begun to read it: see Cause.
+// Ended records that a computation that was launched has ended. With an error, its outputs have failed with that error,
+// even for parts that have begun to read them: see Cause.
 func (q *Queue) Ended(f *Flight, err error) {
 	if err != nil {
 		for k := range f.Part.Gang.Recipe.Makes {

@@ -8,7 +8,8 @@ import (
 
 // XLA's CPU compiler writes the all-to-all of an array as one of its parts: slices of the array, an all-to-all that
 // sends part i to member i, and the concatenation of what came. The slices copy the array, and so does the
-// concatenation. This file finds what was one array, so that one call reads and writes it where it lies.
+// concatenation. This file finds operands that are parts of one array, so that one call reads and writes the array in
+// place.
 
 // join makes the concatenation of an all-to-all's results the call itself, on the array that its operands were cut
 // from, where that is all that the operands and the results are. Slices that nothing else uses go too: the module is
