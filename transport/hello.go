@@ -285,7 +285,7 @@ func receive(ctx context.Context, c Conn) (wire.Kind, []byte, error) {
 	if !stop() {
 		if ctx.Err() == context.DeadlineExceeded {
 			return 0, nil, status.New(status.DeadlineExceeded, "%s said nothing for %v: it is stopped (kill -CONT resumes "+
-				"it), it hangs, or it is no process of Open Pathways", c.Peer(), time.Since(begun).Round(100*time.Millisecond))
+				"it), it hangs, or it is not a process of Open Pathways", c.Peer(), time.Since(begun).Round(100*time.Millisecond))
 		}
 		return 0, nil, status.New(status.Cancelled, "connecting to %s was cancelled", c.Peer())
 	}

@@ -113,7 +113,7 @@ func HolderOf(c *x509.Certificate) (Holder, error) {
 			h.Tenant = strings.TrimPrefix(uri.Path, "/")
 		}
 		if err != nil || h.URI() != text {
-			return Holder{}, status.New(status.Unauthenticated, "the certificate of %s has the URI %s, which is no role; "+
+			return Holder{}, status.New(status.Unauthenticated, "the certificate of %s has the URI %s, which is not a role; "+
 				"expected %s, %s/NAME, %s or %s", c.Subject, text, Tenant.URI(), Tenant.URI(), Worker.URI(), Operator.URI())
 		} else if named != "" && named != text {
 			return Holder{}, status.New(status.Unauthenticated,

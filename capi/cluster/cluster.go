@@ -52,7 +52,7 @@ type Dial func(ctx context.Context, address string, want Want, notify client.Not
 // Want says which devices a session is to have.
 type Want struct {
 	Devices int  // exactly so many; 0 means all that the cluster has
-	Elastic bool // where the cluster has fewer, the others have nothing behind them until workers come
+	Elastic bool // where the cluster has fewer, the others have no worker until one comes
 	// Platforms are those of the devices, such as "cpu", in this order; with none, the cluster chooses one.
 	Platforms []string
 }

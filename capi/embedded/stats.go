@@ -125,6 +125,6 @@ func Shutdown(timeout time.Duration) error {
 		return nil
 	case <-time.After(timeout):
 		return status.New(status.DeadlineExceeded,
-			"computations are still being launched after %v; they are left to themselves", timeout)
+			"computations are still being launched after %v; shutdown does not wait for them any longer", timeout)
 	}
 }

@@ -152,7 +152,7 @@ func (a *actor) blame(what string, err error, risk bool) {
 		return // whatever its end is
 	}
 	text := err.Error()
-	if a.elastic && strings.Contains(text, "nothing is behind this device yet") {
+	if a.elastic && strings.Contains(text, "this device has no worker yet") {
 		return
 	}
 	if a.x.restarts && strings.Contains(text, before) {

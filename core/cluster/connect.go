@@ -23,7 +23,7 @@ type ClientConfig struct {
 	Secret    Secret
 	Name      string   // of the client, for people
 	Devices   int      // exact number; 0 means all
-	Elastic   bool     // where the cluster has fewer, the others have nothing behind them yet
+	Elastic   bool     // where the cluster has fewer, the others have no worker yet
 	Platforms []string // of the devices, in this order; with none, the controller chooses one
 	Heartbeat time.Duration
 	Silence   time.Duration // where the controller or a worker does not say its own

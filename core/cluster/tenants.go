@@ -82,10 +82,10 @@ func readKept(path string, others os.FileMode, what string) ([]byte, error) {
 		return nil, system.Error(err, "%s cannot be read", path)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, status.New(status.InvalidArgument, "%s is no regular file (%v); name a file", path, info.Mode())
+		return nil, status.New(status.InvalidArgument, "%s is not a regular file (%v); name a file", path, info.Mode())
 	}
 	if info.Mode().Perm()&others != 0 {
-		return nil, status.New(status.PermissionDenied, "other users can %s %s (%v); take that from them, by chmod %03o",
+		return nil, status.New(status.PermissionDenied, "other users can %s %s (%v); forbid it by chmod %03o",
 			what, path, info.Mode(), info.Mode().Perm()&^others)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKept+1))

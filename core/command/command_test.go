@@ -327,7 +327,8 @@ func TestCertsMakesCertificatesOnce(t *testing.T) {
 	statustest.Check(t, statustest.Of(tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))))
 	dir = filepath.Join(t.TempDir(), "roles")
 	call(t, nil, "certs", dir, "--roles", "--tenant", "research").ends(t, ExitSuccess, "tenant.pem")
-	for name, says := range map[string]string{"a/b": "is no name of a tenant", "cert": "cert.pem would be there twice"} {
+	for name, says := range map[string]string{"a/b": "is not a name for a tenant",
+		"cert": "cert.pem would be there twice"} {
 		call(t, nil, "certs", filepath.Join(t.TempDir(), "x"), "--tenant", name).ends(t, ExitUsage, says)
 	}
 	for role, name := range map[string]string{"operator": "", "worker": "worker", "tenant": "tenant",

@@ -575,7 +575,7 @@ func (st *State) endParts(g *gang, k *known, late set) {
 			st.losePart(g, w)
 		case late.has(slot):
 			st.through(g, w, 0, g.located(status.New(status.Unavailable,
-				"it failed before the controller started again: worker %s was sent later operations, and not this", w.name)))
+				"it failed before the controller started again: worker %s was sent later operations, but not this one", w.name)))
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // vacant is the name of a vacancy.
 const vacant = "a worker that has yet to come"
 
-// maxVacant bounds the devices of a session that have nothing behind them, since each takes memory of the controller.
+// maxVacant bounds the devices of a session that have no worker yet, since each takes memory of the controller.
 const maxVacant = 4096
 
 // elasticView returns a view of so many devices, of which those beyond all that the cluster has of a platform are
@@ -30,7 +30,7 @@ func (st *State) elasticView(devices int, all *placement.View, platform string) 
 		return st.layout.ViewOf(devices, platform)
 	case missing > maxVacant:
 		return nil, status.New(status.InvalidArgument, "an elastic session of %s was asked for, and the cluster has %d; "+
-			"at most %d may have nothing behind them", status.Count(devices, "device"), there, maxVacant)
+			"at most %d may have no worker yet", status.Count(devices, "device"), there, maxVacant)
 	}
 	view, err := st.layout.ViewOf(there, platform)
 	if err != nil {
@@ -39,8 +39,8 @@ func (st *State) elasticView(devices int, all *placement.View, platform string) 
 	spans, left := view.Spans(), map[uint64]*placement.Worker{}
 	st.layout.Retire(view)
 	like := st.processes[all.Device(0).Worker]
-	why := status.New(status.NotFound, "nothing is behind this device yet: the session asked for %s with elastic=True, "+
-		"and the cluster had %d; pathways.events() tells when a worker has come, and this can then be done again",
+	why := status.New(status.NotFound, "this device has no worker yet: the session asked for %s with elastic=True, "+
+		"and the cluster had %d; try again when pathways.events() says that a worker has come",
 		status.Count(devices, "device"), there)
 	for missing > 0 {
 		w, placed, err := st.addVacancy(like, why)

@@ -120,7 +120,7 @@ func checkOffer(h *wire.Hello) error {
 	}
 	for i, d := range o.Devices {
 		if d == nil || int(d.Local) != i {
-			return status.New(status.InvalidArgument, "worker %s numbers its devices otherwise than 0, 1, 2 …", h.Name)
+			return status.New(status.InvalidArgument, "worker %s does not number its devices 0, 1, 2 …", h.Name)
 		}
 	}
 	for _, a := range o.Addresses {

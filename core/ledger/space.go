@@ -354,7 +354,7 @@ func Sort(devices []int) (Devices, error) {
 	for i := 1; i < len(ids); i++ {
 		if ids[i] == ids[i-1] {
 			return nil, status.New(status.InvalidArgument,
-				"device %d is twice in a placement; an object has one shard a device", ids[i])
+				"device %d occurs twice in a placement; an object has one shard for each device", ids[i])
 		}
 	}
 	return ids, nil

@@ -132,8 +132,8 @@ func Parse(path, text string, token func(path string) (string, error)) (*Table, 
 		return nil, r.malformed(err)
 	}
 	if others := meta.Undecoded(); len(others) > 0 {
-		return nil, status.New(status.InvalidArgument, "%s, line %d: %q is no part of a file of tenants; expected tables "+
-			"such as [tenants.research]", path, lineOf(text, others[0]...), others[0].String())
+		return nil, status.New(status.InvalidArgument, "%s, line %d: %q does not belong into a file of tenants; expected "+
+			"tables such as [tenants.research]", path, lineOf(text, others[0]...), others[0].String())
 	}
 	if len(file.Tenants) == 0 {
 		return nil, status.New(status.InvalidArgument, "%s has no tenants; expected tables such as [tenants.research]", path)
@@ -169,7 +169,7 @@ func isName(name string) bool { return nameForm.MatchString(name) && len(name) <
 // Errors: INVALID_ARGUMENT.
 func CheckName(name string) error {
 	if !isName(name) {
-		return status.New(status.InvalidArgument, "%q is no name of a tenant; expected %s", name, names)
+		return status.New(status.InvalidArgument, "%q is not a name for a tenant; expected %s", name, names)
 	}
 	return nil
 }

@@ -377,7 +377,7 @@ func (w *Worker) fetch(number uint64) (parts []*content.Memory, err error) {
 			if parts, err = w.parts(number); err == nil {
 				return parts, nil
 			}
-			err = status.New(status.Unavailable, "it is not here any more")
+			err = status.New(status.Unavailable, "this worker no longer has the compiled program")
 			continue
 		}
 		if parts, err = w.receive(s.start, s.Content.GetProcess(), s.Content.GetTransfer(), 2*content.MaxSize); err == nil {
@@ -460,7 +460,7 @@ func (w *Worker) source(m *wire.Source) {
 	if answer != nil {
 		answer <- source{m, start}
 	} else if transfer := m.Content.GetTransfer(); transfer != 0 {
-		content.Fail(w.config.Exchange, transfer, status.New(status.Unavailable, "it was not asked for"))
+		content.Fail(w.config.Exchange, transfer, status.New(status.Unavailable, "this worker did not ask for it"))
 	}
 }
 

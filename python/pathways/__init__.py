@@ -107,7 +107,7 @@ def init(
         devices, but fails at once if no controller answers. A terminal shows what is being waited for. It has no
         effect on the devices of this machine.
       elastic: True gives the script all the devices that it asks for even while the cluster has fewer (at least one).
-        Using a device with nothing behind it fails with NOT_FOUND. A worker that joins later and is like the cluster's
+        Using a device that has no worker yet fails with NOT_FOUND. A worker that joins later and is like the cluster's
         first one serves such devices, and `events()` tells when. It needs `devices`, and a cluster that workers can
         join.
       platform: which of a cluster's devices, by the name of their platform as `pathways status` shows it: "cpu",

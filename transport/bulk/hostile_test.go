@@ -81,7 +81,7 @@ var harmsByMessages = []harm{
 	{"a message of 4 GiB", "", func(t *testing.T, h *hostile, _ string) {
 		_, _ = raw(t, h.conn).Write([]byte{255, 255, 255, 255, byte(kindEager)})
 	}},
-	{"thanks for a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
+	{"an acknowledgement of a block that was not sent", "", func(t *testing.T, h *hostile, _ string) {
 		r := reader{b: h.until(kindOffer)}
 		h.send(kindTaken, withStatus(numbers(nil, r.u64()), nil))
 	}},

@@ -63,10 +63,10 @@ func (l *link) add(n uint64, key transport.Key, size int64) (*incoming, error) {
 func (l *link) onEager(n uint64, key transport.Key, data []byte, quiet bool) (then func(), err error) {
 	size := int64(len(data))
 	if size > eagerSize {
-		return nil, wrong("a block of %d bytes unasked, %d are allowed", size, eagerSize)
+		return nil, wrong("a block of %d bytes that was not requested; at most %d are allowed", size, eagerSize)
 	}
 	if l.held += eagerUse(size); l.held > eagerBytes {
-		return nil, wrong("%d bytes of blocks unasked, %d are allowed", l.held, eagerBytes)
+		return nil, wrong("%d bytes of blocks that were not requested; at most %d are allowed", l.held, eagerBytes)
 	}
 	t, err := l.add(n, key, size)
 	if err != nil {

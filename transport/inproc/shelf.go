@@ -50,6 +50,6 @@ func (x *Exchange) Read(peer uint64, offset, size int64) (transport.Block, error
 	if at := offset % between; offset >= 0 && size >= 0 && at <= int64(len(data)) && size <= int64(len(data))-at {
 		return transport.Block{Data: data[at : at+size], Release: func() {}}, nil
 	}
-	return transport.Block{}, status.New(status.InvalidArgument, "%s has laid no %d bytes at %d", x.name(peer), size,
-		offset)
+	return transport.Block{}, status.New(status.InvalidArgument, "%s has no %d bytes at %d of its shelf", x.name(peer),
+		size, offset)
 }

@@ -246,7 +246,7 @@ func (p *Pool) mapFile(file *os.File, size int64, may, populate int) (*Mapping, 
 	}
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil || info.Size < size || size <= 0 {
-		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and said it were %d",
+		return nil, status.New(status.InvalidArgument, "the peer passed %d bytes of shared memory and announced %d",
 			info.Size, size)
 	}
 	data, err := mapped(fd, size, unix.MAP_SHARED, may, populate)

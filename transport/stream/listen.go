@@ -170,7 +170,7 @@ func (s *Listener) greet(n *newcomer) {
 	in, err := s.hello(n)
 	if s.new.remove(n) && err != nil {
 		err = status.New(status.ResourceExhausted,
-			"it had said no hello when its place was needed: at most %d connections, %d of one source, wait at a time",
+			"it had not said hello when its place was needed: at most %d connections, %d of one source, wait at a time",
 			maxNewcomers, maxOfSource)
 	}
 	if err != nil {

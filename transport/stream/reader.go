@@ -351,7 +351,7 @@ func (r *reader) keep(oob []byte) error {
 			file := os.NewFile(uintptr(fd), "passed by "+r.conn.peer)
 			if r.closed || len(r.files) >= maxFiles {
 				file.Close()
-				err = status.New(status.InvalidArgument, "more than %d files came that no message spoke of", maxFiles)
+				err = status.New(status.InvalidArgument, "more than %d files came without a message that announces them", maxFiles)
 				continue
 			}
 			r.files = append(r.files, file)

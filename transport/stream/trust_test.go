@@ -152,7 +152,7 @@ func TestCertificateOpensItsRole(t *testing.T) {
 			status.PermissionDenied, "tenant's certificate"},
 		{"two roles", []string{tenant, worker}, "secret", session, 0, status.Unauthenticated, "one certificate for each"},
 		{"a role that is none", []string{"pathways://king"}, "secret", session, 0, status.Unauthenticated,
-			"pathways://king, which is no role"},
+			"pathways://king, which is not a role"},
 		{"a tenant with a name", []string{tenant + "/ada"}, "secret", session, transport.Tenant, status.OK, ""},
 		{"a role and more", []string{worker + "/ada"}, "secret", session, 0, status.Unauthenticated, "no role"},
 		{"a role and a query", []string{tenant + "?ada"}, "secret", session, 0, status.Unauthenticated, "no role"},

@@ -117,7 +117,7 @@ typedef struct {
 // PATHWAYS_PLUGIN names, or else one in the directories of PATHWAYS_PLUGIN_DIRS.
 //
 // An elastic session has as many devices as it asks for, while the cluster has at least
-// one. What uses a device that nothing is behind yet fails with NOT_FOUND.
+// one. Using a device that has no worker yet fails with NOT_FOUND.
 //
 // Errors: NOT_FOUND if there is no plugin, UNAVAILABLE if there is no cluster.
 pathways_error pathways_session_open(const pathways_session_options* options, pathways_session* session);
