@@ -310,7 +310,7 @@ func TestTypesThatArrowLacksAreRefused(t *testing.T) {
 
 // Data is retained until it has been read; what comes lies in the block that has
 // come, as long as a slice of it lives.
-func TestWhereItLies(t *testing.T) {
+func TestArraysStayInTheBlocksThatTheyCameIn(t *testing.T) {
 	r := open(t, 1)
 	in := r.made(arrow.PrimitiveTypes.Float32, 0, 1<<18, 4) // which devices cannot share
 	a := statustest.Value(Put(r.Session, in, sharded.Rows(0, 1))).OK(t)

@@ -257,7 +257,7 @@ func TestSchemasOfTooManyFieldsAreRefused(t *testing.T) {
 
 // What is no Arrow data, is cut off, or has columns that cannot be arrays is an
 // error with a code, and leaves no memory behind.
-func TestBadIPC(t *testing.T) {
+func TestBadArrowDataIsAnError(t *testing.T) {
 	a := arrowmem.New(shm.NewPool(shm.Config{Limit: 1 << 26}), "arrow", false)
 	good := written(t, 2, false)
 	for n := range len(good) {

@@ -51,8 +51,8 @@ func lies(t *rapid.T, depth int) *array.Data {
 		rapid.SampledFrom([]int{array.UnknownNullCount, 0, 1, 7}).Draw(t, "nulls"), count("offset"))
 }
 
-// What lies is an error with a code; what is taken is read within its buffers, and
-// where it can be shared the bytes there are those that a copy has.
+// An array with false metadata is an error with a code, or is read within its buffers; if it can be shared, the shared
+// bytes are those of a copy.
 func believed(t *rapid.T) {
 	data := lies(t, 3)
 	var c column
@@ -74,6 +74,6 @@ func believed(t *rapid.T) {
 	}
 }
 
-func TestLies(t *testing.T) { rapid.Check(t, believed) }
+func TestDamagedArraysAreRefusedOrReadInBounds(t *testing.T) { rapid.Check(t, believed) }
 
 func FuzzLies(f *testing.F) { f.Fuzz(rapid.MakeFuzz(believed)) }

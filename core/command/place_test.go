@@ -51,7 +51,7 @@ func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 }
 
 // What a process says after its restart is read without what it said before.
-func TestTailIsOfOneLife(t *testing.T) {
+func TestTailBeginsAfterARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.log")
 	statustest.OK(t, os.WriteFile(path, []byte("before\none\ntwo\n"), 0o600))
 	for first, want := range map[int64]string{0: "before\none\ntwo", 7: "one\ntwo", 11: "two", 15: "", 99: ""} {

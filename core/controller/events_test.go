@@ -52,7 +52,7 @@ func TestAnswerHasTheNewestEvents(t *testing.T) {
 
 // A controller remembers who came, got devices, was refused or left, and why; a tenant is not told the reasons of
 // sessions.
-func TestEventsOfALife(t *testing.T) {
+func TestEventsSayWhoCameAndWhatTheyGot(t *testing.T) {
 	b := newBed(t, Config{}, 1, 1)
 	client := b.client
 	b.say(client, wire.KindSliceRequest, &wire.SliceRequest{Slice: 1, Devices: 1})

@@ -153,7 +153,7 @@ func TestPortableProgramRunsOnTheGivenDevice(t *testing.T) {
 	holds(t, s, "without any", 0)
 }
 
-func TestAfterAndNested(t *testing.T) {
+func TestRunsWaitForWhatTheyReadAndNestedOnesDoNot(t *testing.T) {
 	s := open(t, 1, unlimited(t))
 	left, right := add(t, s, []int{0, 1}), add(t, s, []int{2, 3})
 	first, _ := submit(t, s, Run{Program: left, Only: -1}, 0)

@@ -66,7 +66,7 @@ func TestOneDevicePassesAtOnce(t *testing.T) {
 }
 
 // While the word of ShowPass is 1, a gang of one device that comes after no other would have its turn at once.
-func TestPassIsShown(t *testing.T) {
+func TestShownPassMeansATurnAtOnce(t *testing.T) {
 	island(t, 4, schedule.Config{MaxQueued: 2}, func(t *testing.T, is *executor.Island) {
 		var pass executor.Pass
 		is.ShowPass(1, &pass)
@@ -123,7 +123,7 @@ func TestEndIsSeenLater(t *testing.T) {
 }
 
 // The end of a launch that a gang waits for is reported.
-func TestEndIsWanted(t *testing.T) {
+func TestEndThatAGangWaitsForIsReported(t *testing.T) {
 	island(t, 2, schedule.Config{}, func(t *testing.T, is *executor.Island) {
 		a := now(t, is, span(0, 8))
 		_, b := arm(t, is, span(0, 8))

@@ -151,9 +151,9 @@ func (w *twin) drop(o Owner) {
 	w.temps = slices.DeleteFunc(w.temps, func(x twinTemp) bool { return w.places[x.place].owner == o })
 }
 
-// TestTwin makes the same random calls of Ledger and its twin and wants the same
+// Ledger and its twin get the same random calls, and must give the same
 // answers and sums.
-func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
+func TestLedgerAnswersLikeItsTwin(t *testing.T) { rapid.Check(t, twinProperty) }
 
 func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
 

@@ -178,7 +178,7 @@ func TestGrantIsRefused(t *testing.T) {
 }
 
 // What others have been granted counts, until it is released or they are gone.
-func TestGrantsOfOthers(t *testing.T) {
+func TestGrantsOfOthersCountUntilReleased(t *testing.T) {
 	var m Map
 	v := workers(t, &m, 1, 1, 1)
 	other := func(session uint32, want string) {

@@ -191,9 +191,9 @@ func (w *twin) share(a, b *twinGang) bool {
 	return false
 }
 
-// TestTwin passes State and its twin the same random events and wants the same
-// actions, and of State's own log what the package promises.
-func TestTwin(t *testing.T) { rapid.Check(t, twinProperty) }
+// State and its twin get the same random events, and must return the same actions. State's own log must keep what the
+// package promises.
+func TestStateActsLikeItsTwin(t *testing.T) { rapid.Check(t, twinProperty) }
 
 func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinProperty)) }
 

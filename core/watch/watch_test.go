@@ -92,7 +92,7 @@ func serve(t *testing.T, c Config) func(host, path, token string) (int, string) 
 
 // A token opens what its role may see; without one only this machine sees something, by its own name, and no lines of
 // code.
-func TestWhoSeesWhat(t *testing.T) {
+func TestTokenOpensWhatItsRoleMaySee(t *testing.T) {
 	get := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team", Open: true,
 		TenantOf: func(token string) (string, bool) { return "ada", token == "ada's" }})
 	closed := serve(t, Config{Source: fixed{1}, Operator: "own", Tenant: "team"})

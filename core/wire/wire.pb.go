@@ -221,7 +221,7 @@ type Hello struct {
 	Resume      *Resume                `protobuf:"bytes,25,opt,name=resume,proto3" json:"resume,omitempty"`                     // of ROLE_CLIENT and ROLE_WORKER: the connection continues a link, and begins nothing
 	Pid         uint32                 `protobuf:"varint,26,opt,name=pid,proto3" json:"pid,omitempty"`                          // of ROLE_CLIENT and ROLE_WORKER: its number in the namespace that pid_space names
 	PidSpace    string                 `protobuf:"bytes,27,opt,name=pid_space,json=pidSpace,proto3" json:"pid_space,omitempty"` // names the machine and its namespace of process numbers
-	Elastic     bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have nothing behind them yet
+	Elastic     bool                   `protobuf:"varint,28,opt,name=elastic,proto3" json:"elastic,omitempty"`                  // of ROLE_CLIENT with devices: those that the cluster lacks have no worker yet
 	// Of ROLE_CLIENT: those of its devices, such as "cpu": first all devices of the first, then those of the next. With
 	// none, the controller chooses one. With devices, so many of each.
 	Platforms     []string `protobuf:"bytes,29,rep,name=platforms,proto3" json:"platforms,omitempty"`
@@ -427,8 +427,8 @@ func (x *Hello) GetPlatforms() []string {
 	return nil
 }
 
-// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the one
-// behind the Welcome on, in both directions.
+// Link is a link that a controller has begun with the dialler, see transport/link. Its frames are numbered from the first
+// one after the Welcome on, in both directions.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -638,18 +638,18 @@ type Welcome struct {
 	Session       uint32                 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`                                  // of ROLE_CLIENT
 	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`                                   // names the controller's incarnation
 	Proof         []byte                 `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`                                       // for the dialler's Hellos to peers
-	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                                   // of ROLE_CLIENT: the virtual devices; their number is fixed, what is behind them not
+	Devices       []*Device              `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`                                   // of ROLE_CLIENT: the virtual devices; their number is fixed, their workers are not
 	Workers       []*Process             `protobuf:"bytes,9,rep,name=workers,proto3" json:"workers,omitempty"`                                   // of ROLE_CLIENT: where the devices are
 	Platform      *Platform              `protobuf:"bytes,10,opt,name=platform,proto3" json:"platform,omitempty"`                                // of ROLE_CLIENT: that of the first devices
 	MorePlatforms []*Platform            `protobuf:"bytes,27,rep,name=more_platforms,json=morePlatforms,proto3" json:"more_platforms,omitempty"` // of ROLE_CLIENT: those of further devices, see Device.platform
 	Credit        uint32                 `protobuf:"varint,11,opt,name=credit,proto3" json:"credit,omitempty"`                                   // of ROLE_CLIENT: operations that may be under way at once
 	HeartbeatMs   uint32                 `protobuf:"varint,12,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`      // how often a message is to come, Heartbeat if there is no other
-	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // for how long nothing has come when this side takes the connection for broken
-	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none where it has to do without
+	SilenceMs     uint32                 `protobuf:"varint,28,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`            // after so long without a message this side takes the connection for broken
+	Board         *Board                 `protobuf:"bytes,13,opt,name=board,proto3" json:"board,omitempty"`                                      // of ROLE_WORKER: shared memory of its host's workers; none if it has to do without one
 	MaxTrace      uint32                 `protobuf:"varint,23,opt,name=max_trace,json=maxTrace,proto3" json:"max_trace,omitempty"`               // of ROLE_CLIENT: bytes of a trace that the controller keeps; 0: it keeps none
 	Keeps         bool                   `protobuf:"varint,24,opt,name=keeps,proto3" json:"keeps,omitempty"`                                     // of ROLE_CLIENT: the controller may start again, and then asks what the client has sent, see Rejoin
-	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have yet to come
-	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: what is wrong with what is sent to these
+	Vacant        []uint64               `protobuf:"varint,25,rep,packed,name=vacant,proto3" json:"vacant,omitempty"`                            // of ROLE_CLIENT: those of workers that stand for workers which have not come yet
+	Vacancy       *Status                `protobuf:"bytes,26,opt,name=vacancy,proto3" json:"vacancy,omitempty"`                                  // of ROLE_CLIENT: the error of operations on their devices
 	Link          *Link                  `protobuf:"bytes,20,opt,name=link,proto3" json:"link,omitempty"`                                        // of ROLE_CLIENT and ROLE_WORKER: none where the session or worker ends with its connection
 	Resumed       *Resumed               `protobuf:"bytes,21,opt,name=resumed,proto3" json:"resumed,omitempty"`                                  // of a Hello with resume; other fields but the first three and the intervals are empty then
 	unknownFields protoimpl.UnknownFields
@@ -1156,8 +1156,7 @@ func (x *Platform) GetKinds() []*DeviceKind {
 	return nil
 }
 
-// What all devices of a kind say of themselves, such as compute_capability. What differs
-// between devices of a kind is left out.
+// The attributes that all devices of a kind share, such as compute_capability.
 type DeviceKind struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1218,7 +1217,7 @@ func (x *DeviceKind) GetInts() map[string]int64 {
 	return nil
 }
 
-// How the plugin writes a memory of a kind, with "{id}" where its number stands.
+// How the plugin writes a memory of a kind, with "{id}" in place of its number.
 type MemoryName struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1666,8 +1665,8 @@ type Heartbeat struct {
 	Running     []*Running             `protobuf:"bytes,6,rep,name=running,proto3" json:"running,omitempty"` // what devices compute; at most 64
 	Host        *HostMemory            `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
 	DeviceNs    []int64                `protobuf:"varint,8,rep,packed,name=device_ns,json=deviceNs,proto3" json:"device_ns,omitempty"` // device time that computations have taken, by local device, of workers
-	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices stand at, two seconds on; at most 64
-	// How many more there are of what is told of 64 alone.
+	Standing    []*Standing            `protobuf:"bytes,9,rep,name=standing,proto3" json:"standing,omitempty"`                         // what devices have waited for, for two seconds or more; at most 64
+	// How many more there are of the lists above that have 64 entries at most.
 	MoreApart    uint32      `protobuf:"varint,11,opt,name=more_apart,json=moreApart,proto3" json:"more_apart,omitempty"`
 	MoreRunning  uint32      `protobuf:"varint,12,opt,name=more_running,json=moreRunning,proto3" json:"more_running,omitempty"`
 	MoreStanding uint32      `protobuf:"varint,13,opt,name=more_standing,json=moreStanding,proto3" json:"more_standing,omitempty"`
@@ -1900,8 +1899,8 @@ func (x *PeerLink) GetWhy() string {
 	return ""
 }
 
-// What devices of a worker stand at: an operation that they have yet to begin, a collective of one, or a function of
-// their client that it has called.
+// What devices of a worker wait in: an operation that they have not begun, a collective of one that they have, or a
+// function of their client that it has called.
 type Standing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // local
@@ -1910,14 +1909,14 @@ type Standing struct {
 	Program       string                 `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`                        // "" if it is no computation
 	Line          string                 `protobuf:"bytes,5,opt,name=line,proto3" json:"line,omitempty"`                              // of the user's code that called it; may be empty
 	FirstCall     bool                   `protobuf:"varint,14,opt,name=first_call,json=firstCall,proto3" json:"first_call,omitempty"` // line is where its session called the program first, see Running
-	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                                  // such as "all-reduce 0"; "" of an operation that they have yet to begin
+	At            string                 `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`                                  // such as "all-reduce 0"; "" of an operation that they have not begun
 	Awaits        string                 `protobuf:"bytes,7,opt,name=awaits,proto3" json:"awaits,omitempty"`                          // what they wait for, for people
 	Processes     []uint64               `protobuf:"varint,8,rep,packed,name=processes,proto3" json:"processes,omitempty"`            // those that they wait for; at most 64
 	Missing       []uint32               `protobuf:"varint,9,rep,packed,name=missing,proto3" json:"missing,omitempty"`                // local devices that they wait for
 	SinceMs       int64                  `protobuf:"varint,10,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
-	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"`                   // since they have stood there and no byte of what they wait for has come
+	StillMs       int64                  `protobuf:"varint,11,opt,name=still_ms,json=stillMs,proto3" json:"still_ms,omitempty"`                   // since when they have waited without a byte of what they wait for
 	MoreProcesses uint32                 `protobuf:"varint,13,opt,name=more_processes,json=moreProcesses,proto3" json:"more_processes,omitempty"` // for which they wait, too
-	Behind        bool                   `protobuf:"varint,12,opt,name=behind,proto3" json:"behind,omitempty"`                                    // of an operation that they have yet to begin: it waits only for what came before
+	Behind        bool                   `protobuf:"varint,12,opt,name=behind,proto3" json:"behind,omitempty"`                                    // of an operation that they have not begun: it waits only for what came before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2050,7 +2049,7 @@ func (x *Standing) GetBehind() bool {
 	return false
 }
 
-// What a worker has of its machine's memory, in bytes, for arrays and programs on their way.
+// The memory of its machine that a worker has for arrays and programs on their way, in bytes.
 type HostMemory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        int64                  `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`           // of arrays that come or go, and of those that devices read where they came
@@ -3354,7 +3353,7 @@ type Compiled struct {
 	Info          *ProgramInfo           `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
 	Loadable      *Loadable              `protobuf:"bytes,5,opt,name=loadable,proto3" json:"loadable,omitempty"`            // worker to controller
 	NoText        bool                   `protobuf:"varint,6,opt,name=no_text,json=noText,proto3" json:"no_text,omitempty"` // worker to controller: the error is that the text did not come, or was another
-	Cached        bool                   `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`               // worker to controller: it was not compiled, but had from the worker's disk
+	Cached        bool                   `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`               // worker to controller: it was not compiled, but came from the worker's disk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3438,13 +3437,13 @@ func (x *Compiled) GetCached() bool {
 	return false
 }
 
-// Controller to client: a program that takes its time is being compiled. Sent
-// once, and again where another worker begins it.
+// Controller to client: the compilation of a program takes long. Sent once, and
+// again if another worker begins it.
 type Compiling struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Op            uint64                 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
 	Worker        string                 `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that it has been at it
+	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // for how long it has compiled it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3562,7 +3561,7 @@ func (x *Held) GetGoesOn() bool {
 	return false
 }
 
-// What a client needs to know of a program.
+// What a client needs to know about a program.
 type ProgramInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -4193,7 +4192,7 @@ type Forget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Programs      []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"`
-	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of compiles whose results are no longer needed
+	Compiles      []uint64               `protobuf:"varint,3,rep,packed,name=compiles,proto3" json:"compiles,omitempty"` // to a worker: Compile.op of compilations whose results are no longer needed
 	Graphs        []uint64               `protobuf:"varint,4,rep,packed,name=graphs,proto3" json:"graphs,omitempty"`
 	Artifacts     []uint64               `protobuf:"varint,5,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // to a worker: Loadable.artifact of executables that will not be loaded any more
 	unknownFields protoimpl.UnknownFields
@@ -4778,7 +4777,7 @@ func (x *Put) GetLaid() *Laid {
 	return nil
 }
 
-// Laid says where a Put's rows are on the client's shelf: one behind the other, in the order of all devices.
+// Laid says where a Put's rows are on the client's shelf: one after the other, in the order of all devices.
 type Laid struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // of the row of the device first
@@ -4910,8 +4909,8 @@ type Move struct {
 	Size   []int64                `protobuf:"varint,5,rep,packed,name=size,proto3" json:"size,omitempty"`
 	At     []int64                `protobuf:"varint,6,rep,packed,name=at,proto3" json:"at,omitempty"` // in the result's shard
 	Shard  *Array                 `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`   // of the source, where start is given
-	// So many moves of equal regions, each from the device behind the one before and to
-	// the device behind; 0 is 1. Of graphs alone.
+	// So many moves of equal regions, each from and to the device after those of the one
+	// before; 0 is 1. Of graphs alone.
 	Count uint32 `protobuf:"fixed32,8,opt,name=count,proto3" json:"count,omitempty"`
 	// Controller to a worker that is sent its own moves alone: 1 + the move's index among all of them, which is in the
 	// key of its bytes. 0 is its index in this message.
@@ -5083,8 +5082,7 @@ func (x *Fetch) GetDevice() uint32 {
 	return 0
 }
 
-// Free frees objects once the operations submitted before are through with
-// them.
+// Free frees objects once the operations submitted before are done with them.
 type Free struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Objects       []uint64               `protobuf:"varint,1,rep,packed,name=objects,proto3" json:"objects,omitempty"`
@@ -5191,7 +5189,7 @@ func (x *Rows) GetDevices() []uint32 {
 }
 
 // Assemble names shards of several objects as one: an argument that later runs take. No bytes move, and the shards stay
-// those of their objects: what happens to one of these, happens to the assembled one. It has no op and no end.
+// those of their objects: if one of these fails, is freed or donated, so is the assembled one. It has no op and no end.
 type Assemble struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        uint64                 `protobuf:"varint,1,opt,name=object,proto3" json:"object,omitempty"`
@@ -5832,7 +5830,7 @@ func (x *Failure) GetNoMemory() bool {
 
 // A run calls a function of its client: worker to controller, and on to the
 // client. The arguments are pushed to the client under key (session, op, part),
-// and the results, or the error that stands in their place, to the worker under
+// and the results, or the error in their place, to the worker under
 // (session, op, part + 1): one block each, in which every value begins at a
 // multiple of 64 bytes.
 type HostCall struct {
@@ -5987,8 +5985,7 @@ func (x *HostValue) GetBytes() int64 {
 	return 0
 }
 
-// Controller to worker: a gang failed elsewhere; what waits for it here is
-// told so. Client to controller: bytes that an operation waits for will never
+// Controller to worker: a gang failed elsewhere, and fails here, too. Client to controller: bytes that an operation waits for will never
 // come.
 type Abort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6245,13 +6242,13 @@ func (x *OwnDevices) GetCount() uint32 {
 }
 
 // Controller to client: other workers can take the places of those that the session has lost, or waits for. The client
-// answers with the epoch alone, and its answer has its place among the session's operations: those before it are on
-// what was behind the devices before, and those after it on what is behind them from then on. There is one at a time.
+// answers with the epoch alone, and its answer has its place among the session's operations: those before it belong to
+// the old workers of the devices, and those after it to the new ones. There is one offer at a time.
 type Rebind struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`    // of the session's devices from then on: 1 is that of the Welcome
 	Workers       []*Process             `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"` // that come
-	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // those behind which is something else
+	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // those that have another worker
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6307,7 +6304,7 @@ func (x *Rebind) GetDevices() []*Device {
 	return nil
 }
 
-// Controller to a worker or client that wants in, before its Welcome: it has yet to wait.
+// Controller to a worker or client that wants to join, before its Welcome: it has to wait.
 type Wait struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"` // for people
@@ -6362,10 +6359,10 @@ type Rejoin struct {
 	// Of a client:
 	Epoch    uint64   `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`              // of its devices, see Rebind
 	Programs []uint64 `protobuf:"varint,5,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has
-	// Frames of what it has sent and of which it knows no end, one behind the other: graphs, assembled objects, compiles,
-	// operations in their order, and frees.
+	// Frames of all that it has sent and whose end it does not know, one after the other: graphs, assembled objects,
+	// compilations, operations in their order, and frees.
 	Frames        []byte   `protobuf:"bytes,6,opt,name=frames,proto3" json:"frames,omitempty"`
-	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays of which it knows no end
+	Pending       []uint64 `protobuf:"varint,9,rep,packed,name=pending,proto3" json:"pending,omitempty"`     // operations of plays whose end it does not know
 	Artifacts     []uint64 `protobuf:"varint,8,rep,packed,name=artifacts,proto3" json:"artifacts,omitempty"` // of a worker: those that others can have from it, see Loadable.artifact
 	Slices        []uint64 `protobuf:"varint,10,rep,packed,name=slices,proto3" json:"slices,omitempty"`      // of a client: those that it has, or waits for
 	unknownFields protoimpl.UnknownFields
@@ -6465,15 +6462,15 @@ func (x *Rejoin) GetSlices() []uint64 {
 	return nil
 }
 
-// What a worker has of a session.
+// A session's programs, arrays and gangs at a worker.
 type Holding struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Session  uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Programs []uint64               `protobuf:"varint,2,rep,packed,name=programs,proto3" json:"programs,omitempty"` // that it has loaded, or is loading
 	Arrays   []*HeldArray           `protobuf:"bytes,3,rep,name=arrays,proto3" json:"arrays,omitempty"`
 	Gangs    []*HeldGang            `protobuf:"bytes,4,rep,name=gangs,proto3" json:"gangs,omitempty"` // that are under way, or ended and are not settled
-	// By local device, where memory is limited: the bytes of what was freed and has not gone, since gangs use it. None
-	// of it is in arrays.
+	// By local device, where memory is limited: the bytes of arrays that were freed and are still in use by gangs.
+	// They are not in arrays.
 	Leaving       []int64 `protobuf:"varint,5,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -7299,7 +7296,7 @@ func (x *KeptProgram) GetPortable() bool {
 	return false
 }
 
-// What a program was compiled to.
+// A compiled program, for all sessions.
 type KeptCompiled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -7585,7 +7582,7 @@ func (x *Goodbye) GetStops() bool {
 }
 
 // Client to controller, and on to the workers of its devices: begin to record, or
-// stop and tell. Each worker answers with Profiled; the controller answers for those
+// stop and report. Each worker answers with Profiled; the controller answers for those
 // that cannot.
 type Profile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`

@@ -14,7 +14,7 @@ import (
 
 // A worker whose device stands in a collective tells the controller for whom, until
 // that one has come or gone.
-func TestTellsOfWaits(t *testing.T) {
+func TestWaitInACollectiveIsReported(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		bubble.Test(t, func(t *testing.T) {
 			s, d := newInline(t)
@@ -48,7 +48,7 @@ func TestTellsOfWaits(t *testing.T) {
 }
 
 // A device that has called a function of its client says so, until that returns.
-func TestTellsOfCalls(t *testing.T) {
+func TestWaitForAClientsFunctionIsReported(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, _ := newInline(t)
 		s.begin(&wire.Session{Session: 1,

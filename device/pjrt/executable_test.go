@@ -42,7 +42,7 @@ func TestPluginReadsTheDevicesOfCompileOptions(t *testing.T) {
 	})
 }
 
-func TestParameters(t *testing.T) {
+func TestParametersHaveShapesAndDonations(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		c := client(t, p, 1)
 		x := compile(t, c, mlir("many", `

@@ -34,7 +34,7 @@ func env(values map[string]string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
-func TestFindOrder(t *testing.T) {
+func TestPluginIsChosenByHardwareAndPackages(t *testing.T) {
 	const gpu, tpu, vfio = "dev/nvidia0", "dev/accel0", "dev/vfio/0"
 	for _, c := range []struct {
 		name     string
@@ -107,7 +107,7 @@ func TestGPUsAreCounted(t *testing.T) {
 	}
 }
 
-func TestFindNamed(t *testing.T) {
+func TestNamedPluginIsFound(t *testing.T) {
 	dir := t.TempDir()
 	touch(t, dir, "mine.so", "my_cuda_plugin.so", fastatomstruct)
 	for file, kind := range map[string]string{"mine.so": "cpu", "my_cuda_plugin.so": "cuda"} {
@@ -153,7 +153,7 @@ func TestPluginsAreToldApartByContents(t *testing.T) {
 		"a plugin without a file")
 }
 
-func TestFindDirs(t *testing.T) {
+func TestPluginIsFoundInTheFirstDirThatHasOne(t *testing.T) {
 	first, second, third := t.TempDir(), t.TempDir(), t.TempDir()
 	touch(t, third, fastatomstruct)
 	o := FindOptions{Dirs: []string{first}, Root: first,

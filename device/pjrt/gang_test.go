@@ -210,7 +210,7 @@ func everything() (source device.Program, options []byte) {
   }`)), compileoptions.New(1, 4, []int{0, 1, 2, 3}, false)
 }
 
-func TestGang(t *testing.T) {
+func TestGangHasTheResultsOfOneNativeProgram(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		source, options := everything()
 		g, program := makeGang(t, p, source, options)

@@ -146,7 +146,7 @@ func TestPluginIsOpenedOnce(t *testing.T) {
 	}
 }
 
-func TestPluginKind(t *testing.T) {
+func TestPluginKindComesFromItsExtensions(t *testing.T) {
 	dir := t.TempDir()
 	for kind, define := range map[string]string{
 		"cpu": "EXTENSION=5", "cuda": "EXTENSION=0", "tpu": "EXTENSION=16",
@@ -326,7 +326,7 @@ func TestPluginReachesTheStoreOfItsIsland(t *testing.T) {
 	refused(t, err, status.InvalidArgument, "member 2 of 2")
 }
 
-func TestKind(t *testing.T) {
+func TestKindJoinsAloneOrNotAtAll(t *testing.T) {
 	each(t, func(t *testing.T, p *Plugin) {
 		for _, c := range []struct{ devices, want int }{{0, 1}, {3, 3}} {
 			k := NewKind(p, ClientOptions{Devices: c.devices})

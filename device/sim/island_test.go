@@ -196,7 +196,7 @@ func TestLaunchHasOneProgramAndRunsOnce(t *testing.T) {
 	execute(t, compile(t, m[1], gang("a", 0), 0, 1), 1, nil)
 }
 
-func TestKind(t *testing.T) {
+func TestKindJoinsMembersOfAnIsland(t *testing.T) {
 	ctx := context.Background()
 	kind := sim.Kind{Options: sim.Options{Devices: 3}}
 	d, err := kind.Join(ctx, device.Membership{})

@@ -305,7 +305,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 
 // A peer that gets memory and is lost may write there at any time: no other peer gets
 // the memory.
-func TestMemoryOfLost(t *testing.T) {
+func TestMemoryOfALostPeerIsNotReused(t *testing.T) {
 	x, neighbour, address := neighbours(t, "unix")
 	h := intrude(t, address, 3)
 	arrived := make(chan error, 1)

@@ -41,7 +41,7 @@ func TestUnreachableProcessIsLost(t *testing.T) {
 }
 
 // A process that cannot be reached and comes by itself is dialled no more.
-func TestComesByItself(t *testing.T) {
+func TestProcessThatComesIsDialledNoMore(t *testing.T) {
 	x, address := seeker(t, time.Hour, "two")
 	sent := make(chan error, 2)
 	x.PushBytes(2, key(1, 0), []byte("x"), func(err error) { sent <- err })

@@ -41,7 +41,7 @@ func same(t testing.TB, s *spmd.Spec, got, want [][][]byte) {
 }
 
 // Any collective on any spread of ranks over processes has the twin's results, also where one of them is slow.
-func TestTwin(t *testing.T) {
+func TestCollectivesHaveTheTwinsResults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks, processes := drawRanks(rt)
 		g := Gang{ID: 1<<32 | 5, Launch: 5, Ranks: places(rt, ranks, processes)}

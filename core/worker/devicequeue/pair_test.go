@@ -15,7 +15,7 @@ import (
 // numbered is a buffer.
 type numbered struct{ number int }
 
-func TestTwin(t *testing.T) { rapid.Check(t, twinCheck) }
+func TestQueueActsLikeItsTwin(t *testing.T) { rapid.Check(t, twinCheck) }
 
 func FuzzTwin(f *testing.F) { f.Fuzz(rapid.MakeFuzz(twinCheck)) }
 

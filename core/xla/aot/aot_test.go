@@ -25,7 +25,7 @@ func executable(features string) []byte {
 // has is a machine with all of AVX-512 but fp16.
 func has(feature string) bool { return strings.HasPrefix(feature, "avx512") && feature != "avx512fp16" }
 
-func TestForLoad(t *testing.T) {
+func TestForLoadDropsFeaturesThatTheMachineHas(t *testing.T) {
 	for name, test := range map[string]struct{ features, want string }{
 		"all there":     {"+avx,+avx512bw,+avx512f,+prefer-no-gather,+prefer-no-scatter,+sse,-amx", "+avx,+sse,-amx"},
 		"none left":     {"+avx512f", ""},

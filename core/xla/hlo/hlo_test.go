@@ -40,7 +40,7 @@ func TestReadSignatureTellsHowArraysLie(t *testing.T) {
 	}
 }
 
-func TestReadSignature(t *testing.T) {
+func TestSignatureIsRead(t *testing.T) {
 	// A module of one parameter s32[3], and an alias.
 	const s32, unknown = 4, 99
 	shapeOf := func(element int64, dims ...int64) []byte {

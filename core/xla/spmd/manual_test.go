@@ -199,7 +199,7 @@ func TestManualOfNoResults(t *testing.T) {
 	}
 }
 
-func TestManualOfLoops(t *testing.T) {
+func TestLoopsOfAManualProgramAreManual(t *testing.T) {
 	p := rows()
 	p.result = f32(2, 6)
 	p.body = func(b *builder) {
