@@ -198,8 +198,7 @@ func TestPackagesKeepTheRules(t *testing.T) {
 	}
 }
 
-// Where the Makefile picks tests by name, each of the packages it names has one: go test
-// succeeds where it finds none.
+// If the Makefile picks tests by name, each of the packages it names has one: go test succeeds where it finds none.
 func TestMakefilePicksTestsThatExist(t *testing.T) {
 	makefile := statustest.Value(os.ReadFile("../Makefile")).OK(t)
 	picks := regexp.MustCompile(`\$\(GO\) test .*-run (\S+)((?: \./\S+)+)`).FindAllSubmatch(makefile, -1)

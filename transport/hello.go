@@ -49,7 +49,7 @@ type Incoming struct {
 	Hello    *wire.Hello
 	Protocol uint32        // the one both sides speak
 	Holder                 // who the dialler is, by its token and certificate; of ROLE_PEER it says nothing
-	Silence  time.Duration // for Welcome.silence_ms; 0 where a connection does not end of it
+	Silence  time.Duration // for Welcome.silence_ms; 0 if a connection does not end of it
 
 	software string
 }

@@ -33,13 +33,11 @@ import (
 // any time, more than once; it first tries for a bounded time to write what was
 // sent.
 type Conn interface {
-	// Send queues one message, which the connection's single writer puts into its
-	// next write along with all others that are queued. It copies payload. Where
-	// the queue's bound is reached it waits until there is room, or the
-	// connection fails. INVALID_ARGUMENT means that the message is longer than the
-	// connection takes, see wire.MaxFrame, and was not sent; the sender ends what it
-	// was about. Any other error means that the connection has ended; nil does not
-	// mean that the message arrived.
+	// Send queues one message, which the connection's single writer puts into its next write along with all others that
+	// are queued. It copies payload. If the queue's bound is reached it waits until there is room, or the connection
+	// fails. INVALID_ARGUMENT means that the message is longer than the connection takes, see wire.MaxFrame, and was not
+	// sent; the sender ends what it was about. Any other error means that the connection has ended; nil does not mean that
+	// the message arrived.
 	Send(kind wire.Kind, payload []byte) error
 	// Recv waits for the next message. The payload is the caller's until the next
 	// call of Recv.
@@ -66,7 +64,7 @@ type Batcher interface {
 
 // Peeker is a Conn that can show its next message.
 type Peeker interface {
-	// Peek returns the kind of the message that Recv has at hand and returns without waiting; 0 where there is none.
+	// Peek returns the kind of the message that Recv has at hand and returns without waiting; 0 if there is none.
 	Peek() wire.Kind
 }
 
@@ -140,9 +138,8 @@ type Exchange interface {
 	// UNAVAILABLE when the peer it is expected from has gone or cannot be reached. It
 	// may be called before Expect returns.
 	Expect(peer uint64, key Key, size int64, into []byte, arrived func(Block, error))
-	// Lends reports whether size bytes of a peer would be written by itself into memory
-	// of this process, and whether there is enough of it for them to stay for long.
-	// Where that is false, Expect without Into is for bytes that go soon.
+	// Lends reports whether size bytes of a peer would be written by itself into memory of this process, and whether there
+	// is enough of it for them to stay for long. If that is false, Expect without Into is for bytes that go soon.
 	Lends(peer uint64, size int64) bool
 	// Fail ends all pushes and expectations of a space and ID with err, and drops
 	// what arrived for them.
@@ -210,8 +207,7 @@ func PostAll(x Exchange, peer uint64, blocks []Post) (n int) {
 // Lender is an Exchange that can show peers memory of this process, so that its
 // bytes are not copied.
 type Lender interface {
-	// CanLend is nil where a peer can read these bytes where they are, then why it
-	// cannot.
+	// CanLend is nil if a peer can read these bytes where they are, then why it cannot.
 	CanLend(peer uint64, data []byte) error
 	// Lend is PushBytes of bytes that the peer gets to read where they are: a Block
 	// that is Lent, unless it expects them in memory of its own. Done is called once,

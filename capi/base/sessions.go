@@ -77,8 +77,7 @@ func (t *Sessions[S]) Numbered() map[uint64]*S {
 	return out
 }
 
-// Latest returns the greatest number of a session that has not ended and that can be used;
-// 0 where there is none.
+// Latest returns the greatest number of a session that has not ended and that can be used; 0 if there is none.
 func (t *Sessions[S]) Latest(canUse func(*S) bool) uint64 {
 	if all := t.all.Load(); all != nil {
 		for i := len(*all); i > 0; i-- {

@@ -62,7 +62,7 @@ typedef struct {
   PJRT_Error* (*made)(PJRT_LoadedExecutable_Execute_Args* args, pw_export* exported);
 
   void (*describe)(PJRT_LoadedExecutable* executable, pp_executable* out);
-  const pw_shape* (*param)(PJRT_LoadedExecutable* executable, size_t param);  // NULL where it is not known
+  const pw_shape* (*param)(PJRT_LoadedExecutable* executable, size_t param);  // NULL if it is not known
   void (*output)(PJRT_LoadedExecutable* executable, PJRT_Device* only, size_t row, size_t output, pp_look* out);
   void (*hold)(PJRT_LoadedExecutable* executable);
   void (*drop)(PJRT_LoadedExecutable* executable);

@@ -66,7 +66,7 @@ struct pp_program {
   size_t num_values, room_values, num_shards;
   PJRT_Buffer** constants;
   size_t num_constants, room_constants;
-  PJRT_Buffer** returned;  // shards of results that are no values: the caller has them; NULL where one had gone
+  PJRT_Buffer** returned;  // shards of results that are no values: the caller has them; NULL if one had gone
   size_t num_returned;
   int32_t* inputs;  // values
   size_t num_inputs;

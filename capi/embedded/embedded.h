@@ -29,8 +29,8 @@ PJRT_Error* pw_unimplemented(const char* slot);
 
 typedef struct pw_provenance pw_provenance;  // see run.h
 
-// pw_array is one logical array: the shards of one output of one run, or one buffer that was made alone. Where memory
-// has a limit, the core counts it as one object, and learns once that it is gone: when the last shard has gone.
+// pw_array is one logical array: the shards of one output of one run, or one buffer that was made alone. If memory has
+// a limit, the core counts it as one object, and learns once that it is gone: when the last shard has gone.
 typedef struct pw_array {
   pw_object base;         // first
   _Atomic uint64_t gang;  // the gang that makes it, until that is launched; else 0
@@ -125,7 +125,7 @@ struct PJRT_Device {
   size_t num_memories;
   PJRT_Memory* default_memory;
   pw_account account;
-  pw_device_time* time;  // NULL where not addressable
+  pw_device_time* time;  // NULL if not addressable
 };
 
 // pw_pass is never freed, so that objects left over from an ended session may use it.
@@ -274,7 +274,7 @@ void pw_run_fail(pw_run* run, PJRT_Error_Code code, const char* message);
 // Execute contexts are the plugin's; a run that waits keeps its context past the caller's Destroy (context.c).
 bool pw_context_hold(PJRT_ExecuteContext* context);  // false: no memory
 void pw_context_drop(PJRT_ExecuteContext* context);
-// An empty context for runs that come without one; NULL where there is none.
+// An empty context for runs that come without one; NULL if there is none.
 PJRT_ExecuteContext* pw_context_empty(void);
 // pw_context_keep makes a context with the functions of one that this thread has just filled; NULL if it has none.
 PJRT_ExecuteContext* pw_context_keep(PJRT_ExecuteContext* context, void** functions);

@@ -1,8 +1,8 @@
 // The C contract of package ffi. Functions named pw_ffi_* are for the frontends in the same library; pathways_* are
 // exported to the Python package.
 //
-// Messages are malloc'd C strings owned by the caller, and NULL where there was no
-// memory for one. Those of pathways_* functions are refusals (see base.h).
+// Messages are malloc'd C strings owned by the caller, and NULL if there was no memory for one. Those of pathways_*
+// functions are refusals (see base.h).
 #ifndef PATHWAYS_CAPI_FFI_FFI_H_
 #define PATHWAYS_CAPI_FFI_FFI_H_
 

@@ -139,7 +139,7 @@ static void errors_keep_code_and_text_until_they_are_dropped(void) {
   CHECK(pw_errors_alive == 0);
 }
 
-// Where there is no memory for an error, its handle is one that says so, and that may be dropped like any other.
+// If there is no memory for an error, its handle is one that says so, and that may be dropped like any other.
 static void an_error_without_memory_is_an_error(void) {
   for (int n = 0; n < 2; n++) {
     pw_alloc_fails_after(n);

@@ -394,7 +394,7 @@ func TestPutThatIsCutShortReleasesItsData(t *testing.T) {
 	}
 }
 
-// Where an allocator has no room, reading is an error.
+// If an allocator has no room, reading is an error.
 func TestReadFailsWhereItsAllocatorHasNoRoom(t *testing.T) {
 	r := open(t, 1)
 	r.run()

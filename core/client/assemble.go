@@ -10,10 +10,10 @@ import (
 )
 
 // JAX makes arrays of shards that were put or computed apart (jax.make_array_from_single_device_arrays), and says so to
-// no one: a run just reads shards of several objects, its Mixed arguments. Where a second run reads the same ones on
-// the same devices, the client has them assembled: one message tells controller and workers once which objects they
-// are, and this run and later ones name one object. An array that one run alone reads stays as it is, since to assemble
-// it would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
+// no one: a run just reads shards of several objects, its Mixed arguments. If a second run reads the same ones on the
+// same devices, the client has them assembled: one message tells controller and workers once which objects they are,
+// and this run and later ones name one object. An array that one run alone reads stays as it is, since to assemble it
+// would take a message more; unless the run has many pieces. A run's message is the same for all of its workers, so
 // each would be sent all pieces, while of an assembled object each is sent its own.
 //
 // The assembled object has no memory. It is freed with the first of its members, without which no run can name it.

@@ -223,7 +223,7 @@ func (r *remote) sendLate() {
 	}
 }
 
-// SendPuts implements Cluster. Where a submission is under way, that sends the open put; or sendLate does, if it has
+// SendPuts implements Cluster. If a submission is under way, that sends the open put; or sendLate does, if it has
 // already looked.
 func (r *remote) SendPuts() {
 	if !r.order.TryLock() {

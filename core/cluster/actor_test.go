@@ -394,7 +394,7 @@ func (a *actor) put() bool {
 	return true
 }
 
-// compiled is a computation for some devices; nil where it did not compile.
+// compiled is a computation for some devices; nil if it did not compile.
 func (a *actor) compiled(n int, devices []int) *client.Remote {
 	key := fmt.Sprint(n, devices)
 	if a.run[key] == nil && !a.risky[key] {

@@ -53,8 +53,8 @@ func TestUnbatchedCallsDoTheSame(t *testing.T) {
 	statustest.Check(t, w.end())
 }
 
-// Where no controller answers at an address, the error says what to do: start the cluster of `pathways up` again, or
-// look at the address. A controller that was killed leaves its socket's file behind.
+// If no controller answers at an address, the error says what to do: start the cluster of `pathways up` again, or look
+// at the address. A controller that was killed leaves its socket's file behind.
 func TestAbsentControllerSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	killed := filepath.Join(dir, cluster.Socket)

@@ -10,8 +10,8 @@ import (
 )
 
 // A seed repeats: the same messages arrive at the same moments, with the same in them, and the same operations end with
-// the same errors. Where the machine does something else meanwhile, some runs differ, so each seed has some; without
-// what seen_test.go names, no two are equal.
+// the same errors. If the machine does something else meanwhile, some runs differ, so each seed has some; without what
+// seen_test.go names, no two are equal.
 func TestSeedsRepeat(t *testing.T) {
 	const tries = 8
 	for _, seed := range []uint64{1002, 1005, 1007, 1013} { // thousands of messages each, with restarts, losses and cuts

@@ -11,7 +11,7 @@ import (
 	"github.com/openpathways/pathways/core/status/statustest"
 )
 
-// Where the controller alone has ended, commands say how it is started again, or who does that.
+// If the controller alone has ended, commands say how it is started again, or who does that.
 func TestAControllerThatIsMissingIsStartedAgain(t *testing.T) {
 	dir := t.TempDir()
 	c := at(dir)

@@ -62,7 +62,7 @@ type hold struct {
 	loading  bool     // its program is not loaded, see isLoading
 	since    int64    // when it was held
 	message  any      // the operation; of a node, its play
-	others   int64    // since when it waits for other sessions, 0 where it does not
+	others   int64    // since when it waits for other sessions, 0 if it does not
 	quota    bool     // it would take its tenant beyond its quota of memory, as far as was looked
 	host     bool     // the same of host memory
 	behind   bool     // it waits behind such a one of its tenant
@@ -360,7 +360,7 @@ func (st *State) remind(at int64) {
 	}
 }
 
-// Due is the time at which a Tick has to come at the latest, 0 where there is none.
+// Due is the time at which a Tick has to come at the latest, 0 if there is none.
 func (st *State) Due() int64 {
 	first := int64(0)
 	if len(st.held) > 0 { // whom st.due is for

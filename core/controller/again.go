@@ -11,8 +11,8 @@ import (
 // When the last worker is lost that had an artifact, those that are to load it need not fail: the program's text is
 // still with the clients of the sessions that have it. So when a worker asks for such an artifact, the program is
 // compiled again, under the same number, by a worker of one of these sessions, to which its client sends the text. The
-// result is the same, and so are the descriptions that clients and workers have of it. Where one client is gone, or
-// cannot send the text, the next one is asked; only when there is none left do those that wait get an error.
+// result is the same, and so are the descriptions that clients and workers have of it. If one client is gone, or cannot
+// send the text, the next one is asked; only when there is none left do those that wait get an error.
 
 // again has an artifact that no worker has compiled again, for those that wait for it, unless that is under way.
 func (st *State) again(c *compiled) {

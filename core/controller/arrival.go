@@ -55,7 +55,7 @@ const (
 	shardsAtOnce = 8
 )
 
-// splitFree takes the first arrays out of a message that frees many; nil where it frees few.
+// splitFree takes the first arrays out of a message that frees many; nil if it frees few.
 func splitFree(m *wire.Free) *wire.Free {
 	if len(m.Objects) <= freesAtOnce && len(m.Rows) <= shardsAtOnce {
 		return nil
@@ -66,7 +66,7 @@ func splitFree(m *wire.Free) *wire.Free {
 	return first
 }
 
-// splitEnds takes the first ends out of a message that has many; nil where it has few.
+// splitEnds takes the first ends out of a message that has many; nil if it has few.
 func splitEnds(m *wire.Completed) *wire.Completed {
 	if len(m.Ok) <= endsAtOnce {
 		return nil
@@ -77,7 +77,7 @@ func splitEnds(m *wire.Completed) *wire.Completed {
 }
 
 // Survey returns work on a message that may be done before Step takes it, with no other call of State's between: a long
-// one that needs nothing which changes. It is nil where there is none. Step does it where it was not done before.
+// one that needs nothing which changes. It is nil if there is none. Step does it where it was not done before.
 func (st *State) Survey(ev *Event) (work func()) {
 	c := st.conns[ev.Conn]
 	if c == nil || c.s == nil {

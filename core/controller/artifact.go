@@ -13,8 +13,8 @@ import (
 // This file decides which process sends what to which other.
 //
 // Text: a program is named by its SHA-256, which the worker that gets the text checks. When a worker is told to
-// compile, the first client that waits for the program is told to send it the text. Where that fails, since the client
-// has left or sends something else, this client alone gets an error, and the next one that waits sends it.
+// compile, the first client that waits for the program is told to send it the text. If that fails, since the client has
+// left or sends something else, this client alone gets an error, and the next one that waits sends it.
 //
 // Artifacts: a worker that is to load one and does not have it asks for it (Want). It is told which worker sends it
 // (Source), and that worker is told to (Give), as soon as one of those that have it sends to fewer than maxGiven. A

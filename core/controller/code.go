@@ -37,7 +37,7 @@ type resident struct {
 // codeBytes returns the bytes that a program's code takes of each device.
 func (c *compiled) codeBytes() int64 { return max(0, c.info.GetCost().GetCodeBytes()) }
 
-// residentAt returns a program's code on the devices of a place, nil where it is not there, and its key.
+// residentAt returns a program's code on the devices of a place, nil if it is not there, and its key.
 func (c *compiled) residentAt(at *place) (r *resident, key uint64) {
 	for key = at.hash; ; key++ {
 		if r = c.residents[key]; r == nil || &r.at[0] == &at.numbers[0] || slices.Equal(r.at, at.numbers) {

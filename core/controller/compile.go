@@ -39,7 +39,7 @@ type request struct {
 	parsed   compileoptions.Options
 	options  []byte // equal for equal programs on other devices
 	err      error  // of options
-	handlers []byte // a hash, nil where there are none
+	handlers []byte // a hash, nil if there are none
 }
 
 // readCompile reads a client's Compile. It needs nothing of State's, so Server has it done without its lock.
@@ -145,8 +145,8 @@ func (st *State) placeOfProgram(s *session, m *wire.Compile, o compileoptions.Op
 	return p, st.alive(p)
 }
 
-// textOf returns the size and hash of a program's text. Where the text is here, they are its own, which Server has seen
-// to without its lock; otherwise they are the client's word, and the worker that gets the text compares.
+// textOf returns the size and hash of a program's text. If the text is here, they are its own, which Server has seen to
+// without its lock; otherwise they are the client's word, and the worker that gets the text compares.
 func textOf(m *wire.Compile) (*wire.Content, error) {
 	t := m.Text
 	if len(m.Code) > 0 && (t == nil || len(t.Sha256) == 0) {

@@ -128,7 +128,7 @@ func (st *State) keepBoard(host string) {
 type Kept struct {
 	Links    []KeptLink
 	Losses   []*wire.KeptLoss
-	Numbers  *wire.KeptLink // nil where there is none
+	Numbers  *wire.KeptLink // nil if there is none
 	Slices   []*wire.KeptSlice
 	Islands  []*wire.KeptIsland // by index
 	Boards   []*wire.KeptBoard

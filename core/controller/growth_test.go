@@ -116,8 +116,8 @@ func TestMessagesGrowWithHosts(t *testing.T) {
 		"messages back | bytes back to the client |\n|---|---:|---:|---:|---:|---:|---:|---:|\n%s", table.String())
 }
 
-// What workers are told before their first run: of the session, of its programs, and of each other. Where the devices
-// of a program do not wait for each other, it grows with a host's own shards alone; where they do, with the hosts that
+// What workers are told before their first run: of the session, of its programs, and of each other. If the devices of a
+// program do not wait for each other, it grows with a host's own shards alone; where they do, with the hosts that
 // exchange bytes. docs/design/growth.md has the table, which -v prints.
 func TestWorkersAreToldWhatTheyUse(t *testing.T) {
 	const onHost = 8

@@ -71,8 +71,8 @@ func (st *State) lookAtHeld() {
 	}
 }
 
-// nextHeld returns the gang that is looked at next, nil where there is none, or where this Step has looked at enough;
-// all reports which.
+// nextHeld returns the gang that is looked at next, nil if there is none, or if this Step has looked at enough; all
+// reports which.
 func (st *State) nextHeld() (g *gang, all bool) {
 	switch {
 	case st.round.next >= len(st.held):

@@ -116,7 +116,7 @@ func lossFirst(dead error, read func() error) error {
 // loseWorker takes from a session what it has on a worker that is lost.
 func (st *State) loseWorker(s *session, w *worker) {
 	why := st.errShards(w)
-	left := map[*place]*place{} // what is left of places; nil where nothing is
+	left := map[*place]*place{} // what is left of places; nil if nothing is
 	var ids []uint64
 	for id, o := range s.objects {
 		if !o.absent && o.place.workers.has(w.slot) {

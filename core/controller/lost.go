@@ -8,7 +8,7 @@ import (
 )
 
 // An operation that no worker has when the controller has started again may have been dispatched all the same: its
-// messages were lost with the connections. Where a later operation of its session has a device in common with it and
+// messages were lost with the connections. If a later operation of its session has a device in common with it and
 // reached another worker, it was, since the operations of a device are dispatched in order (line.go). So the workers
 // that lack both are sent it first.
 //

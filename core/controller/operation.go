@@ -350,8 +350,8 @@ func (st *State) dispatch(g *gang, kind wire.Kind, workers set, conns []uint64) 
 	g.payload = nil
 }
 
-// deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. Where kept
-// is true they do not change any more: where they are long, they are then copied only when they leave.
+// deliverDispatch sends an operation of a session under a number. The operation may be in several pieces. If kept is
+// true they do not change any more: where they are long, they are then copied only when they leave.
 func (st *State) deliverDispatch(to []uint64, number, waited uint64, s *session, kind wire.Kind, kept bool,
 	operation ...[]byte) {
 	m := wire.Dispatch{Gang: number, Session: s.id, Kind: uint32(kind), Client: s.process.Number, Waited: waited}
@@ -436,9 +436,8 @@ const maxSpent = 1 << 50
 // heldEnds bounds the ends that wait for another to be told with.
 const heldEnds = 64
 
-// through is a worker's part of a gang that has ended. Where the operation makes only
-// what a graph keeps to itself, which no client can wait for, the client is told when another operation ends, or none
-// is under way.
+// through is a worker's part of a gang that has ended. If the operation makes only what a graph keeps to itself, which
+// no client can wait for, the client is told when another operation ends, or none is under way.
 //
 // Spent is the device time that it took there, in nanoseconds.
 func (st *State) through(g *gang, w *worker, spent uint64, err error) {

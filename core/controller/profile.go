@@ -32,8 +32,7 @@ func (st *State) profile(s *session, m *wire.Profile) {
 		&wire.Profile{Id: m.Id, Stop: m.Stop, Session: s.id, Client: s.process.Number})
 }
 
-// profiled passes a worker's answer on to the client. Where that is not there, it has
-// no use for it.
+// profiled passes a worker's answer on to the client. If that is not there, it has no use for it.
 func (st *State) profiled(w *worker, m *wire.Profiled, ev *Event) error {
 	if m.Worker != w.process.Number {
 		return status.New(status.InvalidArgument, "worker %s answers for process %d", w.name, m.Worker)

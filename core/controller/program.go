@@ -22,7 +22,7 @@ type compiled struct {
 	handlers      []*wire.Handler
 	source        waiter     // whose client sends the text
 	number        uint64     // of what it was compiled to: Loadable.artifact
-	artifact      *artifact  // nil where all of it is in loadable
+	artifact      *artifact  // nil if all of it is in loadable
 	by            *worker    // that compiles it, also again
 	asked         []*program // whose clients were asked for the text since it was last compiled, see again.go
 	op            uint64     // in State.compiles

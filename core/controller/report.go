@@ -83,7 +83,7 @@ type Answer struct {
 	now      int64
 	report   *wire.Report
 	events   []occurrence
-	workers  []*worker // those that are yet to be looked at; nil where a slot is free
+	workers  []*worker // those that are yet to be looked at; nil if a slot is free
 	sessions []*session
 	programs []*compiled
 	requests []*placement.Request // for slices

@@ -23,7 +23,7 @@ type session struct {
 	user      string // who began it, and on which machine, for people
 	host      string
 	process   *wire.Process
-	conn      uint64 // 0 where it is no more
+	conn      uint64 // 0 if it is no more
 	address   [1]uint64
 	begun     int64
 	profiles  int          // that have begun, and not ended
@@ -100,7 +100,7 @@ type object struct {
 	place   *place
 	bytes   int64     // of a shard
 	counted int64     // of them, those that take device memory
-	charge  ledger.ID // 0 where it is not in the ledger
+	charge  ledger.ID // 0 if it is not in the ledger
 	put     uint64    // the gang that brings its bytes from the client; it may have ended
 	err     error     // what stands in place of the contents
 	// Donated: its contents belong to a run. A run that takes some of its shards
@@ -122,7 +122,7 @@ type place struct {
 	rows    []uint32 // virtual devices; the same may be there once
 	has     set      // of virtual devices
 	devices schedule.DeviceSet
-	island  *island          // nil where the devices are of several
+	island  *island          // nil if the devices are of several
 	numbers []int            // of its devices in the ledger, ascending
 	hash    uint64           // of numbers
 	sorted  ledger.Devices   // these

@@ -166,8 +166,8 @@ type Action struct {
 	To      []uint64
 	Payload []byte
 	Late    *Late // of Send: in place of Payload
-	// Of Welcome: fills in the devices, which takes time in proportion to them; nil where there are none. It may be
-	// called beside Step, once, before the message is sent.
+	// Of Welcome: fills in the devices, which takes time in proportion to them; nil if there are none. It may be called
+	// beside Step, once, before the message is sent.
 	Complete func()
 	Message  *wire.Welcome
 	Event    *wire.Report_Event
@@ -545,7 +545,7 @@ func (st *State) listen() {
 	if stuck := st.config.StuckAfter; stuck > 0 && (patience <= 0 || stuck < patience) {
 		patience = stuck
 	}
-	// Where the controller itself did not run, workers may have spoken all the time.
+	// If the controller itself did not run, workers may have spoken all the time.
 	paused := patience > 0 && st.now-last > patience/2
 	if paused {
 		st.resumed = st.now

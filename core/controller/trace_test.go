@@ -199,7 +199,7 @@ func (l *traceLine) worker() *wire.Hello {
 	return &wire.Hello{Role: wire.Role_ROLE_WORKER, Name: l.words[2], Worker: offer}
 }
 
-// message returns the message of a line, nil where it says none.
+// message returns the message of a line, nil if it says none.
 func (l *traceLine) message() (wire.Kind, proto.Message) {
 	first := func() uint64 { return l.parse(l.words[2]) } // of the message's own numbers
 	scalar := &wire.Array{Dtype: uint32(shape.F32)}

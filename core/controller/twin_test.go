@@ -80,7 +80,7 @@ type twinClient struct {
 	failing  map[uint64]bool     // operations that name what is not there
 	live     []uint64            // objects that were made and not freed
 	where    map[uint64][]uint32 // devices of objects
-	// The epoch of an offer to be answered, 0 where there is none; and whether the answer is in the queue.
+	// The epoch of an offer to be answered, 0 if there is none; and whether the answer is in the queue.
 	offered   uint64
 	rebinding bool
 	// What it says to the next start of the controller.

@@ -14,7 +14,7 @@ func (st *State) isSilent(w *worker) bool {
 	return w != nil && w.gone == nil && st.now-w.heard >= chain.Quiet(st.config.Heartbeat/1e6)*1e6
 }
 
-// lostIn returns after how long a worker is lost that is not heard of before; 0 where it is not.
+// lostIn returns after how long a worker is lost that is not heard of before; 0 if it is not.
 func (st *State) lostIn(w *worker) int64 {
 	c := st.conns[w.to[0]]
 	switch {

@@ -461,7 +461,7 @@ func (st *State) fromWorker(w *worker, ev *Event) error {
 	case *wire.Doing:
 		st.keepDoing(w, m)
 	case *wire.HostCall:
-		// Where the client is not there, its end is the run's.
+		// If the client is not there, its end is the run's.
 		if s := st.sessions[m.Session]; s != nil {
 			st.forward(s.to(), ev)
 		}

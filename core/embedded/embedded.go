@@ -39,8 +39,8 @@ type Embedded struct {
 	// Limit bounds the bytes of each device's memory that runs may use; 0 means no bound
 	// other than the plugin's, and then arrays are not counted.
 	Limit int64
-	// Pass is where the session says that a run needs no Submit, and an array no Place: see
-	// executor.Island.ShowPass. It stays 0 where a limit is set. May be nil.
+	// Pass is where the session says that a run needs no Submit, and an array no Place: see executor.Island.ShowPass. It
+	// stays 0 if a limit is set. May be nil.
 	Pass *executor.Pass
 }
 

@@ -317,7 +317,7 @@ func (sp *space) leastRoom(e *extent) int64 {
 type Usage struct {
 	InUse int64
 	Temp  int64 // of that, what computations under way take beside objects
-	Limit int64 // 0 where there is none
+	Limit int64 // 0 if there is none
 }
 
 // Device returns the usage of one device.

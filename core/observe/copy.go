@@ -47,8 +47,8 @@ const (
 	tries  = 8
 )
 
-// End returns the copy of a recording that was written. Where that was too long it is of the recording's first part
-// alone, and says so, and that the whole is in a file. It is nil if nothing fits.
+// End returns the copy of a recording that was written. If that was too long it is of the recording's first part alone,
+// and says so, and that the whole is in a file. It is nil if nothing fits.
 func (c *Copy) End(r *Recorded, pid int, took time.Duration, file string) []byte {
 	share := likely * float64(c.fits) / float64(max(c.wrote, 1))
 	for try := 0; !c.isWhole(); try++ {

@@ -110,8 +110,8 @@ type version struct {
 	workers int
 }
 
-// same is what sessions have in common while workers stay the same; its fields are nil where that is not known. So work
-// in proportion to the number of workers is done once for many sessions.
+// same is what sessions have in common while workers stay the same; its fields are nil if that is not known. So work in
+// proportion to the number of workers is done once for many sessions.
 type same struct {
 	whole *View    // of all devices of some platforms: what View returned last
 	of    []string // these

@@ -193,7 +193,7 @@ func (m *Map) SetQuota(owner string, quota int) {
 
 // Serve grants slices to the requests whose turn has come, and ends those whose time has passed or that cannot be met
 // any more. It returns those that have ended, and sets Position and Lacks of the others. The search for a request's
-// devices has a few steps, which each take time in proportion to the cluster's devices; it does at most so many. Where
+// devices has a few steps, which each take time in proportion to the cluster's devices; it does at most so many. If
 // more reports true, the next call goes on with the rest; changes meanwhile count in the next look.
 func (m *Map) Serve(now int64, occupied Occupied, most int) (ended []*Request, more bool) {
 	q := &m.queue

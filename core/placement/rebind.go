@@ -19,9 +19,9 @@ import (
 // A worker takes the place of another as a whole, device by device in their local order, so what was compiled for
 // consecutive devices of one worker still is for such. It has to be like the other: of the same island, with the same
 // fingerprint, number of devices, kinds and memories. It must not have devices in the view already, and none of its
-// devices may be kept for others. Where it comes behind devices of an exclusive slice, no other session may have a
-// slice, arrays or computations on these. Of several, one with the name of the lost worker comes first, since that is
-// the same worker started again; then one that the fewest slices and views of a fixed size have.
+// devices may be kept for others. If it comes behind devices of an exclusive slice, no other session may have a slice,
+// arrays or computations on these. Of several, one with the name of the lost worker comes first, since that is the same
+// worker started again; then one that the fewest slices and views of a fixed size have.
 
 // Epoch returns which view of its session this is: 1, 2, 3 …
 func (v *View) Epoch() uint64 { return v.epoch + 1 }

@@ -194,7 +194,7 @@ func TestEqualSourcesTakeTurns(t *testing.T) {
 	}
 }
 
-// Where several devices of a host need the same region of another host's, it comes once to that host, and from there to
+// If several devices of a host need the same region of another host's, it comes once to that host, and from there to
 // each. Everything else takes one step.
 func TestRegionsComeOnceToAHost(t *testing.T) {
 	const all = 512 * 1024

@@ -275,8 +275,8 @@ func (f *Fair) hasRoom(h *head) bool {
 
 // endsSoon reports whether all gangs that are left on a group's devices are about to end by their estimates. If they
 // are not yet, the gangs that wait are looked at again then. It is false for many short ones: the end of each makes
-// room for the next, and a timer would be set at each. And it is false where a party may have something at most: what
-// is kept back until the end would lose its turn to another that is placed before.
+// room for the next, and a timer would be set at each. And it is false if a party may have something at most: what is
+// kept back until the end would lose its turn to another that is placed before.
 func (f *Fair) endsSoon(at *group) bool {
 	soon := int64(early * float64(f.window()))
 	if at.takes <= int64(at.gangs)*soon || at.unknown > 0 || f.Gangs == 1 || f.capped > 0 {

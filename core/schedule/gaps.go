@@ -131,7 +131,7 @@ func (f *Fair) behind(h *head) (party, session float64) {
 }
 
 // settle counts for how long a group's devices were idle lately: an eighth of the time for which they are in use is
-// taken off. Where more than the slack remains, they have time to spare.
+// taken off. If more than the slack remains, they have time to spare.
 func (at *group) settle(now, slack int64) {
 	const spent = 8
 	if d := now - at.settled; at.gangs == 0 {

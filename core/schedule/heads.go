@@ -100,9 +100,9 @@ func (f *Fair) newHead(s *share, g *Gang) {
 }
 
 // begin begins the turn of a session's gang on a group's devices, with what its party, and the session among the
-// party's, are behind on all its devices. Where nothing of its party, or of its session, is under way, it begins at
-// the virtual time, or even with the party that is furthest behind there, which has its turn now; otherwise it is at
-// most the slack further behind.
+// party's, are behind on all its devices. If nothing of its party, or of its session, is under way, it begins at the
+// virtual time, or even with the party that is furthest behind there, which has its turn now; otherwise it is at most
+// the slack further behind.
 func (f *Fair) begin(s *share, group int, behind, among float64) {
 	p, at, t, u := s.of, f.groups[group], &s.of.on[group], &s.on[group]
 	begin := at.virtual

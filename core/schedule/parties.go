@@ -32,7 +32,7 @@ type turns struct {
 	// Among its sessions: the virtual time, and the sum of the times of gangs that have ended, each divided by how many
 	// sessions waited then.
 	virtual, mean float64
-	by            *division // that its weight was of last, nil where it was the one of its terms
+	by            *division // that its weight was of last, nil if it was the one of its terms
 	left          int64     // since when its sessions have no gangs there, where they have had some
 	// The time from which the party's placed gangs have taken no more than its bound; 0 if it has no bound.
 	paid int64

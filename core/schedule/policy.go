@@ -58,7 +58,7 @@ type FIFO struct {
 	// Share bounds those of one session while another one has a place, or waits for one; 0 means no bound.
 	Share int
 
-	// queue[head:] are the gangs that wait for a place, in order; nil where one was removed.
+	// queue[head:] are the gangs that wait for a place, in order; nil if one was removed.
 	queue []*Gang
 	head  int
 	out   int            // placed and not ended

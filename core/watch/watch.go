@@ -8,9 +8,9 @@
 //
 // A request with the token of an operator sees everything. One with a tenant's token, or without a token where that is
 // allowed (loopback addresses), sees what a tenant sees: names, shares and bytes of all sessions. Lines of code and
-// traces are shown to operators, and to those who show a token of the tenant whose they are. Where the cluster has a
-// file of tenants, timelines show a tenant the names of its own programs alone.
-// /healthz and /readyz need no token, and tell nothing else.
+// traces are shown to operators, and to those who show a token of the tenant whose they are. If the cluster has a file
+// of tenants, timelines show a tenant the names of its own programs alone. /healthz and /readyz need no token, and tell
+// nothing else.
 package watch
 
 import (

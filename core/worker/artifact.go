@@ -42,7 +42,7 @@ type source struct {
 
 // artifact is a compiled program that this worker has.
 type artifact struct {
-	serialized, code *content.Memory   // nil where there is none
+	serialized, code *content.Memory   // nil if there is none
 	live             device.Executable // as the compiler made it, until a program takes it
 	bytes            int64             // of artifacts.bytes
 }
@@ -54,7 +54,7 @@ type loaded struct {
 	done   chan struct{} // closed when exe or err is there
 	exe    device.Executable
 	err    error
-	parts  []*content.Memory // that it was loaded from, for others; nil where there are none
+	parts  []*content.Memory // that it was loaded from, for others; nil if there are none
 	users  int               // guarded by artifacts.mu
 	told   bool              // the controller, that others can have it from here; guarded by artifacts.mu
 }
@@ -243,7 +243,7 @@ func (w *Worker) offer(e *loaded, form wire.Loadable_Form) {
 		a.mu.Unlock()
 		return
 	}
-	// Where it cannot be loaded anywhere, it lacks the code that others need.
+	// If it cannot be loaded anywhere, it lacks the code that others need.
 	tell := e.err == nil && w.loadsAnywhere(form) && a.kept[e.number] == nil && len(e.parts[0].Data) > 0
 	parts := e.parts
 	if e.told = tell; !tell {
@@ -310,7 +310,7 @@ func (a *artifacts) takeLive(l *wire.Loadable, local []int) device.Executable {
 	return x
 }
 
-// held returns what is kept here of an artifact, for the caller to release; nil where nothing is.
+// held returns what is kept here of an artifact, for the caller to release; nil if nothing is.
 func (a *artifacts) held(number uint64) []*content.Memory {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -387,8 +387,8 @@ func lastSum(object uint64) uint64 {
 	return object
 }
 
-// Where devices are threads of one pool, a collective does not begin while a
-// computation or a copy to another worker that began before may need a thread.
+// If devices are threads of one pool, a collective does not begin while a computation or a copy to another worker that
+// began before may need a thread.
 func TestCollectiveIsLast(t *testing.T) {
 	s, d := newInlineOn(t, 1)
 	one := s.dispatch(1, wire.KindRun, &wire.Run{Op: 1, Program: slowProgram, FirstOutput: 1}, 0)

@@ -147,7 +147,7 @@ func (q *queue) fill(g *gang, object uint64, s *devicequeue.Shard, buf device.Bu
 }
 
 // fromHost hands a block to the driver, which releases it once it has read it or the array is freed. A short block is
-// copied at once: that costs less than a notification of its release. Where arrays already hold much of the memory for
+// copied at once: that costs less than a notification of its release. If arrays already hold much of the memory for
 // blocks, the driver copies long ones as well: else there would be no room for the next bytes until arrays are freed.
 func (q *queue) fromHost(sh shape.Shape, memory string, b transport.Block) (device.Buffer, error) {
 	h := device.Host{Shape: sh, Data: b.Data, Device: q.local, Memory: memory, Semantics: device.MutableZeroCopy,

@@ -81,7 +81,7 @@ func (w *Worker) fromCache(m *wire.Compile, answer *wire.Compiled) bool {
 	return true
 }
 
-// readCached reads a file. Where the artifact's bytes are not part of the message, its parts are for the caller to
+// readCached reads a file. If the artifact's bytes are not part of the message, its parts are for the caller to
 // release; otherwise there are none.
 //
 // Errors: those of package system; DATA_LOSS, PERMISSION_DENIED.

@@ -152,8 +152,8 @@ func (w *Worker) form(m *wire.Compile, o compileoptions.Options) (wire.Loadable_
 	case o.Portable:
 		return wire.Loadable_PORTABLE, nil
 	case alone && !(partitions && w.config.Engine != nil && len(m.Places) > 1 && w.callsUser(m)):
-		// Where a function of the user fails on one device, the others would wait in the
-		// plugin's own collectives, which nothing can end but the process: ours end.
+		// If a function of the user fails on one device, the others would wait in the plugin's own collectives, which nothing
+		// can end but the process: ours end.
 		return wire.Loadable_NATIVE, nil
 	case w.config.DeviceID != nil: // first: drivers of plugins can partition, too
 		return wire.Loadable_JOINED, nil
@@ -193,7 +193,7 @@ func (w *Worker) assign(options []byte, form wire.Loadable_Form, places []*wire.
 	return compileoptions.WithDevices(options, ids)
 }
 
-// describe says what a client needs to know of an executable. Where that cannot be had, it closes the executable.
+// describe says what a client needs to know of an executable. If that cannot be had, it closes the executable.
 func describe(x device.Executable, o compileoptions.Options) (*wire.ProgramInfo, error) {
 	info := &wire.ProgramInfo{Name: x.Name(), Fingerprint: x.Fingerprint(), Replicas: uint32(o.Replicas),
 		Partitions: uint32(o.Partitions)}

@@ -11,7 +11,7 @@ import (
 )
 
 // This file records for the profiles of a session what becomes of its operations beside computations: when they come,
-// which bytes they move, and their collectives. Where no session records, an operation costs one load and a call of a
+// which bytes they move, and their collectives. If no session records, an operation costs one load and a call of a
 // device one more.
 
 // seen is what is recorded about a gang while it is under way.

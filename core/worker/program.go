@@ -111,8 +111,8 @@ func (w *Worker) load(m *wire.Load) {
 	}
 	p.set = schedule.Devices(local...)
 	p.Together = p.form != wire.Loadable_PORTABLE && len(p.rows) > 1
-	// Where devices are threads of one pool, a collective takes one of them until the other
-	// workers are there, and all devices together may take them all.
+	// If devices are threads of one pool, a collective takes one of them until the other workers are there, and all
+	// devices together may take them all.
 	p.Alone = p.collective && !p.Together && w.config.Threads > 0
 	p.Pooled = p.collective && p.Together && w.config.Threads > 0
 	p.refs.Store(2)

@@ -9,9 +9,8 @@ import (
 	"github.com/openpathways/pathways/transport"
 )
 
-// This file records what devices do for the sessions that ask for it: each run of a
-// session's, from its launch to the end that the driver tells. Where no session records, a
-// run costs one load more.
+// This file records what devices do for the sessions that ask for it: each run of a session's, from its launch to the
+// end that the driver tells. If no session records, a run costs one load more.
 
 // maxSpans bounds what a session's recording keeps, of spans and of events: some 20 MB each.
 const maxSpans = 1 << 18

@@ -134,8 +134,7 @@ func (r *run) split(g *gang, s *session) {
 	}
 }
 
-// piece returns the object that a row reads of an argument that is several, 0 where there
-// is none.
+// piece returns the object that a row reads of an argument that is several, 0 if there is none.
 func (r *run) piece(arg, row int) uint64 {
 	for _, m := range r.mixed {
 		if int(m.Argument) != arg {
@@ -280,10 +279,9 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 
 // ended ends a part that the driver is done with.
 //
-// Where it failed, the driver's error says little if the reason lies elsewhere: then the
-// part, and what it made, have the first of these: the error of the gang, or what else ended the
-// collective that the part waited in; the error of an input that failed after the launch; and
-// only then the driver's, with this device's name.
+// If it failed, the driver's error says little if the reason lies elsewhere: then the part, and what it made, have the
+// first of these: the error of the gang, or what else ended the collective that the part waited in; the error of an
+// input that failed after the launch; and only then the driver's, with this device's name.
 func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, at moments, err error) {
 	g.spent.Add(q.charge(g, r, at))
 	q.w.record(g, q, at)

@@ -132,9 +132,9 @@ type wanted struct {
 	begun   func() // ends its count as a copy that has begun
 }
 
-// hostCopy calls then with memory for a copy of a shard. Where the exchange has no room for it, a device has one copy
-// at a time, so memory is bounded, however many transfers are under way. Copies wait for those that were asked for
-// before, and these for nothing that is behind them.
+// hostCopy calls then with memory for a copy of a shard. If the exchange has no room for it, a device has one copy at a
+// time, so memory is bounded, however many transfers are under way. Copies wait for those that were asked for before,
+// and these for nothing that is behind them.
 func (q *queue) hostCopy(g *gang, size int64, then func(transport.Block)) {
 	q.wanted = append(q.wanted, wanted{g.Session, size, then, q.begins()})
 	q.nextCopies()

@@ -6,10 +6,9 @@ import (
 	"github.com/openpathways/pathways/core/status"
 )
 
-// giveUp looks after a run that has failed, on a driver that cannot end what it has
-// launched. If it is done with its part, nothing more happens. Where it is not, and
-// only runs that have failed can be in its way, at two looks one after the other, it
-// waits for members that will not come.
+// giveUp looks after a run that has failed, on a driver that cannot end what it has launched. If it is done with its
+// part, nothing more happens. If it is not, and only runs that have failed can be in its way, at two looks one after
+// the other, it waits for members that will not come.
 func (g *gang) giveUp(why error, before bool) {
 	w := g.w
 	time.AfterFunc(w.config.StuckAfter/2, func() {

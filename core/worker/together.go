@@ -11,11 +11,10 @@ import (
 	"github.com/openpathways/pathways/device"
 )
 
-// Where a gang's devices here are given to the driver by one launch, their parts come
-// together first. Each queue begins its part, brings its inputs (meet) and stands still: its
-// state machine says OtherDevices. The last to come launches for all (enter), by itself, or in
-// the gang's turn where the devices share a pool of threads (see core/schedule, Threads). The
-// results go back to each queue as a task (spread), which ends the standstill.
+// If a gang's devices here are given to the driver by one launch, their parts come together first. Each queue begins
+// its part, brings its inputs (meet) and stands still: its state machine says OtherDevices. The last to come launches
+// for all (enter), by itself, or in the gang's turn where the devices share a pool of threads (see core/schedule,
+// Threads). The results go back to each queue as a task (spread), which ends the standstill.
 //
 // Either the gang is launched or its parts fail, never both. meeting.mu decides: the last to
 // come launches only if the gang has not failed by then, and says so in launched; a queue

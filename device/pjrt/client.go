@@ -47,7 +47,7 @@ type Client struct {
 	options           ClientOptions
 	stages            stages
 	giveBack          func()                  // returns its processors; nil if it has none
-	stopKeeping       func()                  // nil where no memory is kept
+	stopKeeping       func()                  // nil if no memory is kept
 	service           atomic.Pointer[service] // nil until ServeCollectives
 	refusing          atomic.Pointer[service] // for programs with collectives of a client without it
 	// By device: bytes of buffers in its default memory, for plugins that keep no statistics.

@@ -299,7 +299,7 @@ func apply[T float32 | float64 | int32 | uint8](r spmd.Reduction, a, b T) T {
 	return a + b
 }
 
-// groupOf returns the group a rank is in, and its place there; nil where it is in none.
+// groupOf returns the group a rank is in, and its place there; nil if it is in none.
 func groupOf(s *spmd.Spec, rank int) (group []int, place int) {
 	for _, g := range s.Groups {
 		if i := slices.Index(g, rank); i >= 0 {

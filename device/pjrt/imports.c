@@ -106,7 +106,7 @@ bool pwdrv_replace_imports(const void* inside, pwdrv_import* imports, size_t cou
       default: break;
     }
   }
-  // Where the loader leaves these as the file has them, they are no addresses.
+  // If the loader leaves these as the file has them, they are no addresses.
   if (!plain || symbols == NULL || names == NULL || (uintptr_t)names < l.base) return true;
   return replace(&l, table, bytes, symbols, names, imports, count) &&
          replace(&l, calls, call_bytes, symbols, names, imports, count);

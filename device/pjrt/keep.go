@@ -26,8 +26,8 @@ var keepers struct {
 	timer   *time.Timer // of the first client; nil while there are none
 }
 
-// keepBlocks has large blocks of the plugin's memory kept when it frees them, until stop is called. It returns nil
-// where that is not possible, or not wanted: PATHWAYS_KEEP_MEMORY=false is for tools that watch allocations.
+// keepBlocks has large blocks of the plugin's memory kept when it frees them, until stop is called. It returns nil if
+// that is not possible, or not wanted: PATHWAYS_KEEP_MEMORY=false is for tools that watch allocations.
 func (p *Plugin) keepBlocks() (stop func()) {
 	if os.Getenv("PATHWAYS_KEEP_MEMORY") == "false" || !C.pwdrv_keep_blocks_of(unsafe.Pointer(p.api.PJRT_Client_Create)) {
 		return nil

@@ -24,7 +24,7 @@ type stirrer struct {
 	armed atomic.Bool
 	ended atomic.Uint64 // events of work that have fired
 	times atomic.Uint64 // how often something was submitted
-	timer *time.Timer   // nil where nothing needs stirring
+	timer *time.Timer   // nil if nothing needs stirring
 
 	// Used by the timer's calls, and by the code that arms it.
 	seen  uint64

@@ -113,8 +113,7 @@ func TestCloseReportsUnfreedMemory(t *testing.T) {
 	}
 }
 
-// Where there is no memory, an allocation is an error with a code, and what is
-// there stays.
+// If there is no memory, an allocation is an error with a code, and what is there stays.
 func TestAllocationWithoutMemoryIsAnError(t *testing.T) {
 	p := pool(t, 4<<20)
 	a := New(p, "arrow", false)

@@ -7,14 +7,13 @@
 // when the receiver expects it and has granted memory for it, so that a block which
 // waits takes no memory and holds up no other.
 //
-// Over a unix socket the grant names a block in shared memory of the receiver,
-// kept for this link, and the sender writes straight into it: one copy. Where
-// Expect names its own memory, there is a second one, out of the block. Over TCP
+// Over a unix socket the grant names a block in shared memory of the receiver, kept for this link, and the sender
+// writes straight into it: one copy. If Expect names its own memory, there is a second one, out of the block. Over TCP
 // the bytes come in chunks over several streams, straight into their destination.
 //
-// A block that is lent is named where it lies in shared memory of its sender, which
-// the receiver maps to read, and returns when it likes. Where a link breaks, what
-// is lent over it stays the peer's until the controller says that the peer has gone.
+// A block that is lent is named where it lies in shared memory of its sender, which the receiver maps to read, and
+// returns when it likes. If a link breaks, what is lent over it stays the peer's until the controller says that the
+// peer has gone.
 //
 // Each block ends with two messages: the sender's, that the bytes are there or
 // never will be, and the receiver's, that they were taken or will not be. Until the
@@ -24,10 +23,9 @@
 //
 // # Liveness
 //
-// A link whose connection breaks is given another, see carrier.go: nothing is lost and
-// nothing arrives twice. Where that takes longer than DialTime, what is under way with
-// the peer fails with UNAVAILABLE that names both processes, and what comes later
-// fails at once, until there is a connection again; Apart lists such peers.
+// A link whose connection breaks is given another, see carrier.go: nothing is lost and nothing arrives twice. If that
+// takes longer than DialTime, what is under way with the peer fails with UNAVAILABLE that names both processes, and
+// what comes later fails at once, until there is a connection again; Apart lists such peers.
 //
 // A process that sends what no process of Open Pathways sends, that says goodbye or
 // refuses a link, or which Peers says has gone, is lost: everything from it and to it

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A line is what carries a stripe to the other host. Where it is slower than the hosts, bytes of arrays wait in its
-// queue, in this host or on the way, and so does every message that comes behind them, whatever its connection. So a
-// line is kept busy, and no more:
+// A line is what carries a stripe to the other host. If it is slower than the hosts, bytes of arrays wait in its queue,
+// in this host or on the way, and so does every message that comes behind them, whatever its connection. So a line is
+// kept busy, and no more:
 //
 //   - Several stripes fill a fast line, which one connection cannot. Where bytes wait, one is enough, and others would
 //     only have more of them wait: the kernel lets each connection have two segments, of up to 64 KiB, in the queue of
@@ -21,7 +21,7 @@ import (
 //
 // The kernel measures each connection's round trip, and the shortest; what is between them is the wait.
 type line struct {
-	conn syscall.RawConn // nil where there is nothing to ask
+	conn syscall.RawConn // nil if there is nothing to ask
 	ask  func(fd int) (trip, shortest time.Duration)
 }
 
@@ -59,7 +59,7 @@ func trips(fd int) (trip, shortest time.Duration) {
 	return time.Duration(info.Rtt) * time.Microsecond, time.Duration(info.Min_rtt) * time.Microsecond
 }
 
-// isFull reports whether bytes wait longer than their way takes. Where they wait long, the stripe changes to BBR.
+// isFull reports whether bytes wait longer than their way takes. If they wait long, the stripe changes to BBR.
 func (l line) isFull() (full bool) {
 	if l.conn == nil {
 		return false

@@ -130,8 +130,7 @@ func (l *link) join(c *carrier, socket net.Conn, rest []byte) error {
 	return nil
 }
 
-// broke is told that a stripe has. Where the peer has gone, the connection says soon
-// how.
+// broke is told that a stripe has. If the peer has gone, the connection says soon how.
 func (l *link) broke(c *carrier, why error) {
 	l.peer.mu.Lock()
 	over := c.over

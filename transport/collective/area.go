@@ -13,8 +13,8 @@ import (
 //
 // A block is written once, however many read it, and stays until each of its readers has said that it is through, by
 // clearing its bit in the block's word. So no message goes back to the writer, which looks at the words when it needs
-// room. A reader that is lost never clears its bit: lost does it then. Where there is no room, the writer sends the
-// block another way; so a slow reader costs its peers an area at most, and never a wait.
+// room. A reader that is lost never clears its bit: lost does it then. If there is no room, the writer sends the block
+// another way; so a slow reader costs its peers an area at most, and never a wait.
 type area struct {
 	data  []byte // of this member
 	words []byte // of this member: readers, by slot
@@ -53,7 +53,7 @@ func word(words []byte, slot int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&words[slot*8]))
 }
 
-// take returns memory for a block that readers, a bit a place, will read; nil where there is no room. It is not zero.
+// take returns memory for a block that readers, a bit a place, will read; nil if there is no room. It is not zero.
 func (a *area) take(size int64, readers uint64) (spot, []byte) {
 	n := int((size + granule - 1) / granule)
 	a.mu.Lock()

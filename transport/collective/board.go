@@ -49,7 +49,7 @@ import (
 // four, and closed keeps others out.
 type Board struct {
 	data   []byte
-	unmap  func() // nil where the memory is not this member's alone
+	unmap  func() // nil if the memory is not this member's alone
 	bells  bells
 	places int
 	self   int

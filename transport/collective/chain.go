@@ -20,8 +20,7 @@ package collective
 // processes have nothing to do, do not matter.
 const chunksMost = 16
 
-// chained returns the chunks of the chain of an all-reduce; nil where there is none, or where it takes longer than
-// owners.
+// chained returns the chunks of the chain of an all-reduce; nil if there is none, or if it takes longer than owners.
 func (b *builder) chained(total int64) [][]cut {
 	if total < b.ways.chainLeast {
 		return nil

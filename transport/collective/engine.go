@@ -18,7 +18,7 @@ type Engine struct {
 	exchange transport.Exchange
 	space    uint64
 	self     uint64
-	board    *Board // nil where there is none
+	board    *Board // nil if there is none
 	ways     ways
 
 	mu       sync.RWMutex // taken before a gang's

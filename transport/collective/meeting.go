@@ -25,8 +25,8 @@ func part(site, group int, occurrence uint32, round int) uint64 {
 	return uint64(site)<<48 | uint64(group)<<33 | uint64(occurrence)<<1 | uint64(round)
 }
 
-// roundsMax bounds the rounds of a table. Where there may be more than two, keys have fewer occurrences: a process that
-// is so far ahead of another of its group has filled its area, or what it may have under way, long before.
+// roundsMax bounds the rounds of a table. If there may be more than two, keys have fewer occurrences: a process that is
+// so far ahead of another of its group has filled its area, or what it may have under way, long before.
 const roundsMax = 1 << 13
 
 func (m *meeting) part() uint64 {
@@ -53,7 +53,7 @@ type meeting struct {
 	table      *table
 	site       int
 	occurrence uint32
-	lanes      *lanes // that this is one of; nil where there are none
+	lanes      *lanes // that this is one of; nil if there are none
 
 	// While members are missing gang.mu guards these, after that the goroutine
 	// that has brought holds to zero.

@@ -45,14 +45,14 @@ var usualWays = ways{chainLeast: 4 << 20, chainChunk: 1 << 20, gatherLeast: 12, 
 type plan struct {
 	spec  *spmd.Spec
 	ranks []Place
-	seats []seat // by local device; a table is nil where the device has no rank
+	seats []seat // by local device; a table is nil if the device has no rank
 	err   error  // why no call of this site can be answered
 }
 
 // seat is the place of a local device.
 type seat struct {
 	rank  int
-	table *table // nil where the rank meets no other
+	table *table // nil if the rank meets no other
 	index int    // in table.calls
 	err   error
 }
@@ -61,13 +61,13 @@ type seat struct {
 type table struct {
 	index   int // numbers the groups of the site
 	peers   []uint64
-	near    []bool // by peer: small blocks go by the board; nil where none do
+	near    []bool // by peer: small blocks go by the board; nil if none do
 	calls   int    // local members
 	rounds  []round
 	kernels []kernel // of reductions: by operand
 	kept    int64    // bytes that rounds keep for those after them
 
-	lanes []*table // that have all the rounds, and a part of what they move each; nil where there are none
+	lanes []*table // that have all the rounds, and a part of what they move each; nil if there are none
 	first int      // of a lane: the number of its first round
 	all   int      // rounds: of a lane, those of all
 
@@ -79,7 +79,7 @@ type table struct {
 // round is one exchange and what is done when its blocks are there.
 type round struct {
 	sends, gets []pack // by peer; of a table whose processes share a board, sends is nil
-	into        []*ref // by peer: where its block goes; nil where that is memory of the exchange
+	into        []*ref // by peer: where its block goes; nil if that is memory of the exchange
 	mail        []int  // peers whose blocks begin with letters on the board
 	shown       []int  // peers on the board that get the same long block
 	steps       []step

@@ -114,7 +114,7 @@ func sumF64AVX(acc *byte, ins *[]byte, count, n int)
 
 var hasVectors = cpu.X86.HasAVX2
 
-// sumsOf returns the sum of several inputs of a type by vectors; nil where there is none. It takes n bytes of each, a
+// sumsOf returns the sum of several inputs of a type by vectors; nil if there is none. It takes n bytes of each, a
 // multiple of stride and not 0.
 func sumsOf(t shape.DType, r spmd.Reduction) func(acc *byte, ins *[]byte, count, n int) {
 	if !hasVectors || r != spmd.Sum {
@@ -137,7 +137,7 @@ func sumsOf(t shape.DType, r spmd.Reduction) func(acc *byte, ins *[]byte, count,
 	return nil
 }
 
-// vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil where there is none.
+// vectorsOf returns the fold of a reduction by vectors, of n bytes, a multiple of stride; nil if there is none.
 func vectorsOf(t shape.DType, r spmd.Reduction) func(acc, in *byte, n int) {
 	if !hasVectors {
 		return nil

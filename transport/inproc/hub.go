@@ -87,7 +87,7 @@ type transfer struct {
 
 	mu       sync.Mutex
 	expected *match.Expected // nil until matched
-	block    *shm.Block      // nil where it goes into the receiver's own memory
+	block    *shm.Block      // nil if it goes into the receiver's own memory
 	writing  bool            // fill has the memory
 	ended    bool
 	err      error // why it fails when the memory is free again

@@ -119,7 +119,7 @@ func TestCutPathHealsOrIsLost(t *testing.T) {
 	})
 }
 
-// Where a link's connection breaks behind a message, that one can be received, and what was sent behind it is lost.
+// If a link's connection breaks behind a message, that one can be received, and what was sent behind it is lost.
 func TestLinkBreaksBehindAMessage(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		n := NewNetwork(transport.Credentials{})

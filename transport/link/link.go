@@ -280,7 +280,7 @@ func (c *Conn) hand(kind wire.Kind, payload []byte, how way) error {
 	return c.batch.PostJoin(kind, payload, how == joinsLater)
 }
 
-// Recv implements transport.Conn. Where the line breaks, it waits for the next.
+// Recv implements transport.Conn. If the line breaks, it waits for the next.
 func (c *Conn) Recv() (wire.Kind, []byte, error) {
 	defer c.leave()
 	for {

@@ -201,7 +201,7 @@ func TestSendThatWaitsForTheLineHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// Where no goroutine receives, a Conn ends at both sides before it keeps more than its bound.
+// If no goroutine receives, a Conn ends at both sides before it keeps more than its bound.
 func TestMemoryIsBoundedWhereNothingIsReceived(t *testing.T) {
 	defer KeepMost(2 << 20)()
 	inWorld(t, Config{Lease: lease}, func(w *world) {
@@ -331,7 +331,7 @@ func TestLinkEndsAtBothSidesWhenTheLeaseIsOver(t *testing.T) {
 	})
 }
 
-// Where the process at the other end has died, its link ends without waiting for the lease.
+// If the process at the other end has died, its link ends without waiting for the lease.
 func TestLinkEndsWhenItsProcessHasDied(t *testing.T) {
 	why := status.New(status.Unavailable, "it was killed")
 	died := func(ctx context.Context, h *wire.Hello) error {

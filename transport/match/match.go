@@ -63,8 +63,7 @@ func New[O any]() *Table[O] {
 	return &Table[O]{offers: map[slot]O{}, expected: map[slot]*Expected{}, away: map[uint64]error{}}
 }
 
-// Offer looks for who expects a key. Where none does, and there is no error,
-// the offer is kept.
+// Offer looks for who expects a key. If none does, and there is no error, the offer is kept.
 //
 // Errors: that of the operation, of the peer or of the table; ALREADY_EXISTS where
 // the key was offered before.
@@ -89,8 +88,7 @@ func (t *Table[O]) Offer(peer uint64, key transport.Key, offer O) (*Expected, er
 	return nil, nil
 }
 
-// Expect looks for the offer of a key. Where there is none, and no error is
-// given, the expectation is kept.
+// Expect looks for the offer of a key. If there is none, and no error is given, the expectation is kept.
 func (t *Table[O]) Expect(e *Expected) (offer O, found bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -62,7 +62,7 @@ type Pool struct {
 	all      map[*Segment]struct{}
 	used     int64               // bytes of blocks, as they were asked for
 	arenas   map[*Arena]struct{} // that have blocks, or had some before
-	owned    map[uint64]*int64   // of used, by owner; 0 where it had some before
+	owned    map[uint64]*int64   // of used, by owner; 0 if it had some before
 	last     struct {            // in owned
 		owner uint64
 		bytes *int64 // nil: none

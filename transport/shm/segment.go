@@ -16,7 +16,7 @@ import (
 type Segment struct {
 	Number uint32 // 1, 2, 3 … in its arena, never used again
 	Size   int64
-	File   *os.File // nil where it is not shared; the segment's own
+	File   *os.File // nil if it is not shared; the segment's own
 
 	arena *Arena
 	data  []byte

@@ -19,7 +19,7 @@ const lone = 20 * time.Microsecond
 // other work. Waking the writer costs about 20 more. What the socket does not take at once
 // is left to the writer.
 type direct struct {
-	raw  syscall.RawConn // nil where the socket is no file, as under TLS
+	raw  syscall.RawConn // nil if the socket is no file, as under TLS
 	try  func(fd uintptr) bool
 	out  []byte
 	n    int

@@ -105,7 +105,7 @@ func (c *Conn) Peek() wire.Kind {
 	return kind
 }
 
-// peek returns the kind of the frame that is at hand whole, 0 where there is none, and whether what is at hand is an
+// peek returns the kind of the frame that is at hand whole, 0 if there is none, and whether what is at hand is an
 // error.
 func (r *reader) peek() (kind wire.Kind, bad bool) {
 	for r.w-r.r >= header {

@@ -46,8 +46,8 @@ func (u *unfinished) begin(c *Conn, size int) (*arrival, error) {
 	return &arrival{conn: c, memory: memory}, nil
 }
 
-// next returns how much is read next of a frame. Where that is more than the connection's allowance, it waits until
-// the frame has its turn, or the connection has ended, which reading will tell.
+// next returns how much is read next of a frame. If that is more than the connection's allowance, it waits until the
+// frame has its turn, or the connection has ended, which reading will tell.
 func (u *unfinished) next(f *arrival) []byte {
 	left := f.memory[f.have:]
 	if u == nil || len(f.memory) <= allowance {

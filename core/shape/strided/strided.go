@@ -18,7 +18,7 @@ import (
 // Layout says where the bytes of a region lie.
 type Layout struct {
 	Offset int64 // of the first byte
-	Run    int64 // bytes that lie together, at each place that Dims name; 0 where the region is empty
+	Run    int64 // bytes that lie together, at each place that Dims name; 0 if the region is empty
 	Dims   []Dim // from the outermost
 }
 

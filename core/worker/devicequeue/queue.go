@@ -118,8 +118,7 @@ type Facts struct {
 	// Absent is 1 more than the local number of a device of the gang that has yet to come to
 	// its part; 0: there is none.
 	Absent int
-	// Defer: the caller has no time to begin the part. Where it could begin, Next returns
-	// Ready and changes nothing.
+	// Defer: the caller has no time to begin the part. If it could begin, Next returns Ready and changes nothing.
 	Defer bool
 }
 
@@ -162,7 +161,7 @@ type Action struct {
 // Submit appends a part to the queue.
 func (q *Queue) Submit(p Part) { q.parts = append(q.parts, p) }
 
-// First returns the part that Next is about to decide on, and false where there is none.
+// First returns the part that Next is about to decide on, and false if there is none.
 func (q *Queue) First() (Part, bool) {
 	switch {
 	case q.gathering != nil:

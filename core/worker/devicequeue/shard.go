@@ -37,8 +37,7 @@ type table struct {
 	lost map[uint64]error
 }
 
-// maxLost bounds table.lost. Where there is more, errors lose the name of what failed
-// first, and nothing else.
+// maxLost bounds table.lost. If there is more, errors lose the name of what failed first, and nothing else.
 const maxLost = 1024
 
 // Shard is the part of one array on the device. A Queue uses a Shard again once it is in no
@@ -52,7 +51,7 @@ type Shard struct {
 	freed   bool // it is in no table any more
 	readers int  // pins: parts that have begun to read it, and whose driver has yet to
 	err     error
-	charge  *Charge // nil where its bytes are not counted
+	charge  *Charge // nil if its bytes are not counted
 }
 
 type state uint8
@@ -185,8 +184,8 @@ func (q *Queue) Each(each func(session uint32, object uint64, buffer Buffer, don
 	}
 }
 
-// Failure is why an object has no contents, nil where it has, or where a computation has
-// taken them over.
+// Failure returns the error of an object without contents; nil if it has contents, or if a computation has taken them
+// over.
 func (q *Queue) Failure(session uint32, object uint64) error {
 	t := q.tables[session]
 	if t == nil {

@@ -13,7 +13,7 @@ typedef XLA_FFI_Error* (*pw_ffi_handler)(XLA_FFI_CallFrame* frame);
 // last may be NULL.
 #define PW_FFI_STAGES 4
 
-// The plugin's FFI extension, NULL where it has none.
+// The plugin's FFI extension, NULL if it has none.
 const PJRT_FFI_Extension* pw_ffi_extension(const PJRT_Api* plugin);
 
 // The plugin's XLA_FFI_Api, which it shows to handlers alone: a probe handler is
