@@ -67,6 +67,10 @@ func (p *program) release() {
 	}
 }
 
+// inOrder reports whether a device computes the program after all that it was given before, and before all that it is
+// given later.
+func (p *program) inOrder() bool { return !p.Together && p.form != wire.Loadable_JOINED }
+
 // gang is a run of the program, as the engine knows it.
 func (p *program) gang(id uint64) collective.Gang {
 	return collective.Gang{ID: id, Launch: launchID(id), Ranks: p.ranks}

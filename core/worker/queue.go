@@ -50,7 +50,8 @@ type queue struct {
 	row      [1][]device.Buffer // inputs of the computation that is being launched; not the deputy's
 	copies   int                // of shards on the host, of which regions are sent; see hostCopy
 	wanted   []wanted           // further ones, in the order of gangs
-	// chargedTo is when the last computation that was charged ended, see charge.
+	open     []*launch          // computations that the driver has, in the order of launches
+	// All time until then was charged to computations, see charge.
 	chargedTo time.Duration
 }
 

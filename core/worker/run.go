@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpathways/pathways/core/status"
@@ -233,36 +234,88 @@ func (q *queue) launched(
 		q.state.Fill(s, outputs[k])
 	}
 	if done.Ready() {
-		at.through = q.w.elapsed()
-		q.ended(g, r, f, at, done.Wait(background))
+		l := launch{g: g, r: r, moments: at}
+		l.told.Store(int64(q.w.elapsed()))
+		q.ended(&l, f, done.Wait(background))
 		return
 	}
-	done.Then(func(err error) {
-		at.through = q.w.elapsed()
-		q.soon(func() { q.ended(g, r, f, at, err) })
-	})
+	q.await(&launch{g: g, r: r, moments: at}, f, done)
+}
+
+// launch is a computation that the driver was given.
+type launch struct {
+	g *gang
+	r *run
+	moments
+	told atomic.Int64 // when the driver said that it was done with it; 0 before
 }
 
 // moments are when the driver was given a part, when it had taken it, and when it was done with it, by
-// Worker.elapsed.
+// Worker.elapsed. The last is 0 until that is known.
 type moments struct{ given, taken, through time.Duration }
+
+// await ends a part when the driver says that it is done with it.
+func (q *queue) await(l *launch, f *devicequeue.Flight, done device.Event) {
+	q.open = append(q.open, l)
+	done.Then(func(err error) {
+		l.told.Store(int64(q.w.elapsed()))
+		q.soon(func() { q.ended(l, f, err) })
+	})
+}
 
 // elapsed returns the time since the worker was made, by a clock that is never set.
 func (w *Worker) elapsed() time.Duration { return time.Since(w.since) }
 
-// charge returns the device time of a computation. A device computes in the order of its launches, so what was given
-// to it while another was under way begins when that one ends: no time is counted twice.
-func (q *queue) charge(g *gang, r *run, at moments) time.Duration {
-	begun, end := max(at.given, q.chargedTo), at.through
+// charge charges the device's time up to the end of a launch, which failed or not, and says in it when that was.
+//
+// Each moment is charged once: to the oldest of the launches that the device had then. A device computes in the order
+// of its launches, but their ends are not told in that order: a thread of XLA's may be stopped before it tells one, and
+// what the driver runs within the call that launches it has ended before any news is read. So all that was launched
+// before has ended by now, too, and is charged first. Else it would seem to take no time, and what was launched behind
+// it all of the time of both.
+//
+// There are two exceptions, which are charged until they end themselves: what is older than a launch that failed, since
+// that need not have waited for its turn; and collectives of the plugin's own, since XLA's CPU client computes on a
+// device what was launched after them while they wait for other devices.
+func (q *queue) charge(l *launch, failed bool) {
+	end := time.Duration(l.told.Load())
+	for _, older := range q.open {
+		if older == l {
+			break
+		}
+		if older.through > 0 || older.given > l.given {
+			continue
+		}
+		until := end
+		if told := time.Duration(older.told.Load()); told > 0 {
+			until = min(told, end)
+		}
+		q.chargeUntil(older, until)
+		if !failed && older.r.program.inOrder() {
+			older.through = until
+		}
+	}
+	if l.through == 0 {
+		l.through = end
+		q.chargeUntil(l, end)
+	}
+	if i := slices.Index(q.open, l); i >= 0 {
+		q.open = slices.Delete(q.open, i, i+1)
+	}
+}
+
+// chargeUntil charges a launch what is not charged yet of the time until then.
+func (q *queue) chargeUntil(l *launch, end time.Duration) {
+	begun := max(l.given, q.chargedTo)
 	if end <= begun {
-		return 0
+		return
 	}
 	q.chargedTo = end
 	q.charged.Add(int64(end - begun))
-	if l := q.lane.Load(); l != nil {
-		l.add(g.Session, r.program.Name, begun, end)
+	l.g.spent.Add(end - begun)
+	if lane := q.lane.Load(); lane != nil {
+		lane.add(l.g.Session, l.r.program.Name, begun, end)
 	}
-	return end - begun
 }
 
 // launchFailed ends a part that the driver has refused.
@@ -282,9 +335,10 @@ func (q *queue) launchFailed(g *gang, r *run, f *devicequeue.Flight, err error) 
 // If it failed, the driver's error says little if the reason lies elsewhere: then the part, and what it made, have the
 // first of these: the error of the gang, or what else ended the collective that the part waited in; the error of an
 // input that failed after the launch; and only then the driver's, with this device's name.
-func (q *queue) ended(g *gang, r *run, f *devicequeue.Flight, at moments, err error) {
-	g.spent.Add(q.charge(g, r, at))
-	q.w.record(g, q, at)
+func (q *queue) ended(l *launch, f *devicequeue.Flight, err error) {
+	g, r := l.g, l.r
+	q.charge(l, err != nil)
+	q.w.record(g, q, l.moments)
 	if err != nil {
 		if why := g.cause(); why != nil {
 			err = why

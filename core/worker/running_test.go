@@ -183,6 +183,43 @@ func TestTheTimeOfComputationsThatQueueOnADeviceIsCountedOnce(t *testing.T) {
 	})
 }
 
+// A computation is charged what it took, also where what was launched after it is seen to end first: because its own
+// end is told late, or because the other one ran within the call that launched it.
+func TestTheTimeOfAComputationIsItsOwnWhenTheNextIsSeenToEndFirst(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		program uint64 // of the second
+	}{{"told late", slowProgram}, {"run within the call", turnsProgram}} {
+		t.Run(c.what, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s, d := newInline(t)
+				run := func(op, program uint64) uint64 {
+					return s.dispatch(1, wire.KindRun, &wire.Run{Op: op, Program: program, FirstOutput: op}, 0)
+				}
+				one, two := run(1, slowProgram), run(2, c.program)
+				synctest.Wait()
+				time.Sleep(3 * time.Second)
+				if c.program == slowProgram {
+					d[0].slow.end(two, nil)
+					statustest.Check(t, s.wait(two, 0))
+					time.Sleep(time.Second)
+					d[0].slow.end(one, nil)
+					statustest.Check(t, s.wait(one, 0))
+					s.took(0, two, 0)
+				} else {
+					d[0].slow.end(one, nil)
+					time.Sleep(time.Second)
+					d[0].let <- nil
+					statustest.Check(t, s.wait(two, 0))
+					statustest.Check(t, s.wait(one, 0))
+					s.took(0, two, time.Second)
+				}
+				s.took(0, one, 3*time.Second)
+			})
+		})
+	}
+}
+
 func TestTheTimeInWhichADeviceWaitsInACollectiveIsDeviceTime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, d := newInline(t)
