@@ -29,6 +29,9 @@ import stages  # noqa: E402
 from pathways._schedule import NAMES  # noqa: E402
 
 LONGEST = 128  # microbatches in a row of steps, but for three steps at least
+# Of an array between stages. XLA runs a computation of less than a thousand floating-point operations inside the call
+# that submits it, where those behind it wait for its end; a real stage has more, and runs on a thread of XLA's.
+WIDTH = 2048
 
 
 def sleeps(seconds):
@@ -63,9 +66,9 @@ def update(w, gradient):
 def measure(name, devices, microbatches, seconds):
     places = stages.schedule(name, len(devices), microbatches).places
     stage = sleeps(seconds)
-    cut = [(stage, np.ones(4, "f"), devices[place]) for place in places]
+    cut = [(stage, np.ones(WIDTH, "f"), devices[place]) for place in places]
     pipe = pathways.pipeline(cut, microbatches, name, loss=lambda y, targets: jnp.mean((y - targets) ** 2))
-    x = np.ones((microbatches, 4), "f")
+    x = np.ones((microbatches, WIDTH), "f")
 
     @pathways.program
     def step(params, x, targets):
