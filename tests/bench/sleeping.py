@@ -3,12 +3,16 @@
     python -m pathways up --workers 4 --devices 1 -- python tests/bench/sleeping.py --help
 
 A pipeline with a worker for each place, in each schedule. Its last line is JSON: {microbatches: {schedule: {…}}}, of
-which "steady" is the idle part of a row of steps, "recorded" that of one, as a trace shows it, "longer" how much longer
-than its sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the
-begin of the next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle.
+which "steady" is the idle part of the median step in a row of eight, from the end of one step to that of the next,
+"mean" that of the whole row, "recorded" that of a single step, as a trace shows it, "longer" how much longer than its
+sleep a worker sees a forward or half of a backward take, and "between" the time from the end of one to the begin of the
+next, both in seconds and medians. Where the schedule leaves no gap, these two are what is idle.
+
+On a machine that has other work, too, a step is late now and then; "steady" leaves that out, and "mean" has it.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import itertools
 import json
@@ -28,7 +32,6 @@ import pathways  # noqa: E402
 import stages  # noqa: E402
 from pathways._schedule import NAMES  # noqa: E402
 
-LONGEST = 128  # microbatches in a row of steps, but for three steps at least
 # Of an array between stages. XLA runs a computation of less than a thousand floating-point operations inside the call
 # that submits it, where those behind it wait for its end; a real stage has more, and runs on a thread of XLA's.
 WIDTH = 2048
@@ -58,6 +61,11 @@ def sleeps(seconds):
     return stage
 
 
+def end(params):
+    jax.block_until_ready(params)
+    return time.perf_counter()
+
+
 @jax.jit
 def update(w, gradient):
     return w - 0.01 * gradient
@@ -76,22 +84,23 @@ def measure(name, devices, microbatches, seconds):
         return [update(w, g) for w, g in zip(params, gradients, strict=True)]
 
     def steps(count):
-        begin = time.perf_counter()
-        for _ in range(count):
-            pipe.params = step(pipe.params, x, x)
-        jax.block_until_ready(pipe.params)
-        return time.perf_counter() - begin
+        """Runs so many steps in a row, and returns when each ended."""
+        ends = []
+        with concurrent.futures.ThreadPoolExecutor(1) as waiter:
+            for _ in range(count):
+                pipe.params = step(pipe.params, x, x)
+                ends.append(waiter.submit(end, pipe.params))
+        return [future.result() for future in ends]
 
     steps(2)
-    count = min(stages.STEPS, max(3, LONGEST // microbatches))
-    one, several = steps(1), steps(count)
-    period = (several - one) / (count - 1)
+    row = steps(stages.STEPS)
     busy = 3 * seconds * microbatches * len(places) / len(devices)
     with tempfile.TemporaryDirectory() as folder, pathways.trace(pathlib.Path(folder) / "trace.json") as timeline:
         steps(1)
     longer, between = spare(timeline, seconds)
     return {
-        "steady": 1 - busy / period,
+        "steady": 1 - busy / statistics.median(b - a for a, b in itertools.pairwise(row)),
+        "mean": 1 - busy * (len(row) - 1) / (row[-1] - row[0]),
         "recorded": pipe.recorded(timeline).bubble,
         "planned": pipe.schedule.bubble,
         "longer": longer,

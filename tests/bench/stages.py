@@ -129,8 +129,10 @@ def real(data):
         f"The same on this machine's clock: {PLACES[0]} places, `pathways.pipeline` in a script, and stages that sleep"
         f" instead of computing, so that {os.cpu_count()} processors are enough; the client, the controller and the"
         " workers are processes beside them. All have real-time priority where that is allowed, so that nothing else on"
-        " the machine delays them. *ms* is what a forward, or half of a backward, takes. A row has 8 steps of 16"
-        " microbatches, 4 of 32 or 3 of 64. *One step* is as `pipe.recorded()` says, in brackets what is planned."
+        " the machine delays them. *ms* is what a forward, or half of a backward, takes. *A row of steps* is the median"
+        f" step of {STEPS} in a row, from the end of one step to the end of the next, so it leaves out steps that other"
+        " work on the machine delayed; the lines below say what the whole row has with them. *One step* is as"
+        " `pipe.recorded()` says of a single step. In brackets stands what is planned."
     )
     cells = [cells for ms, at in data.items() for cells in real_rows(ms, at)]
     text += [table(["ms", "microbatches", "", *NAMES], cells), ""]
@@ -167,7 +169,9 @@ def real_verdicts(ms, data):
             f" one of the device up to {max(between) * 1e3:.2f} ms later, sums of gradients before it included. The"
             " rest are longer delays now and then, and between steps."
         )
-        yield verdict(f"{ms} ms, {name}, a row of steps: at most {most:.1%} idle (target 1 %)", most < 0.01, why)
+        whole = listed(one["mean"] for one in of)
+        said = f"{ms} ms, {name}, a row of steps: at most {most:.1%} idle (target 1 %), the whole row {whole} %"
+        yield verdict(said, most < 0.01, why)
 
 
 def listed(parts):
